@@ -16,8 +16,9 @@ from lbctl.ir.topology import Topology
 from lbctl.simulate import capacity
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES, Policy
-from lbctl.simulate.replay import Setup, SpeedChange, replay
+from lbctl.simulate.replay import replay
 from lbctl.simulate.results import Summary, summarise
+from lbctl.simulate.setup import Setup, SpeedChange
 from lbctl.simulate.trace import Trace
 
 

@@ -12,8 +12,12 @@ from lbctl.simulate.compiled import jit
 SMOOTH, LEAST_CONN, LEASTCONN, DEADLINES, DEADLINES_BY_WEIGHT, RANDOM, RING, PICKED = range(8)
 """Smooth weighted round robin (nginx, HAProxy); nginx's least_conn; HAProxy's leastconn; Envoy's least request, and its
 round robin; random by weight; a hash ring with or without bounded load; the picker, which is no part of the loops."""
+DRAWING = (DEADLINES, RANDOM)
+"""The rules that need random numbers."""
 NONE = -1
 """No replica gets requests."""
+UNIT = 2.0**-32
+"""Makes a number from 0 to 1 of a random one."""
 
 
 @jit
@@ -32,7 +36,7 @@ def choose(proxies: Proxies, requests: Requests, settings: Settings, request: in
         return earliest(proxies, settings, requests.proxy[request], False)
     if settings.policy == RING:
         return ring(proxies, requests, settings, request, base)
-    return by_weight(proxies, settings, requests.draw[request])
+    return by_weight(proxies, settings, base, requests.draw[request] * UNIT)
 
 
 @jit
@@ -40,7 +44,7 @@ def smooth(proxies: Proxies, settings: Settings, base: int, tied: float) -> int:
     """Smooth weighted round robin; `tied`: only among replicas with this load in `due`, negative: among all."""
     total, best = 0.0, NONE
     for replica in range(settings.replicas):
-        weight = proxies.weight[replica]
+        weight = proxies.weight[base + replica]
         if weight <= 0.0 or (tied >= 0.0 and proxies.due[base + replica] != tied):
             continue
         total += weight
@@ -58,7 +62,7 @@ def least_conn(proxies: Proxies, settings: Settings, base: int) -> int:
     least, ties = -1.0, 0
     best = NONE
     for replica in range(settings.replicas):
-        weight = proxies.weight[replica]
+        weight = proxies.weight[base + replica]
         if weight <= 0.0:
             continue
         load = proxies.active[base + replica] / weight
@@ -75,7 +79,7 @@ def leastconn(proxies: Proxies, settings: Settings, base: int) -> int:
     """HAProxy: (requests in flight + 1) ÷ weight, 0 for every idle server; equals in the order of their last change."""
     best, least, oldest = NONE, 0.0, 0
     for replica in range(settings.replicas):
-        weight = proxies.weight[replica]
+        weight = proxies.weight[base + replica]
         if weight <= 0.0:
             continue
         active = proxies.active[base + replica]
@@ -91,14 +95,14 @@ def least_request(proxies: Proxies, requests: Requests, settings: Settings, requ
     """Envoy: the less busy of two where all weights are equal, else the earliest deadline by weight ÷ (active + 1)."""
     count, equal, common = 0, True, -1.0
     for replica in range(settings.replicas):
-        weight = proxies.weight[replica]
+        weight = proxies.weight[base + replica]
         if weight > 0.0:
             count += 1
             equal = equal and (common < 0.0 or weight == common)
             common = weight
     if count and equal:
-        first = nth(proxies, settings, int(requests.draw[request] * count))
-        second = nth(proxies, settings, int(requests.second_draw[request] * count))
+        first = nth(proxies, settings, base, int(requests.draw[request] * UNIT * count))
+        second = nth(proxies, settings, base, int(requests.second_draw[request] * UNIT * count))
         return second if proxies.active[base + second] < proxies.active[base + first] else first
     return earliest(proxies, settings, requests.proxy[request], True)
 
@@ -108,20 +112,22 @@ def earliest(proxies: Proxies, settings: Settings, proxy: int, by_active: bool) 
     """Envoy's queue: the earliest deadline; the next one is 1 ÷ weight later, or (active + 1) ÷ weight."""
     base, best = proxy * settings.replicas, NONE
     for replica in range(settings.replicas):
-        if proxies.weight[replica] > 0.0 and (best == NONE or proxies.due[base + replica] < proxies.due[base + best]):
+        if proxies.weight[base + replica] > 0.0 and (
+            best == NONE or proxies.due[base + replica] < proxies.due[base + best]
+        ):
             best = replica
     if best != NONE:
         proxies.now[proxy] = proxies.due[base + best]
         load = proxies.active[base + best] + 1 if by_active else 1
-        proxies.due[base + best] += load / proxies.weight[best]
+        proxies.due[base + best] += load / proxies.weight[base + best]
     return best
 
 
 @jit
-def nth(proxies: Proxies, settings: Settings, number: int) -> int:
+def nth(proxies: Proxies, settings: Settings, base: int, number: int) -> int:
     """Return the replica with this number among those with a weight."""
     for replica in range(settings.replicas):
-        if proxies.weight[replica] > 0.0:
+        if proxies.weight[base + replica] > 0.0:
             if number == 0:
                 return replica
             number -= 1
@@ -129,15 +135,15 @@ def nth(proxies: Proxies, settings: Settings, number: int) -> int:
 
 
 @jit
-def by_weight(proxies: Proxies, settings: Settings, draw: float) -> int:
+def by_weight(proxies: Proxies, settings: Settings, base: int, draw: float) -> int:
     """Return a replica with the probability of its weight."""
     total = 0.0
     for replica in range(settings.replicas):
-        total += max(0.0, proxies.weight[replica])
+        total += max(0.0, proxies.weight[base + replica])
     last = NONE
     draw *= total
     for replica in range(settings.replicas):
-        weight = proxies.weight[replica]
+        weight = proxies.weight[base + replica]
         if weight > 0.0:
             last = replica
             draw -= weight
@@ -161,11 +167,11 @@ def ring(proxies: Proxies, requests: Requests, settings: Settings, request: int,
     active, total = 1.0, 0.0
     for replica in range(settings.replicas):
         active += proxies.active[base + replica]
-        total += max(0.0, proxies.weight[replica])
+        total += max(0.0, proxies.weight[base + replica])
     first = NONE
     for ahead in range(size):
         replica = int(proxies.ring_replica[(low + ahead) % size])
-        weight = proxies.weight[replica]
+        weight = proxies.weight[base + replica]
         if weight <= 0.0:
             continue
         limit = max(1.0, settings.bound * active * weight / total)

@@ -1,15 +1,17 @@
 """The state of a simulation as columns: the requests, the engines and the proxies.
 
 Column `x` of replica r is `x[r]`; of proxy q and replica r it is `x[q * replicas + r]`; of slot i of replica r it is
-`x[r * sequences + i]`. Times are seconds, lengths are tokens.
+`x[r * sequences + i]`. Times are seconds, lengths are tokens. Columns of what a run does not need have one element.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-PENDING, DONE, GAVE_UP = range(3)
-"""States of a request."""
+PENDING, DONE, GAVE_UP, SHED, BROKEN = range(5)
+"""States of a request: under way, answered, left by its client, refused by the proxy's limits, lost with a replica."""
+NOWHERE, FOR_ANY, FOR_ONE = range(3)
+"""Where requests wait that find no room: they are refused; for the first replica that has room; for the chosen one."""
 IDLE, PREFILL, DECODE, LAST = range(4)
 """What an engine does: nothing, one iteration that reads prompts, a run of iterations that only generate, one iteration
 that only generates and whose end is known."""
@@ -29,9 +31,9 @@ class Requests(NamedTuple):
     key: Any
     """What a hash is made of: the session, or the beginning of the prompt; 0 to 2³² − 1."""
     draw: Any
-    """A random number from 0 to 1."""
+    """A random number, 0 to 2³² − 1."""
     second_draw: Any
-    """A random number from 0 to 1."""
+    """A random number, 0 to 2³² − 1."""
     block_start: Any
     """Where its prefix blocks begin in `blocks`."""
     block_count: Any
@@ -39,13 +41,13 @@ class Requests(NamedTuple):
     blocks: Any
     """The ids of prefix blocks of all requests, one after the other."""
     replica: Any
-    """Where it was sent; −1: nowhere."""
+    """Where it was sent; −1: nowhere, or not yet."""
     first: Any
     """When its first token was generated; negative: not yet."""
     last: Any
     """When its last token was generated; negative: not yet."""
     state: Any
-    """PENDING, DONE or GAVE_UP."""
+    """PENDING, DONE, GAVE_UP, SHED or BROKEN."""
     hit: Any
     """Tokens of the prompt that the prefix cache had."""
     need: Any
@@ -53,7 +55,7 @@ class Requests(NamedTuple):
     rest: Any
     """Tokens that it still has to generate when it is read."""
     follower: Any
-    """The next request in the queue of its engine; −1: none."""
+    """The next request in the queue of its engine or proxy; −1: none."""
     admitted: Any
     """The number of its last admission, by which the youngest is preempted; 0: it was never admitted."""
     log: Any
@@ -78,6 +80,8 @@ class Engines(NamedTuple):
     """The largest number of sequences at a time."""
     cache: Any
     """The size of the KV cache."""
+    up: Any
+    """Whether its port is open: 1 or 0."""
     factor: Any
     """Multiplies the speed; 0: the engine stands still."""
     kind: Any
@@ -128,8 +132,12 @@ class Engines(NamedTuple):
     """Engines as a heap by `end`."""
     place: Any
     """The position of each engine in `heap`."""
+    cache_sets: Any
+    """The sets of its prefix cache, of 8 blocks each."""
+    cache_start: Any
+    """Where its blocks begin in `cached_block`."""
     cached_block: Any
-    """Ids of cached blocks; replica r has `cache_sets` × 8 of them."""
+    """Ids of cached blocks."""
     cached_at: Any
     """When each was last used, as a count of uses."""
     busy_seconds: Any
@@ -141,8 +149,20 @@ class Proxies(NamedTuple):
 
     active: Any
     """Requests in flight that this proxy knows."""
+    total: Any
+    """Their sum for each proxy."""
+    given: Any
+    """The weights of the replicas; 0 and less: gets nothing."""
     weight: Any
-    """The weights of the replicas, the same for every proxy; negative: gets nothing."""
+    """The weights among which it chooses: those of `given`, or 0 where it skips a replica that is full."""
+    head: Any
+    """The first request that waits for a replica; −1: none. Those for any replica stand at the proxy's first one."""
+    tail: Any
+    """The last of them."""
+    waiting: Any
+    """The number of requests that wait in each proxy."""
+    refusing: Any
+    """One element: 1 while all requests are refused, since too few replicas are healthy."""
     current: Any
     """The state of smooth round robin."""
     due: Any
@@ -174,8 +194,18 @@ class Settings(NamedTuple):
     """A hash leaves a replica that has so many times its part of the requests in flight; 0: never."""
     block: int
     """Tokens of a prefix block; 0: no prefix cache."""
-    cache_sets: int
-    """The sets of the prefix cache, of 8 blocks each."""
+    limit: int
+    """The most requests that a proxy has at one replica; 0: unlimited."""
+    skips_full: bool
+    """Whether a proxy chooses only among replicas that are below `limit`."""
+    waits: int
+    """Where requests wait that find no room: NOWHERE, FOR_ANY or FOR_ONE."""
+    total_limit: int
+    """The most requests that a proxy has at all replicas; 0: unlimited."""
+    waiting_limit: int
+    """The most requests that wait in a proxy."""
+    waiting_time: float
+    """The seconds after which a request that waits is refused."""
 
 
 class Progress(NamedTuple):
@@ -193,3 +223,7 @@ class Progress(NamedTuple):
     """The number of changes of the books."""
     logged: Any
     """The length of `log`."""
+    expiring: Any
+    """The next request that is refused if it still waits in a proxy."""
+    refused: Any
+    """The replica that has just refused a connection; −1: none."""

@@ -2,14 +2,15 @@
 
 numba's own variable `NUMBA_DISABLE_JIT=1` runs them as Python too.
 
-The loops are written over flat, indexable columns: numpy arrays where they are compiled, lists where they are not. They
-draw no random numbers, so both ways give the same results.
+The loops are written over flat, indexable columns: numpy arrays where they are compiled, arrays of the standard library
+where they are not. Both have the same types. The loops draw no random numbers, so both ways give the same results.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 IS_COMPILED = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 """Whether numba is installed (the extra `simulate`), and not switched off."""
+FLOAT, LONG, INTEGER, NATURAL, SHORT, BYTE = "dqiIhb"
+"""Types of columns: a float of 64 bits, integers of 64, 32, 32 (unsigned), 16 and 8 bits."""
 
 if IS_COMPILED:
     import numba
@@ -34,21 +37,24 @@ def jit(function: _Function) -> _Function:
     return cast("_Function", compiled)
 
 
-def floats(values: Iterable[float]) -> Any:
-    """Return a column of floats."""
-    return numpy.fromiter(values, numpy.float64) if IS_COMPILED else [float(value) for value in values]
+def column(kind: str, values: Iterable[float]) -> Any:
+    """Return a column of these values."""
+    return numpy.fromiter(values, kind) if IS_COMPILED else array(kind, values)
 
 
-def integers(values: Iterable[int]) -> Any:
-    """Return a column of integers of 64 bits."""
-    return numpy.fromiter(values, numpy.int64) if IS_COMPILED else [int(value) for value in values]
+def shared(kind: str, values: Sequence[float]) -> Any:
+    """Return the values as a column that is never changed; an array of this type is not copied."""
+    if not isinstance(values, array) or values.typecode != kind:
+        return column(kind, values)
+    return numpy.frombuffer(values, kind) if IS_COMPILED else values
 
 
-def zeros(size: int) -> Any:
-    """Return a column of `size` zeros as floats."""
-    return numpy.zeros(size) if IS_COMPILED else [0.0] * size
+def filled(kind: str, size: int, value: float = 0) -> Any:
+    """Return a column of `size` times the same value."""
+    return numpy.full(size, value, kind) if IS_COMPILED else array(kind, [value]) * size
 
 
-def counts(size: int, value: int = 0) -> Any:
-    """Return a column of `size` integers that are all `value`."""
-    return numpy.full(size, value, numpy.int64) if IS_COMPILED else [value] * size
+def smallest(values: Any, places: Sequence[int]) -> list[float]:
+    """Return what would stand at these places of a column if it were sorted."""
+    ordered = numpy.partition(values, places) if IS_COMPILED else sorted(values)
+    return [float(ordered[place]) for place in places]

@@ -1,15 +1,16 @@
 """The control loop of `serve` in a simulation: samples of the engines in, weights out, by the real `control.step`.
 
-Samples are taken at the telemetry's interval and arrive `DELAY` later. Weights reach the proxies at once, or no more
-often than a reload allows.
+Samples are taken at the telemetry's interval and arrive later. Weights reach the proxies at once, or no more often than
+a reload allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from lbctl.control.effects import HealthChanged, WeightsChanged
-from lbctl.control.events import FleetChanged, Observed
+from lbctl.control.events import Event, FleetChanged, Observed
 from lbctl.control.inputs import Observation
 from lbctl.control.state import State
 from lbctl.control.step import step
@@ -20,17 +21,15 @@ from lbctl.signals.merge import Signal, Signals
 from lbctl.simulate import engines as engine_functions
 from lbctl.simulate.columns import DECODE, Engines
 
-DELAY = 1.0
-"""Seconds from a sample to its use."""
-
 
 class ControlLoop:
-    """Decides the weights of one pool."""
+    """Decides the weights of one pool. `later`: replicas that join while it runs."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, later: Collection[str] = ()) -> None:
         self._pool = pool
         self._names = [replica.name for replica in pool.replicas]
-        self._state, _ = step(State(), FleetChanged(0.0, (pool,)))
+        self._later = set(later)
+        self._state, _ = step(State(), FleetChanged(0.0, (self._present(),)))
         self._weights = {replica.name: from_capacity(replica.capacity) for replica in pool.replicas}
         self._out: set[str] = set()
         self._drained = {replica.name for replica in pool.replicas if replica.drain}
@@ -46,19 +45,34 @@ class ControlLoop:
         unfit = self._out | self._drained
         return [None if name in unfit else self._weights[name] for name in self._names]
 
+    def join(self, name: str, now: float) -> None:
+        """A replica joins the pool."""
+        self._later.discard(name)
+        self._decide(FleetChanged(now, (self._present(),)))
+
+    def _present(self) -> Pool:
+        return replace(self._pool, replicas=tuple(item for item in self._pool.replicas if item.name not in self._later))
+
     def sample(self, engines: Engines, active: Sequence[int], now: float) -> dict[str, Observation]:
-        """Return what the engines publish now. `active`: the requests in flight of each replica, as proxies count."""
+        """Return what the engines publish now. `active`: the requests in flight of each replica, as proxies count.
+
+        Dead ones publish nothing.
+        """
         return {
             name: self._observation(name, _counters(engines, replica, now), int(active[replica]), now)
             for replica, name in enumerate(self._names)
+            if engines.up[replica] and name not in self._later
         }
 
-    def observe(self, observations: dict[str, Observation], now: float) -> None:
-        """Decide with these samples."""
-        self._state, effects = step(self._state, Observed(now, self._pool.name, observations))
+    def observe(self, observations: dict[str, Observation], ejected: Collection[str], now: float) -> None:
+        """Decide with these samples. `ejected`: replicas that active health checks keep out."""
+        self._decide(Observed(now, self._pool.name, observations, frozenset(ejected)))
+
+    def _decide(self, event: Event) -> None:
+        self._state, effects = step(self._state, event)
         for effect in effects:
             if isinstance(effect, WeightsChanged):
-                self._weights = dict(effect.weights)
+                self._weights |= effect.weights
             elif isinstance(effect, HealthChanged):
                 (self._out.add if effect.verdict == "out" else self._out.discard)(effect.replica)
 

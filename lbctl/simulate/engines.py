@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 
+from lbctl.simulate.choosers import PICKED
 from lbctl.simulate.columns import DECODE, GAVE_UP, IDLE, PREFILL, Engines, Progress, Requests, Settings
 from lbctl.simulate.compiled import jit
 
-_WAYS = 8
+WAYS = 8
+"""The blocks of a set of the prefix cache."""
 
 
 @jit
@@ -127,15 +129,17 @@ def complete_prefill(
             continue
         if requests.first[request] < 0.0:
             requests.first[request] = now
-            note(requests, progress, 2 * request)
+            note(requests, settings, progress, 2 * request)
         engines.decode_tokens[replica] += 1
         push(engines, settings, replica, request, engines.step[replica] + requests.rest[request] - 1)
     engines.reading[replica] = kept
 
 
 @jit
-def note(requests: Requests, progress: Progress, entry: int) -> None:
-    """Add an entry to the log."""
+def note(requests: Requests, settings: Settings, progress: Progress, entry: int) -> None:
+    """Add an entry to the log, which the picker alone reads."""
+    if settings.policy != PICKED:
+        return
     requests.log[progress.logged[0]] = entry
     progress.logged[0] += 1
 
@@ -161,7 +165,8 @@ def admit(engines: Engines, requests: Requests, settings: Settings, progress: Pr
             engines.read_left[slot] = requests.need[request] - hit
             engines.reading[replica] += 1
             engines.context[replica] += hit
-            requests.hit[request] = max(requests.hit[request], hit)
+            if settings.block:
+                requests.hit[request] = max(requests.hit[request], hit)
             promised += requests.need[request]
             progress.admissions[0] += 1
             requests.admitted[request] = progress.admissions[0]
@@ -231,7 +236,7 @@ def cached_tokens(
     hits, contiguous = 0, True
     begin_at = requests.block_start[request]
     for index in range(requests.block_count[request]):
-        is_cached = touch(engines, settings, progress, replica, requests.blocks[begin_at + index])
+        is_cached = touch(engines, progress, replica, requests.blocks[begin_at + index])
         contiguous = contiguous and is_cached
         if contiguous:
             hits += 1
@@ -240,12 +245,12 @@ def cached_tokens(
 
 
 @jit
-def touch(engines: Engines, settings: Settings, progress: Progress, replica: int, block: int) -> bool:
+def touch(engines: Engines, progress: Progress, replica: int, block: int) -> bool:
     """Return whether the block is cached, and make it the most recently used one of its set."""
-    base = (replica * settings.cache_sets + block % settings.cache_sets) * _WAYS
+    base = engines.cache_start[replica] + block % engines.cache_sets[replica] * WAYS
     progress.uses[0] += 1
     oldest = base
-    for slot in range(base, base + _WAYS):
+    for slot in range(base, base + WAYS):
         if engines.cached_block[slot] == block:
             engines.cached_at[slot] = progress.uses[0]
             return True

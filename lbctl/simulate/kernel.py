@@ -4,72 +4,63 @@ from __future__ import annotations
 
 import math
 
-from lbctl.simulate.choosers import NONE, PICKED, choose
-from lbctl.simulate.columns import DECODE, DONE, GAVE_UP, IDLE, LAST, Engines, Progress, Proxies, Requests, Settings
+from lbctl.simulate.choosers import PICKED, choose
+from lbctl.simulate.columns import (
+    DECODE,
+    DONE,
+    GAVE_UP,
+    IDLE,
+    LAST,
+    NOWHERE,
+    PENDING,
+    Engines,
+    Progress,
+    Proxies,
+    Requests,
+    Settings,
+)
 from lbctl.simulate.compiled import jit
-from lbctl.simulate.engines import begin, enqueue, finish, note, pop, reschedule, shorten
+from lbctl.simulate.engines import begin, finish, note, pop, reschedule, shorten
+from lbctl.simulate.limits import book, dispatch, forget, refuse, release
 
 
 @jit
 def advance(
     requests: Requests, engines: Engines, proxies: Proxies, settings: Settings, progress: Progress, until: float
 ) -> None:
-    """Run all events up to and including a time; where the picker chooses, up to the next arrival."""
+    """Run all events up to and including a time.
+
+    Ends early at an arrival where the picker is to choose, or where the chosen replica is dead (`refused`).
+    """
     arrivals = len(requests.arrived)
+    progress.refused[0] = -1
     while True:
         arrival = requests.arrived[progress.arrival[0]] if progress.arrival[0] < arrivals else math.inf
-        leaving = math.inf
+        leaving, expiring = math.inf, math.inf
         if progress.leaving[0] < progress.arrival[0]:
             leaving = requests.arrived[progress.leaving[0]] + settings.patience
+        if settings.waits != NOWHERE and progress.expiring[0] < progress.arrival[0]:
+            expiring = requests.arrived[progress.expiring[0]] + settings.waiting_time
         engine = engines.heap[0]
-        now = min(engines.end[engine], leaving, arrival)
+        now = min(engines.end[engine], leaving, expiring, arrival)
         if now > until or now == math.inf:
             return
         if engines.end[engine] <= now:
             end_of_iteration(requests, engines, proxies, settings, progress, engine)
         elif leaving <= now:
             give_up(requests, engines, proxies, settings, progress, now)
+        elif expiring <= now:
+            expire(requests, proxies, settings, progress)
         elif settings.policy == PICKED:
             return
         else:
             request = progress.arrival[0]
-            place(requests, engines, proxies, settings, progress, request, choose(proxies, requests, settings, request))
-
-
-@jit
-def place(
-    requests: Requests,
-    engines: Engines,
-    proxies: Proxies,
-    settings: Settings,
-    progress: Progress,
-    request: int,
-    replica: int,
-) -> None:
-    """Send the request that arrives now to a replica; NONE: nobody takes it, and it fails at once."""
-    progress.arrival[0] += 1
-    if replica == NONE:
-        requests.state[request] = GAVE_UP
-        return
-    now = requests.arrived[request]
-    requests.replica[request] = replica
-    book(proxies, settings, progress, requests.proxy[request], replica, 1)
-    blocked = engines.waiting[replica] > 0
-    enqueue(engines, requests, replica, request)
-    if engines.kind[replica] == IDLE:
-        begin(engines, requests, settings, progress, replica, now)
-    elif not blocked:
-        shorten(engines, replica, now)
-    reschedule(engines, replica)
-
-
-@jit
-def book(proxies: Proxies, settings: Settings, progress: Progress, proxy: int, replica: int, change: int) -> None:
-    """Change a proxy's count of the requests in flight at a replica."""
-    slot = proxy * settings.replicas + replica
-    proxies.active[slot] += change
-    progress.turns[0] += 1
-    proxies.turn[slot] = progress.turns[0]
+            replica = choose(proxies, requests, settings, request)
+            if replica >= 0 and engines.up[replica] == 0:
+                progress.refused[0] = replica
+                return
+            progress.arrival[0] += 1
+            dispatch(requests, engines, proxies, settings, progress, request, replica, now)
 
 
 @jit
@@ -79,6 +70,7 @@ def end_of_iteration(
     """End the iteration of an engine: finished answers leave, and the next iteration begins."""
     now = engines.end[replica]
     finish(engines, requests, settings, progress, replica)
+    engines.kind[replica] = LAST
     base = replica * settings.slots
     while engines.running[replica] and engines.run_done[base] <= engines.step[replica]:
         request = pop(engines, settings, replica)
@@ -86,8 +78,10 @@ def end_of_iteration(
         engines.context[replica] -= requests.need[request] + requests.rest[request] - 1
         if requests.state[request] != GAVE_UP:
             requests.state[request] = DONE
-            note(requests, progress, 2 * request + 1)
-            book(proxies, settings, progress, requests.proxy[request], replica, -1)
+            note(requests, settings, progress, 2 * request + 1)
+            proxy = requests.proxy[request]
+            book(proxies, settings, progress, proxy, replica, -1)
+            release(requests, engines, proxies, settings, progress, proxy, replica, now)
     begin(engines, requests, settings, progress, replica, now)
     reschedule(engines, replica)
 
@@ -99,17 +93,31 @@ def give_up(
     """The client of the oldest request leaves where it has no first token."""
     request = progress.leaving[0]
     progress.leaving[0] += 1
-    if requests.first[request] >= 0.0 or requests.state[request] == GAVE_UP:
+    if requests.first[request] >= 0.0 or requests.state[request] != PENDING:
         return
     requests.state[request] = GAVE_UP
-    note(requests, progress, 2 * request + 1)
-    replica = requests.replica[request]
-    book(proxies, settings, progress, requests.proxy[request], replica, -1)
+    note(requests, settings, progress, 2 * request + 1)
+    replica, proxy = requests.replica[request], requests.proxy[request]
+    if replica < 0:
+        forget(proxies, proxy)
+        return
+    book(proxies, settings, progress, proxy, replica, -1)
     if requests.admitted[request] == 0:
         engines.left[replica] += 1
         if engines.head[replica] == request:
             shorten(engines, replica, now)
             reschedule(engines, replica)
+    release(requests, engines, proxies, settings, progress, proxy, replica, now)
+
+
+@jit
+def expire(requests: Requests, proxies: Proxies, settings: Settings, progress: Progress) -> None:
+    """Refuse the request that has waited in a proxy for as long as it may."""
+    request = progress.expiring[0]
+    progress.expiring[0] += 1
+    if requests.state[request] == PENDING and requests.replica[request] < 0:
+        forget(proxies, requests.proxy[request])
+        refuse(requests, settings, progress, request)
 
 
 @jit

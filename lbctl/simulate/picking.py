@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from random import Random
@@ -29,21 +29,33 @@ class SimulatedPicker:
         self._books = Books()
         self._affinity = Affinity()
         self._places = {replica.name: index for index, replica in enumerate(pool.replicas)}
-        candidates = tuple(Candidate(item.name, item.name, item.capacity, item.capacity) for item in pool.replicas)
-        self._table = PoolTable(pool.name, pool.balance.pick or PickPolicy(()), candidates)
-
-    def follow(self, weights: Sequence[Weight | None]) -> None:
-        """Use these weights from now on; None: the replica is not fit."""
+        limit = pool.circuit_breaker.replica_max_requests
         candidates = tuple(
-            replace(item, fit=weight is not None, weight=weight.rate if weight else item.weight)
-            for item, weight in zip(self._table.candidates, weights, strict=True)
+            Candidate(item.name, item.name, item.capacity, item.capacity, limit=limit) for item in pool.replicas
+        )
+        policy = pool.balance.pick or PickPolicy(())
+        self._table = PoolTable(pool.name, policy, candidates, slow_start=pool.slow_start)
+
+    def follow(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
+        """Use these weights from now on; None: the replica is not fit. `began`: when replicas joined or came back."""
+        candidates = tuple(
+            replace(item, fit=weight is not None, weight=weight.rate if weight else item.weight, started=began.get(at))
+            for at, (item, weight) in enumerate(zip(self._table.candidates, weights, strict=True))
         )
         self._table = replace(self._table, candidates=candidates)
 
-    def choose(self, request: int, now: float) -> int:
-        """Return the replica for a request, NONE where none is fit."""
-        features = self._features(request)
-        result = pick(features, self._table, self._books, self._affinity, now, self._rng)
+    def choose(self, request: int, now: float, tried: Collection[int] = ()) -> int:
+        """Return the replica for a request, NONE where none is fit. `tried`: those that have refused it."""
+        features, table = self._features(request), self._table
+        if tried:
+            self.finished(request)
+            table = replace(
+                table,
+                candidates=tuple(
+                    replace(item, fit=item.fit and at not in tried) for at, item in enumerate(table.candidates)
+                ),
+            )
+        result = pick(features, table, self._books, self._affinity, now, self._rng)
         if not result.ordered:
             return NONE
         name = result.ordered[0].name

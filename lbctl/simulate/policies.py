@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight
 from lbctl.simulate import choosers, rings
+from lbctl.simulate.columns import FOR_ANY, FOR_ONE, NOWHERE
 from lbctl.targets import effective_weights
 
 _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
@@ -40,6 +41,27 @@ class Policy:
     def reads_prompts(self) -> bool:
         """Whether the picker knows the prompt: nginx asks it before it reads the body."""
         return self.proxy != "nginx"
+
+    @property
+    def skips_full(self) -> bool:
+        """Whether it chooses only among replicas that are not full: HAProxy does, but for a hash, and nginx does."""
+        return self.proxy == "nginx" or self.waits == FOR_ANY
+
+    @property
+    def waits(self) -> int:
+        """Where requests wait that find no room: nginx refuses them, Envoy lets them wait for the chosen replica."""
+        if self.proxy == "nginx":
+            return NOWHERE
+        return FOR_ANY if self.proxy == "haproxy" and self.algorithm not in ("hash", "pick") else FOR_ONE
+
+    @property
+    def bounds_waiting(self) -> bool:
+        """Whether `timeouts.queue` has an effect."""
+        return self.proxy == "haproxy"
+
+    def ramps(self, pool: Pool) -> bool:
+        """Return whether a replica that joins begins with a low weight."""
+        return pool.slow_start is not None and self.rule not in (choosers.RING, choosers.PICKED)
 
     @property
     def bounds_load(self) -> bool:

@@ -3,59 +3,29 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from lbctl.control.inputs import Observation
-from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight
-from lbctl.simulate import choosers, columns
-from lbctl.simulate.compiled import counts, floats, integers, zeros
-from lbctl.simulate.control import DELAY, ControlLoop
-from lbctl.simulate.engine import CostModel
-from lbctl.simulate.kernel import advance, change_speed, place
+from lbctl.simulate import build, choosers, columns
+from lbctl.simulate.agenda import Agenda
+from lbctl.simulate.availability import Availability
+from lbctl.simulate.control import ControlLoop
+from lbctl.simulate.kernel import advance, change_speed
+from lbctl.simulate.limits import book, dispatch, forget, lose
+from lbctl.simulate.outage import break_off, revive, waiting_for
 from lbctl.simulate.picking import SimulatedPicker
-from lbctl.simulate.policies import Policy
+from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 
-_WAYS = 8
 _GRACE = 600.0
 """Seconds after the last arrival in which answers may end."""
 _CHUNK = 30.0
 """Simulated seconds between two reports of the progress."""
 _WARM_UP = 60.0
 """Seconds before the next request from which on a fleet that does nothing is sampled again."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedChange:
-    """A change of a replica's speed."""
-
-    at: float
-    """Seconds since the first request."""
-    replica: str
-    """The name of the replica."""
-    factor: float
-    """Multiplies its speed from then on; 0: it stands still."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a trace is replayed against."""
-
-    pool: Pool
-    """The pool of the fleet; its capacities, telemetry and weighting apply."""
-    policy: Policy
-    """How the proxies choose."""
-    costs: tuple[CostModel, ...]
-    """The engine of each replica, at its real speed."""
-    proxies: int = 2
-    """How many proxies share the load; each knows only its own requests."""
-    patience: float = 60.0
-    """Seconds after which a client without a first token leaves."""
-    changes: tuple[SpeedChange, ...] = ()
-    """Changes of speed, in the order of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +44,7 @@ class Replay:
 
 def replay(setup: Setup, trace: Trace, seed: int, progress: Callable[[float], None] | None = None) -> Replay:
     """Run once. The same seed gives the same result. `progress` gets the part of the trace that has arrived."""
-    run = _Run(setup, trace, random.Random(seed))
+    run = _Run(setup, trace, Random(seed))
     run.go(progress)
     return Replay(setup, run.requests, run.engines, run.now)
 
@@ -82,59 +52,64 @@ def replay(setup: Setup, trace: Trace, seed: int, progress: Callable[[float], No
 class _Run:
     """The state of one run."""
 
-    def __init__(self, setup: Setup, trace: Trace, rng: random.Random) -> None:
-        self._setup = setup
-        self._rng = rng
+    def __init__(self, setup: Setup, trace: Trace, rng: Random) -> None:
+        self._setup, self._rng = setup, rng
         pool = setup.pool
         self._last = trace.times[-1]
-        self._loop = ControlLoop(pool)
+        self._names = [replica.name for replica in pool.replicas]
+        self._loop = ControlLoop(pool, setup.joins)
         self._convert = setup.policy.convert(pool)
-        self._chooser = setup.policy.chooser(pool)
-        slots = max(cost.sequences for cost in setup.costs)
-        largest = max(cost.cache for cost in setup.costs)
-        self.settings = columns.Settings(
-            len(pool.replicas),
-            2048,
-            slots,
-            setup.patience,
-            self._chooser,
-            float(pool.balance.bounded_load or 0.0) if setup.policy.bounds_load else 0.0,
-            trace.block,
-            max(1, largest // (_WAYS * trace.block)) if trace.block else 1,
-        )
-        self.requests = _requests(trace, setup.proxies, rng)
-        self.engines = _engines(setup.costs, self.settings)
-        self._proxies = _proxies(pool, setup, rng)
-        self._progress = columns.Progress(*(counts(1) for _ in range(6)))
-        self._pushed: list[float] = []
-        self._pushed_at = -math.inf
+        self.settings = build.settings(setup, trace)
+        self.requests = build.requests(trace, setup, self.settings.policy, rng)
+        self.engines = build.engines(setup.costs, self.settings)
+        self._proxies = build.proxies(setup, rng)
+        self._progress = columns.Progress(*(build.counter() for _ in columns.Progress._fields))
+        self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
         self._picker = (
             SimulatedPicker(pool, trace, rng, reads_prompts=setup.policy.reads_prompts)
-            if self._chooser == choosers.PICKED
+            if self.settings.policy == choosers.PICKED
             else None
         )
-        self._noted = 0
+        self._attempts = setup.retry.attempts if "connect_failure" in setup.retry.when else 0
+        self._pushed: list[float] = []
+        self._ordered: list[Weight | None] = []
+        self._pushed_at = -math.inf
+        self._agenda, self._ends = Agenda(), Agenda()
+        self._availability = Availability(setup, self._agenda, rng)
+        self._next_sample = self._loop.interval or math.inf
         self.now = 0.0
 
     def go(self, progress: Callable[[float], None] | None) -> None:
-        """Run until every request has its answer, or its client has left."""
+        """Run until every request has its answer, has failed, or its client has left."""
+        self._plan()
         self._push(0.0)
-        events = _Agenda(self._loop.interval, self._setup.changes)
-        while not self._is_over(events):
+        while not self._is_over():
             arrival = self._next_arrival()
             if self._is_at_rest() and arrival != math.inf:
-                events.skip_samples(arrival - _WARM_UP)
-            time = min(events.next_time(), max(self.now + _CHUNK, min(arrival, self._last + _GRACE)))
-            self._advance(time)
-            for change in events.changes_at(time):
-                self._change(change)
-            if events.is_sample_due(time):
-                events.sampled(self._loop.sample(self.engines, self._active(), time))
-            if samples := events.samples_at(time):
-                self._loop.observe(samples, time)
+                self._skip_samples(arrival - _WARM_UP)
+            event = min(self._agenda.next_time(), self._ends.next_time(), self._next_sample)
+            time = min(event, max(self.now + _CHUNK, min(arrival, self._last + _GRACE)))
+            time = self._advance(time)
+            self._ends.run(time)
+            self._agenda.run(time)
+            if self._next_sample <= time:
+                self._sample(time)
             self._push(time)
             if progress is not None:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
+
+    def _plan(self) -> None:
+        """Put what the setup says into the agenda; the run goes on until all of it has happened."""
+        for change in self._setup.changes:
+            self._ends.at(change.at, self._changes_speed(self._names.index(change.replica), change.factor))
+        for outage in self._setup.outages:
+            replica = self._names.index(outage.replica)
+            self._ends.at(outage.begin, self._dies(replica))
+            self._ends.at(outage.end, self._comes_back(replica))
+        for name, at in self._setup.joins.items():
+            self._ends.at(at, self._joins(name))
+
+    # ── Time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _next_arrival(self) -> float:
         """Return when the next request arrives; infinite: there is none."""
@@ -148,24 +123,7 @@ class _Run:
             and self.engines.end[self.engines.heap[0]] == math.inf
         )
 
-    def _advance(self, until: float) -> None:
-        while True:
-            advance(self.requests, self.engines, self._proxies, self.settings, self._progress, until)
-            request = int(self._progress.arrival[0])
-            is_last = request == len(self.requests.arrived)
-            if self._picker is None or is_last or self.requests.arrived[request] > until:
-                break
-            self._pick(self._picker, request)
-        self.now = until
-
-    def _pick(self, picker: SimulatedPicker, request: int) -> None:
-        for entry in self.requests.log[self._noted : self._progress.logged[0]]:
-            (picker.finished if entry & 1 else picker.first_token)(int(entry) >> 1)
-        self._noted = int(self._progress.logged[0])
-        replica = picker.choose(request, float(self.requests.arrived[request]))
-        place(self.requests, self.engines, self._proxies, self.settings, self._progress, request, replica)
-
-    def _is_over(self, events: _Agenda) -> bool:
+    def _is_over(self) -> bool:
         if self._progress.arrival[0] < len(self.requests.arrived):
             return False
         if self.now > self._last + _GRACE:
@@ -174,161 +132,159 @@ class _Run:
         is_awaited = (
             self._progress.leaving[0] < len(self.requests.arrived) and self.now <= self._last + self._setup.patience
         )
-        return not (is_busy or is_awaited or events.has_changes)
+        return not is_busy and not is_awaited and self._ends.is_empty
 
-    def _change(self, change: SpeedChange) -> None:
-        names = [replica.name for replica in self._setup.pool.replicas]
-        replica = names.index(change.replica)
-        change_speed(
-            self.requests, self.engines, self.settings, self._progress, replica, float(change.factor), float(change.at)
-        )
+    def _advance(self, until: float) -> float:
+        """Run the requests up to a time, or up to an action that one of them causes; return where that is.
 
-    def _active(self) -> list[int]:
-        size = self.settings.replicas
-        active = self._proxies.active
-        return [sum(int(active[at]) for at in range(replica, len(active), size)) for replica in range(size)]
+        Where the picker chooses or a replica is dead, single ones are sent from here.
+        """
+        while True:
+            advance(*self._state, until)
+            request, refused = int(self._progress.arrival[0]), int(self._progress.refused[0])
+            is_last = request == len(self.requests.arrived)
+            if is_last or self.requests.arrived[request] > until or (self._picker is None and refused < 0):
+                break
+            now = float(self.requests.arrived[request])
+            self._progress.arrival[0] += 1
+            self._send(request, refused if self._picker is None else self._pick(request, now), now)
+            until = min(until, max(now, self._agenda.next_time()))
+        self.now = until
+        return until
+
+    # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _pick(self, request: int, now: float, tried: Collection[int] = ()) -> int:
+        assert self._picker is not None
+        for entry in self.requests.log[: self._progress.logged[0]]:
+            (self._picker.finished if entry & 1 else self._picker.first_token)(int(entry) >> 1)
+        self._progress.logged[0] = 0
+        return self._picker.choose(request, now, tried)
+
+    def _send(self, request: int, replica: int, now: float, *, left: int | None = None) -> None:
+        """Send a request to a replica; where that refuses the connection, to others, as often as the fleet says."""
+        tried: list[int] = []
+        left = self._attempts if left is None else left
+        while replica >= 0 and not self.engines.up[replica]:
+            self._availability.refused(int(self.requests.proxy[request]), replica, now)
+            tried.append(replica)
+            replica = self._choose_again(request, tried, now) if len(tried) <= left else choosers.NONE
+        if self._availability.changed:
+            self._push(now)
+        if tried and replica < 0:
+            lose(self.requests, self.settings, self._progress, request)
+        else:
+            dispatch(*self._state, request, replica, now)
+
+    def _choose_again(self, request: int, tried: Collection[int], now: float) -> int:
+        if self._picker is not None:
+            return self._pick(request, now, tried)
+        base, weight = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.weight
+        before = {base + replica: weight[base + replica] for replica in tried}
+        for slot in before:
+            weight[slot] = 0.0
+        replica = int(choosers.choose(self._proxies, self.requests, self.settings, request))
+        for slot, value in before.items():
+            weight[slot] = value
+        return replica
+
+    # ── What happens to replicas ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _changes_speed(self, replica: int, factor: float) -> Callable[[float], None]:
+        def act(now: float) -> None:
+            change_speed(self.requests, self.engines, self.settings, self._progress, replica, float(factor), float(now))
+
+        return act
+
+    def _dies(self, replica: int) -> Callable[[float], None]:
+        def act(now: float) -> None:
+            self._availability.died(replica, now)
+            broken = break_off(self.requests, self.engines, self.settings, replica, now)
+            repeats = self._setup.retry.idempotent and self._attempts > 0
+            for request in broken:
+                book(self._proxies, self.settings, self._progress, int(self.requests.proxy[request]), replica, -1)
+            for request in broken:
+                if repeats and self.requests.first[request] < 0.0:
+                    again = self._choose_again(request, [replica], now)
+                    self._send(request, again, now, left=self._attempts - 1)
+                else:
+                    lose(self.requests, self.settings, self._progress, request)
+            for request in waiting_for(self.requests, self._proxies, self.settings, replica):
+                forget(self._proxies, int(self.requests.proxy[request]))
+                self._send(request, replica, now)
+
+        return act
+
+    def _comes_back(self, replica: int) -> Callable[[float], None]:
+        def act(now: float) -> None:
+            revive(self.engines, replica)
+            self._availability.came_back(replica, now)
+
+        return act
+
+    def _joins(self, name: str) -> Callable[[float], None]:
+        def act(now: float) -> None:
+            self._availability.joined(self._names.index(name), now)
+            self._loop.join(name, now)
+
+        return act
+
+    # ── The control loop ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _skip_samples(self, until: float) -> None:
+        """Leave out the samples before a time."""
+        interval = self._loop.interval
+        if interval is not None and self._next_sample < until:
+            self._next_sample += interval * math.ceil((until - self._next_sample) / interval)
+
+    def _sample(self, now: float) -> None:
+        size, active = self.settings.replicas, self._proxies.active
+        in_flight = [sum(int(active[at]) for at in range(replica, len(active), size)) for replica in range(size)]
+        samples = self._loop.sample(self.engines, in_flight, now)
+        self._agenda.at(self._next_sample + self._setup.delay, self._observes(samples))
+        self._next_sample += self._loop.interval or math.inf
+
+    def _observes(self, samples: dict[str, Observation]) -> Callable[[float], None]:
+        def act(now: float) -> None:
+            self._loop.observe(samples, [self._names[replica] for replica in self._availability.checked_out], now)
+
+        return act
 
     def _push(self, now: float) -> None:
-        """Give the proxies the weights, where they have changed and may be sent."""
-        if now < self._pushed_at + self._setup.policy.push_every:
+        """Give the proxies the weights, where they have changed and may be sent; who is fit is sent at once."""
+        availability, policy = self._availability, self._setup.policy
+        if now < self._pushed_at + policy.push_every and not availability.changed:
             return
-        weights = _proxy_weights(self._convert, self._loop.weights())
-        if weights == self._pushed:
+        whole = [weight if availability.takes(at) else None for at, weight in enumerate(self._loop.weights())]
+        weights = [weight and weight.times(availability.factor(at, now)) for at, weight in enumerate(whole)]
+        converted = _proxy_weights(self._convert, weights)
+        if converted == self._pushed and not availability.changed:
             return
-        self._pushed, self._pushed_at = weights, now
+        is_new = whole != self._ordered
+        availability.changed = False
+        self._pushed, self._pushed_at, self._ordered = converted, now, whole
         if self._picker is not None:
-            self._picker.follow(self._loop.weights())
+            self._picker.follow(weights, availability.began)
+        shedding = self._setup.pool.load_shedding
+        self._proxies.refusing[0] = bool(shedding and availability.healthy_percent() < shedding.min_healthy)
+        self._spread(converted, is_new)
+
+    def _spread(self, weights: Sequence[float], is_new: bool) -> None:
+        """Write the weights into the books of each proxy; other weights than those of a ramp begin a new order."""
         proxies, size = self._proxies, self.settings.replicas
-        for replica, weight in enumerate(weights):
-            proxies.weight[replica] = weight
-        for at in range(len(proxies.due)):
-            weight = weights[at % size]
-            proxies.due[at] = proxies.now[at // size] + self._rng.random() / weight if weight > 0 else math.inf
-            proxies.current[at] = self._rng.random()
+        ejected = self._availability.ejected
+        for slot in range(len(proxies.due)):
+            proxy, replica = divmod(slot, size)
+            weight = 0.0 if (proxy, replica) in ejected else weights[replica]
+            is_back = proxies.given[slot] <= 0.0 < weight
+            proxies.given[slot] = weight
+            is_full = self.settings.skips_full and proxies.active[slot] >= self.settings.limit
+            proxies.weight[slot] = 0.0 if is_full else weight
+            if is_new or is_back:
+                proxies.due[slot] = proxies.now[proxy] + self._rng.random() / weight if weight > 0 else math.inf
+                proxies.current[slot] = self._rng.random()
 
 
 def _proxy_weights(convert: Callable[[Sequence[Weight]], Sequence[float]], weights: list[Weight | None]) -> list[float]:
     converted = iter(convert([weight for weight in weights if weight is not None]))
     return [-1.0 if weight is None else next(converted) for weight in weights]
-
-
-class _Agenda:
-    """When the speed changes, when samples are taken, and when they arrive."""
-
-    def __init__(self, interval: float | None, changes: Sequence[SpeedChange]) -> None:
-        self._interval = interval
-        self._changes = sorted(changes, key=lambda change: change.at, reverse=True)
-        self._next_sample = interval if interval is not None else math.inf
-        self._arriving: list[tuple[float, dict[str, Observation]]] = []
-
-    @property
-    def has_changes(self) -> bool:
-        """Whether a speed is still to change."""
-        return bool(self._changes)
-
-    def next_time(self) -> float:
-        """Return when the next of them happens; infinite: never."""
-        change = self._changes[-1].at if self._changes else math.inf
-        arrival = self._arriving[0][0] if self._arriving else math.inf
-        return min(change, self._next_sample, arrival)
-
-    def changes_at(self, now: float) -> list[SpeedChange]:
-        """Remove and return the changes of speed that are due."""
-        due = []
-        while self._changes and self._changes[-1].at <= now:
-            due.append(self._changes.pop())
-        return due
-
-    def skip_samples(self, until: float) -> None:
-        """Leave out the samples before a time."""
-        if self._interval is not None and self._next_sample < until:
-            self._next_sample += self._interval * math.ceil((until - self._next_sample) / self._interval)
-
-    def is_sample_due(self, now: float) -> bool:
-        """Return whether the engines are to be sampled now."""
-        return self._next_sample <= now
-
-    def sampled(self, samples: dict[str, Observation]) -> None:
-        """Keep the samples that were just taken until they arrive."""
-        assert self._interval is not None
-        self._arriving.append((self._next_sample + DELAY, samples))
-        self._next_sample += self._interval
-
-    def samples_at(self, now: float) -> dict[str, Observation] | None:
-        """Remove and return the samples that arrive now."""
-        if self._arriving and self._arriving[0][0] <= now:
-            return self._arriving.pop(0)[1]
-        return None
-
-
-def _requests(trace: Trace, proxies: int, rng: random.Random) -> columns.Requests:
-    count = len(trace.times)
-    lengths = [len(blocks) for blocks in trace.blocks] or [0] * count
-    starts = [0] * count
-    for index in range(1, count):
-        starts[index] = starts[index - 1] + lengths[index - 1]
-    keys = trace.keys or [rng.getrandbits(32) for _ in range(count)]
-    return columns.Requests(
-        arrived=floats(trace.times),
-        prompt=integers(trace.prompts),
-        answer=integers(trace.answers),
-        proxy=integers(rng.randrange(proxies) for _ in range(count)),
-        key=integers(keys),
-        draw=floats(rng.random() for _ in range(count)),
-        second_draw=floats(rng.random() for _ in range(count)),
-        block_start=integers(starts),
-        block_count=integers(lengths),
-        blocks=integers([block for blocks in trace.blocks for block in blocks] or [0]),
-        replica=counts(count, -1),
-        first=floats([-1.0] * count),
-        last=floats([-1.0] * count),
-        state=counts(count),
-        hit=counts(count),
-        need=integers(trace.prompts),
-        rest=integers(trace.answers),
-        follower=counts(count, -1),
-        admitted=counts(count),
-        log=counts(2 * count),
-    )
-
-
-def _engines(costs: Sequence[CostModel], settings: columns.Settings) -> columns.Engines:
-    size, slots = len(costs), settings.slots
-    cache_slots = size * settings.cache_sets * _WAYS if settings.block else 1
-    numbers = {
-        "a": floats(cost.a for cost in costs),
-        "b": floats(cost.b for cost in costs),
-        "c": floats(cost.c for cost in costs),
-        "p": floats(cost.p for cost in costs),
-        "sequences": integers(cost.sequences for cost in costs),
-        "cache": integers(cost.cache for cost in costs),
-        "factor": floats([1.0] * size),
-        "end": floats([math.inf] * size),
-        "heap": integers(range(size)),
-        "place": integers(range(size)),
-        "cached_block": counts(cache_slots, -1),
-        "cached_at": counts(cache_slots),
-    }
-    wide = ("run_request", "run_done", "read_request", "read_left")
-    seconds = ("begun", "itl_seconds", "busy_seconds")
-    for name in columns.Engines._fields:
-        if name not in numbers:
-            length = size * slots if name in wide else size
-            numbers[name] = zeros(length) if name in seconds else counts(length)
-    return columns.Engines(**numbers)
-
-
-def _proxies(pool: Pool, setup: Setup, rng: random.Random) -> columns.Proxies:
-    size = len(pool.replicas)
-    pairs = size * setup.proxies
-    points = setup.policy.lookup(pool)
-    return columns.Proxies(
-        active=counts(pairs),
-        weight=zeros(size),
-        current=floats(rng.random() for _ in range(pairs)),
-        due=zeros(pairs),
-        now=zeros(setup.proxies),
-        turn=counts(pairs),
-        ring_point=integers(point for point, _ in points),
-        ring_replica=integers(replica for _, replica in points),
-    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
-from lbctl.simulate.columns import DONE
+from lbctl.simulate.columns import DONE, SHED, Requests
+from lbctl.simulate.compiled import FLOAT, filled, jit, smallest
 from lbctl.simulate.replay import Replay
 
 PERCENTILES = (50, 95, 99)
@@ -25,24 +27,31 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one replay. A client that gave up counts with its patience as time to the first token."""
+    """The figures of one replay. A request without an answer counts with its client's patience as time to first token.
+
+    Latencies are in seconds.
+    """
 
     policy: str
     """`proxy:algorithm`."""
     requests: int
     """Requests of the trace."""
     failed: float
-    """The part of them whose clients gave up."""
+    """The part of them whose clients gave up, or whose replica died."""
+    shed: float
+    """The part of them that a proxy refused, by its limits or since too few replicas were healthy."""
     ttft: Latency
     """Time to the first token."""
     tpot: Latency
     """Time per further token."""
     total: Latency
-    """Time to the last token."""
+    """Time to the last token, of those that got it."""
     throughput: float
     """Generated tokens per second, until the last answer."""
     utilisation: dict[str, float]
     """Replica → the part of the time in which its engine works."""
+    spread: float
+    """The largest utilisation less the smallest."""
     share: dict[str, float]
     """Replica → its part of the requests."""
     cache_hits: float | None
@@ -51,41 +60,64 @@ class Summary:
     """Sequences that lost their cache and were read again."""
 
     @property
-    def spread(self) -> float:
-        """The largest less the smallest utilisation."""
-        return max(self.utilisation.values()) - min(self.utilisation.values())
+    def unanswered(self) -> float:
+        """The part of the requests that got no whole answer."""
+        return self.failed + self.shed
 
 
 def summarise(replay: Replay) -> Summary:
     """Return the figures of a replay."""
     setup, requests, engines = replay.setup, replay.requests, replay.engines
     names = [replica.name for replica in setup.pool.replicas]
-    arrived, first, last = list(requests.arrived), list(requests.first), list(requests.last)
-    state, answers = list(requests.state), list(requests.answer)
-    done = [index for index, each in enumerate(state) if each == DONE and last[index] >= 0.0]
-    ttft = [setup.patience] * (len(arrived) - len(done)) + [first[index] - arrived[index] for index in done]
-    tpot = [(last[index] - first[index]) / (answers[index] - 1) for index in done if answers[index] > 1]
-    end = float(max((last[index] for index in done), default=replay.end))
-    placed = [int(replica) for replica in requests.replica]
-    hits = sum(int(hit) for hit in requests.hit) / max(1, sum(int(prompt) for prompt in requests.prompt))
+    count = len(requests.arrived)
+    ttft, tpot, total = (filled(FLOAT, count) for _ in range(3))
+    done, several, shed, tokens, end = _durations(requests, setup.patience, ttft, tpot, total)
+    end = end if done else replay.end
+    busy = [min(1.0, float(seconds) / end) if end else 0.0 for seconds in engines.busy_seconds]
+    placed = Counter(requests.replica.tolist())
     return Summary(
         setup.policy.name,
-        len(arrived),
-        1.0 - len(done) / len(arrived),
+        count,
+        (count - done - shed) / count,
+        shed / count,
         _latency(ttft),
-        _latency(tpot),
-        _latency([last[index] - arrived[index] for index in done]),
-        sum(int(answers[index]) for index in done) / end if end else 0.0,
-        {
-            name: min(1.0, float(busy) / end) if end else 0.0
-            for name, busy in zip(names, engines.busy_seconds, strict=True)
-        },
-        {name: placed.count(index) / len(placed) for index, name in enumerate(names)},
-        hits if any(requests.block_count) else None,
-        sum(int(number) for number in engines.preempted),
+        _latency(tpot[:several]),
+        _latency(total[:done]),
+        tokens / end if end else 0.0,
+        dict(zip(names, busy, strict=True)),
+        max(busy) - min(busy),
+        {name: placed[index] / count for index, name in enumerate(names)},
+        int(sum(requests.hit)) / max(1, int(sum(requests.prompt))) if len(requests.hit) == count else None,
+        int(sum(engines.preempted)),
     )
 
 
-def _latency(values: Sequence[float]) -> Latency:
-    ordered = sorted(values) or [0.0]
-    return Latency(*(float(ordered[min(len(ordered) - 1, len(ordered) * each // 100)]) for each in PERCENTILES))
+@jit
+def _durations(
+    requests: Requests, patience: float, ttft: Any, tpot: Any, total: Any
+) -> tuple[int, int, int, int, float]:
+    """Write the times of the requests; return how many are done, have several tokens, were shed, Σ tokens, the end."""
+    done, several, shed, tokens, end = 0, 0, 0, 0, 0.0
+    for request in range(len(requests.arrived)):
+        state, first, last = requests.state[request], requests.first[request], requests.last[request]
+        ttft[request] = patience
+        if state == SHED:
+            shed += 1
+        if state != DONE:
+            continue
+        ttft[request] = first - requests.arrived[request]
+        total[done] = last - requests.arrived[request]
+        done += 1
+        tokens += requests.answer[request]
+        end = max(end, last)
+        if requests.answer[request] > 1:
+            tpot[several] = (last - first) / (requests.answer[request] - 1)
+            several += 1
+    return done, several, shed, tokens, end
+
+
+def _latency(values: Any) -> Latency:
+    count = len(values)
+    if not count:
+        return Latency(0.0, 0.0, 0.0)
+    return Latency(*smallest(values, [min(count - 1, count * each // 100) for each in PERCENTILES]))

@@ -78,7 +78,7 @@ class _Rows:
     times: array[float] = field(default_factory=lambda: array("d"))
     prompts: array[int] = field(default_factory=lambda: array("i"))
     answers: array[int] = field(default_factory=lambda: array("i"))
-    keys: array[int] = field(default_factory=lambda: array("L"))
+    keys: array[int] = field(default_factory=lambda: array("I"))
     blocks: list[tuple[int, ...]] = field(default_factory=list)
     has_gap: bool = False
     """Whether a pause of more than a day was reported."""

@@ -44,16 +44,18 @@ def _row(policy: str, count: int, plain: str) -> str:
 def measure(policy: str, count: int) -> None:
     """Replay once, and print seconds, peak memory and a digest of the figures as JSON."""
     from lbctl.ir.address import Address
-    from lbctl.ir.pools import Pool, Replica
+    from lbctl.ir.pools import CircuitBreaker, Pool, Replica
     from lbctl.simulate import capacity
     from lbctl.simulate.engine import CostModel
     from lbctl.simulate.policies import POLICIES
-    from lbctl.simulate.replay import Setup, replay
+    from lbctl.simulate.replay import replay
     from lbctl.simulate.results import summarise
+    from lbctl.simulate.setup import Setup
     from lbctl.simulate.trace import Trace
 
     kinds = (5.0, 2.0, 2.0, 1.0)
-    pool = Pool("p", tuple(Replica(f"r{i:03}", Address("127.0.0.1", 1), kinds[i % 4]) for i in range(REPLICAS)))
+    replicas = tuple(Replica(f"r{i:03}", Address("127.0.0.1", 1), kinds[i % 4]) for i in range(REPLICAS))
+    pool = Pool("p", replicas, circuit_breaker=CircuitBreaker(102_400, 102_400, 102_400, 102_400))
     costs = capacity.engines_of(pool, CostModel(), {})
     rng, now, times = random.Random(1), 0.0, array("d")
     for _ in range(count):

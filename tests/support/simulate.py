@@ -5,24 +5,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from lbctl.ir.address import Address
-from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.pools import CircuitBreaker, Pool, Replica
 from lbctl.simulate.capacity import engines_of
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES
-from lbctl.simulate.replay import Replay, Setup, SpeedChange, replay
+from lbctl.simulate.replay import Replay, replay
+from lbctl.simulate.setup import Setup, SpeedChange
 from lbctl.simulate.trace import Trace
 
+UNLIMITED = CircuitBreaker(1_000_000, 1_000_000, 1_000_000, 1_000_000)
 EASY = CostModel(a=0.01, b=0.0, c=1e-12, p=0.0, sequences=256, cache=1_000_000)
 """An engine whose iterations take 10 ms, whatever they do."""
 
 
 def pool(*capacities: float) -> Pool:
-    """A pool with the replicas r0, r1 …."""
-    return Pool(
-        "p", tuple(Replica(f"r{index}", Address("127.0.0.1", 1), each) for index, each in enumerate(capacities))
-    )
+    """A pool with the replicas r0, r1 …, whose limits nothing here reaches."""
+    replicas = tuple(Replica(f"r{index}", Address("127.0.0.1", 1), each) for index, each in enumerate(capacities))
+    return Pool("p", replicas, circuit_breaker=UNLIMITED)
 
 
 def load(count: int, rate: float, prompt: int = 500, answer: int = 50, seed: int = 3) -> Trace:
@@ -41,13 +43,14 @@ def replayed(
     policy: str = "haproxy:round_robin",
     *changes: SpeedChange,
     cost: CostModel | None = None,
-    proxies: int = 1,
     seed: int = 1,
     progress: Callable[[float], None] | None = None,
+    **more: Any,
 ) -> Replay:
-    """One run; every engine is as `cost`, or in proportion to its capacity."""
+    """One run; every engine is as `cost`, or in proportion to its capacity. `more`: of the setup."""
     costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel(), {})
-    return replay(Setup(where, POLICIES[policy], costs, proxies, changes=changes), trace, seed, progress)
+    setup = Setup(where, POLICIES[policy], **{"costs": costs, "proxies": 1, "changes": changes, **more})
+    return replay(setup, trace, seed, progress)
 
 
 def shares(result: Replay) -> list[float]:

@@ -8,10 +8,10 @@ import pytest
 
 from lbctl.ir.pools import Balance
 from lbctl.simulate import choosers
-from lbctl.simulate.columns import Proxies, Settings
+from lbctl.simulate.columns import Proxies, Requests, Settings
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES
-from lbctl.simulate.replay import SpeedChange
+from lbctl.simulate.setup import SpeedChange
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, drained, load, pool, replayed, shares
 
@@ -21,11 +21,13 @@ WANTED = [5 / 8, 2 / 8, 1 / 8]
 def books(weights: list[float], active: list[int] | None = None, turn: list[int] | None = None) -> Proxies:
     size = len(weights)
     zeros = [0.0] * size
-    return Proxies(active or [0] * size, weights, [*zeros], [*zeros], [0.0], turn or [0] * size, [0], [0])
+    empty = Proxies(*([*zeros] for _ in Proxies._fields))
+    return empty._replace(active=active or [0] * size, weight=weights, turn=turn or [0] * size, now=[0.0])
 
 
-def chosen_by(size: int) -> Settings:
-    return Settings(size, 2048, 1, 60.0, 0, 0.0, 0, 1)
+def chosen_by(size: int, **more: float) -> Settings:
+    none = Settings(*(0 for _ in Settings._fields))  # type: ignore[arg-type]
+    return none._replace(replicas=size, **more)
 
 
 def test_smooth_round_robin_is_that_of_nginx() -> None:
@@ -52,6 +54,52 @@ def test_envoys_queue_takes_the_earliest_deadline() -> None:
     busy = books([2.0, 1.0], [5, 0])
     busy.due[:] = [0.5, 1.0]
     assert [choosers.earliest(busy, chosen_by(2), 0, True) for _ in range(3)] == [0, 1, 1]
+
+
+def drawn(first: float, second: float, key: int = 0) -> Requests:
+    """One request with these random numbers, from 0 to 1."""
+    none = Requests(*([0] for _ in Requests._fields))
+    return none._replace(draw=[int(first * 2**32)], second_draw=[int(second * 2**32)], key=[key])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [(0.1, 0.4, 1), (0.4, 0.1, 1), (0.1, 0.9, 3), (0.6, 0.9, 3), (0.6, 0.6, 2), (0.4, 0.9, 1)],
+)
+def test_envoy_takes_the_less_busy_of_two_and_the_first_of_equals(first: float, second: float, expected: int) -> None:
+    equal = books([1.0, 1.0, 1.0, 1.0], [4, 0, 3, 0])
+    assert choosers.least_request(equal, drawn(first, second), chosen_by(4), 0, 0) == expected
+
+
+def test_envoys_two_are_among_those_with_a_weight() -> None:
+    rest = books([1.0, 0.0, -1.0, 1.0], [9, 0, 0, 1])
+    assert choosers.least_request(rest, drawn(0.1, 0.6), chosen_by(4), 0, 0) == 3
+    assert choosers.least_request(rest, drawn(0.1, 0.1), chosen_by(4), 0, 0) == 0
+
+
+def ring(weights: list[float], active: list[int] | None = None) -> Proxies:
+    """Points at 100, 200 and 300 for the replicas 0, 1 and 2."""
+    return books(weights, active)._replace(ring_point=[100, 200, 300], ring_replica=[0, 1, 2])
+
+
+@pytest.mark.parametrize(("key", "expected"), [(0, 0), (100, 0), (101, 1), (200, 1), (300, 2), (301, 0)])
+def test_a_ring_gives_a_key_to_the_next_point(key: int, expected: int) -> None:
+    assert choosers.ring(ring([1.0] * 3), drawn(0, 0, key), chosen_by(3, bound=0.0), 0, 0) == expected
+
+
+def test_a_ring_passes_over_what_has_no_weight() -> None:
+    assert choosers.ring(ring([1.0, 0.0, -1.0]), drawn(0, 0, 150), chosen_by(3, bound=0.0), 0, 0) == 0
+    assert choosers.ring(ring([0.0] * 3), drawn(0, 0, 150), chosen_by(3, bound=0.0), 0, 0) == choosers.NONE
+
+
+def test_bounded_load_goes_on_to_the_next_point_that_is_below_its_part() -> None:
+    """With the new one there are 8: at a bound of 1.25 each of three may have 3⅓, one of twice the weight 5."""
+    bounded = chosen_by(3, bound=1.25)
+    assert choosers.ring(ring([1.0] * 3, [3, 2, 2]), drawn(0, 0, 50), bounded, 0, 0) == 1
+    assert choosers.ring(ring([1.0] * 3, [2, 3, 2]), drawn(0, 0, 50), bounded, 0, 0) == 0
+    assert choosers.ring(ring([1.0] * 3, [3, 3, 1]), drawn(0, 0, 50), bounded, 0, 0) == 2
+    assert choosers.ring(ring([2.0, 1.0, 1.0], [4, 2, 1]), drawn(0, 0, 50), bounded, 0, 0) == 0
+    assert choosers.ring(ring([2.0, 1.0, 1.0], [5, 1, 1]), drawn(0, 0, 50), bounded, 0, 0) == 1
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.endswith((":round_robin", ":random"))])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lbctl.simulate import kernel
 from lbctl.simulate.columns import DONE, GAVE_UP
 from lbctl.simulate.engine import CostModel
-from lbctl.simulate.replay import SpeedChange
+from lbctl.simulate.setup import SpeedChange
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, load, pool, replayed
 
@@ -140,6 +140,24 @@ def test_a_prefix_is_read_once() -> None:
     result = replayed(ONE, trace)
     assert list(result.requests.hit) == [0, 1023, 512]
     assert result.engines.prefill_tokens[0] == 1024 + 1 + 512
+
+
+def test_a_weak_replica_keeps_fewer_prefixes() -> None:
+    """Sixteen blocks of 512 tokens, twice: the strong engine has room for all of them, the weak one for eight."""
+    strong, weak = replace(EASY, cache=20_000), replace(EASY, cache=5_000)
+    count = 16
+    trace = Trace(
+        [5.0 * index for index in range(2 * count)], [1024] * 2 * count, [2] * 2 * count, (),
+        [(index % count,) for index in range(2 * count)], 512,
+    )  # fmt: skip
+    assert sum(replayed(ONE, trace, cost=strong).requests.hit) == count * 512
+    assert sum(replayed(ONE, trace, cost=weak).requests.hit) == 0
+    both = replayed(pool(1.0, 1.0), trace, costs=(strong, weak))
+    assert list(both.engines.cache_sets) == [4, 1]
+    hits = [0, 0]
+    for request in range(2 * count):
+        hits[both.requests.replica[request]] += both.requests.hit[request]
+    assert hits[0] > 0
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

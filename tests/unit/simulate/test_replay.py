@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,9 @@ def test_a_pause_costs_no_steps(policy: str, monkeypatch: pytest.MonkeyPatch) ->
     samples: list[float] = []
     observe = ControlLoop.observe
 
-    def counted(loop: ControlLoop, observations: object, now: float) -> None:
+    def counted(loop: ControlLoop, observations: Any, ejected: Any, now: float) -> None:
         samples.append(now)
-        observe(loop, observations, now)  # type: ignore[arg-type]
+        observe(loop, observations, ejected, now)
 
     monkeypatch.setattr(ControlLoop, "observe", counted)
     where = replace(pool(1.0, 1.0), telemetry=Telemetry(5_000), weighting=Weighting("adaptive"))

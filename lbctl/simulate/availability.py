@@ -1,0 +1,130 @@
+"""Which replicas proxies use: those that died, came back or joined, as health checks and failed connections show it.
+
+An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
+proxies at the same time. A proxy by itself leaves a replica out for `ejection_time` after so many refused connections.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from lbctl.control import slow_start
+from lbctl.simulate.agenda import Agenda
+from lbctl.simulate.setup import Setup
+
+_STEPS = 32
+"""Steps of a slow start where the proxy itself has one."""
+
+
+class Availability:
+    """The replicas of one run, by their numbers."""
+
+    def __init__(self, setup: Setup, agenda: Agenda, rng: Random) -> None:
+        self._setup, self._agenda, self._rng = setup, agenda, rng
+        names = [replica.name for replica in setup.pool.replicas]
+        self._absent = {names.index(name) for name in setup.joins}
+        self._dead: set[int] = set()
+        self._since = [0] * len(names)
+        self._failures: dict[tuple[int, int], int] = {}
+        self._pace = setup.policy.push_every
+        self.checked_out: set[int] = set()
+        """Replicas that active checks have found dead."""
+        self.ejected: set[tuple[int, int]] = set()
+        """(proxy, replica): what a proxy leaves out by itself."""
+        self.began: dict[int, float] = {}
+        """When replicas that ramp joined or came back."""
+        self.changed = False
+        """Whether something has changed since it was last set to False."""
+
+    def takes(self, replica: int) -> bool:
+        """Return whether checks let the replica have requests."""
+        return replica not in self._absent and replica not in self.checked_out
+
+    def factor(self, replica: int, now: float) -> float:
+        """Return the factor of slow start on the weight of a replica."""
+        rules = self._setup.pool.slow_start
+        if rules is None or replica not in self.began or not self._setup.policy.ramps(self._setup.pool):
+            return 1.0
+        age = now - self.began[replica]
+        return slow_start.stepped(rules, age, self._pace) if self._pace else rules.factor(age)
+
+    def healthy_percent(self) -> float:
+        """Return how many of the replicas that belong to the pool are healthy."""
+        members = [at for at, item in enumerate(self._setup.pool.replicas) if at not in self._absent and not item.drain]
+        return 100 * sum(self.takes(at) for at in members) / len(members) if members else 0.0
+
+    def died(self, replica: int, now: float) -> None:
+        """A replica is dead from now on."""
+        self._dead.add(replica)
+        self._since[replica] += 1
+        check = self._setup.pool.active
+        if check is not None:
+            self._agenda.at(self._checked(now, check.unhealthy_threshold), self._finds(replica, self._since[replica]))
+
+    def came_back(self, replica: int, now: float) -> None:
+        """A replica listens again; without active checks the proxies' slow start begins at once."""
+        self._dead.discard(replica)
+        self._since[replica] += 1
+        check = self._setup.pool.active
+        time = self._checked(now, check.healthy_threshold) if check and replica in self.checked_out else now
+        self._agenda.at(time, self._finds(replica, self._since[replica]))
+
+    def joined(self, replica: int, now: float) -> None:
+        """A replica joins the pool."""
+        self._absent.discard(replica)
+        self._ramp(replica, now)
+
+    def _checked(self, now: float, threshold: int) -> float:
+        check = self._setup.pool.active
+        assert check is not None
+        return now + check.interval / 1000 * (self._rng.random() + threshold - 1)
+
+    def _finds(self, replica: int, since: int):  # type: ignore[no-untyped-def]
+        def act(now: float) -> None:
+            if since != self._since[replica]:
+                return
+            self.changed = True
+            if replica in self._dead:
+                self.checked_out.add(replica)
+            else:
+                self.checked_out.discard(replica)
+                self._ramp(replica, now)
+
+        return act
+
+    def _ramp(self, replica: int, now: float) -> None:
+        self.changed = True
+        self.began[replica] = now
+        rules = self._setup.pool.slow_start
+        if rules is None or not self._setup.policy.ramps(self._setup.pool):
+            return
+        window = rules.window / 1000
+        step = slow_start.step(rules, self._pace) if self._pace else window / _STEPS
+        for number in range(1, math.ceil(window / step) + 1):
+            self._agenda.at(now + min(window, number * step), self._note_change)
+
+    def _note_change(self, _: float) -> None:
+        self.changed = True
+
+    def refused(self, proxy: int, replica: int, now: float) -> None:
+        """A proxy could not connect to a replica."""
+        passive = self._setup.pool.passive
+        if passive is None:
+            return
+        key = (proxy, replica)
+        self._failures[key] = self._failures.get(key, 0) + 1
+        most = max(1, int(len(self._setup.pool.replicas) * passive.max_ejection / 100))
+        if self._failures[key] < passive.consecutive_connect_failures or self._count(proxy) >= most:
+            return
+        self._failures[key] = 0
+        self.ejected.add(key)
+        self.changed = True
+        self._agenda.at(now + passive.ejection_time / 1000, lambda _: self._readmit(key))
+
+    def _count(self, proxy: int) -> int:
+        return sum(each == proxy for each, _ in self.ejected)
+
+    def _readmit(self, key: tuple[int, int]) -> None:
+        self.ejected.discard(key)
+        self.changed = True

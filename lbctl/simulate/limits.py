@@ -1,0 +1,151 @@
+"""What a proxy does with a request once a replica is chosen: it sends it, lets it wait for room, or refuses it."""
+
+from __future__ import annotations
+
+from lbctl.simulate.choosers import NONE
+from lbctl.simulate.columns import (
+    BROKEN,
+    FOR_ONE,
+    IDLE,
+    NOWHERE,
+    PENDING,
+    SHED,
+    Engines,
+    Progress,
+    Proxies,
+    Requests,
+    Settings,
+)
+from lbctl.simulate.compiled import jit
+from lbctl.simulate.engines import begin, enqueue, note, reschedule, shorten
+
+
+@jit
+def dispatch(
+    requests: Requests,
+    engines: Engines,
+    proxies: Proxies,
+    settings: Settings,
+    progress: Progress,
+    request: int,
+    replica: int,
+    now: float,
+) -> None:
+    """Send a request to a replica, let it wait, or refuse it. NONE: all are full, or none is there."""
+    proxy = requests.proxy[request]
+    base = proxy * settings.replicas
+    if proxies.refusing[0] or (settings.total_limit and proxies.total[proxy] >= settings.total_limit):
+        refuse(requests, settings, progress, request)
+    elif replica == NONE and not serves(proxies, settings, base):
+        lose(requests, settings, progress, request)
+    elif replica == NONE or (settings.limit and proxies.active[base + replica] >= settings.limit):
+        wait(requests, proxies, settings, progress, request, replica)
+    else:
+        send(requests, engines, proxies, settings, progress, request, replica, now)
+
+
+@jit
+def send(
+    requests: Requests,
+    engines: Engines,
+    proxies: Proxies,
+    settings: Settings,
+    progress: Progress,
+    request: int,
+    replica: int,
+    now: float,
+) -> None:
+    """Send a request to an engine that is up."""
+    requests.replica[request] = replica
+    book(proxies, settings, progress, requests.proxy[request], replica, 1)
+    blocked = engines.waiting[replica] > 0
+    enqueue(engines, requests, replica, request)
+    if engines.kind[replica] == IDLE:
+        begin(engines, requests, settings, progress, replica, now)
+    elif not blocked:
+        shorten(engines, replica, now)
+    reschedule(engines, replica)
+
+
+@jit
+def serves(proxies: Proxies, settings: Settings, base: int) -> bool:
+    """Return whether a proxy has a replica at all, full or not."""
+    for replica in range(settings.replicas):  # noqa: SIM110 - numba compiles no generators
+        if proxies.given[base + replica] > 0.0:
+            return True
+    return False
+
+
+@jit
+def refuse(requests: Requests, settings: Settings, progress: Progress, request: int) -> None:
+    """Answer a request with an error at once, by a limit of the proxy."""
+    requests.state[request] = SHED
+    note(requests, settings, progress, 2 * request + 1)
+
+
+@jit
+def lose(requests: Requests, settings: Settings, progress: Progress, request: int) -> None:
+    """Answer a request with an error, since its replica is gone or none is there."""
+    requests.state[request] = BROKEN
+    note(requests, settings, progress, 2 * request + 1)
+
+
+@jit
+def wait(
+    requests: Requests, proxies: Proxies, settings: Settings, progress: Progress, request: int, replica: int
+) -> None:
+    """Let a request wait in its proxy, where that has a place for it."""
+    proxy = requests.proxy[request]
+    if settings.waits == NOWHERE or proxies.waiting[proxy] >= settings.waiting_limit:
+        refuse(requests, settings, progress, request)
+        return
+    queue = proxy * settings.replicas + (replica if settings.waits == FOR_ONE else 0)
+    requests.follower[request] = -1
+    if proxies.head[queue] >= 0:
+        requests.follower[proxies.tail[queue]] = request
+    else:
+        proxies.head[queue] = request
+    proxies.tail[queue] = request
+    proxies.waiting[proxy] += 1
+
+
+@jit
+def forget(proxies: Proxies, proxy: int) -> None:
+    """Note that a request waits no more; it is dropped when it comes to the head of its queue."""
+    proxies.waiting[proxy] -= 1
+
+
+@jit
+def release(
+    requests: Requests,
+    engines: Engines,
+    proxies: Proxies,
+    settings: Settings,
+    progress: Progress,
+    proxy: int,
+    replica: int,
+    now: float,
+) -> None:
+    """Send those that wait in a proxy to a replica that has room again."""
+    if settings.waits == NOWHERE or engines.up[replica] == 0:
+        return
+    slot = proxy * settings.replicas + replica
+    queue = slot if settings.waits == FOR_ONE else proxy * settings.replicas
+    while proxies.head[queue] >= 0 and proxies.given[slot] > 0.0 and proxies.active[slot] < settings.limit:
+        request = proxies.head[queue]
+        proxies.head[queue] = requests.follower[request]
+        if requests.state[request] == PENDING:
+            forget(proxies, proxy)
+            send(requests, engines, proxies, settings, progress, request, replica, now)
+
+
+@jit
+def book(proxies: Proxies, settings: Settings, progress: Progress, proxy: int, replica: int, change: int) -> None:
+    """Change a proxy's count of the requests in flight at a replica."""
+    slot = proxy * settings.replicas + replica
+    proxies.active[slot] += change
+    proxies.total[proxy] += change
+    progress.turns[0] += 1
+    proxies.turn[slot] = progress.turns[0]
+    if settings.skips_full:
+        proxies.weight[slot] = proxies.given[slot] if proxies.active[slot] < settings.limit else 0.0

@@ -1,0 +1,192 @@
+"""Replicas that die, come back and join; limits of proxies and what becomes of the requests beyond them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.ir.pools import ActiveCheck, CircuitBreaker, HttpCheck, LoadShedding, PassiveCheck, Pool, SlowStart
+from lbctl.ir.routes import Retry
+from lbctl.simulate.columns import BROKEN, DONE, SHED
+from lbctl.simulate.engine import CostModel
+from lbctl.simulate.policies import POLICIES
+from lbctl.simulate.replay import Replay
+from lbctl.simulate.setup import Outage
+from lbctl.simulate.trace import Trace
+from tests.support.simulate import EASY, UNLIMITED, load, pool, replayed
+
+FRAIL = replace(pool(1.0, 1.0, 1.0), passive=None)
+DEAD = Outage("r1", 20.0)
+STEADY = load(1000, 20.0, 100, 100)
+ONCE = Retry(attempts=0)
+
+
+def states(result: Replay, state: int) -> list[int]:
+    return [at for at, each in enumerate(result.requests.state) if each == state]
+
+
+def arrived(result: Replay, requests: list[int]) -> list[float]:
+    return [float(result.requests.arrived[at]) for at in requests]
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if not name.endswith(":hash")])
+def test_requests_of_a_dead_replica_break_and_new_ones_go_elsewhere(policy: str) -> None:
+    result = replayed(FRAIL, STEADY, policy, cost=EASY, outages=(DEAD,))
+    broken = states(result, BROKEN)
+    assert 0 < len(broken) < 30
+    assert max(arrived(result, broken)) < 20.0
+    assert len(states(result, DONE)) + len(broken) == 1000
+    assert not [at for at in range(1000) if result.requests.replica[at] == 1 and result.requests.arrived[at] > 20.0]
+
+
+def test_without_retries_refused_connections_are_failures_until_a_check_finds_the_death() -> None:
+    without = replayed(FRAIL, STEADY, "nginx:round_robin", cost=EASY, outages=(DEAD,), retry=ONCE)
+    assert max(arrived(without, states(without, BROKEN))) > 45.0
+    check = ActiveCheck(HttpCheck(), interval=2_000, unhealthy_threshold=2)
+    checked = replayed(
+        replace(FRAIL, active=check), STEADY, "nginx:round_robin", cost=EASY, outages=(DEAD,), retry=ONCE
+    )
+    assert 20.0 < max(arrived(checked, states(checked, BROKEN))) <= 24.0
+    assert len(states(checked, BROKEN)) < len(states(without, BROKEN)) / 3
+
+
+def test_a_proxy_leaves_out_a_replica_that_refuses_connections_and_tries_it_again() -> None:
+    passive = PassiveCheck(consecutive_connect_failures=3, ejection_time=10_000)
+    result = replayed(
+        replace(FRAIL, passive=passive), STEADY, "envoy:round_robin", cost=EASY, outages=(DEAD,), retry=ONCE
+    )
+    after = [at for at in arrived(result, states(result, BROKEN)) if at > 20.0]
+    assert [sum(20 + 10 * turn < at <= 30 + 10 * turn for at in after) for turn in range(3)] == [3, 3, 3]
+
+
+def test_only_requests_that_may_be_repeated_are_sent_again_after_a_break() -> None:
+    slow = replace(EASY, a=0.5)
+    times = [0.1 * index for index in range(10)]
+    trace = Trace(times, [10] * 10, [5] * 10)
+    outage = Outage("r1", 1.05)
+    once = replayed(FRAIL, trace, "haproxy:round_robin", cost=slow, outages=(outage,))
+    again = replayed(FRAIL, trace, "haproxy:round_robin", cost=slow, outages=(outage,), retry=Retry(idempotent=True))
+    assert len(states(again, BROKEN)) < len(states(once, BROKEN))
+    # What has begun to answer cannot be repeated.
+    begun = [at for at in states(once, BROKEN) if once.requests.first[at] >= 0]
+    assert states(again, BROKEN) == begun
+
+
+def test_a_replica_comes_back_after_its_checks_with_a_ramp() -> None:
+    back = Outage("r1", 10.0, 30.0)
+    check = ActiveCheck(HttpCheck(), interval=1_000, healthy_threshold=3)
+    where = replace(FRAIL, active=check, slow_start=SlowStart(window=20_000, min_weight=1.0))
+    trace = load(4000, 50.0, 10, 2)
+    result = replayed(where, trace, "envoy:round_robin", cost=EASY, outages=(back,))
+
+    def share(begin: float, end: float) -> float:
+        between = [at for at in range(4000) if begin <= result.requests.arrived[at] < end]
+        return sum(result.requests.replica[at] == 1 for at in between) / len(between)
+
+    assert share(14, 32) == 0
+    assert 0 < share(33, 37) < 0.12 < share(43, 47) < 0.28 < share(56, 79) < 0.36
+    at_once = replayed(replace(where, slow_start=None), trace, "envoy:round_robin", cost=EASY, outages=(back,))
+    placed = [int(at_once.requests.replica[at]) for at in range(4000) if 33.5 < trace.times[at] < 37]
+    assert placed.count(1) / len(placed) > 0.28
+
+
+@pytest.mark.parametrize("policy", ["nginx:round_robin", "haproxy:round_robin", "envoy:pick"])
+def test_a_replica_that_joins_has_nothing_before(policy: str) -> None:
+    where = replace(FRAIL, slow_start=SlowStart(window=10_000))
+    result = replayed(where, STEADY, policy, cost=EASY, joins={"r2": 15.0})
+    joined = [float(result.requests.arrived[at]) for at in range(1000) if result.requests.replica[at] == 2]
+    assert min(joined) >= 15.0
+    assert 0.2 < sum(at > 30 for at in joined) / sum(at > 30 for at in STEADY.times) < 0.5
+
+
+def test_a_dead_engine_loses_its_cache() -> None:
+    trace = Trace([0.0, 5.0, 20.0, 30.0], [1024] * 4, [2] * 4, (), [(1, 2)] * 4, 512)
+    result = replayed(pool(1.0), trace, "haproxy:round_robin", outages=(Outage("r0", 10.0, 15.0),))
+    assert list(result.requests.hit) == [0, 1023, 0, 1023]
+
+
+# ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def limited(limit: int, waiting: int = 1000, queue_timeout: int = 10_000) -> Pool:
+    breaker = CircuitBreaker(1_000_000, waiting, 1_000_000, 1_000_000, replica_max_requests=limit)
+    return replace(pool(1.0, 1.0), circuit_breaker=breaker, queue_timeout=queue_timeout)
+
+
+BURST = Trace([0.001 * index for index in range(20)], [10] * 20, [101] * 20)
+"""Each of them takes 1.01 s."""
+
+
+def most_at_once(result: Replay) -> int:
+    """The most requests that a replica had at one time."""
+    events = [
+        (float(time), change, int(result.requests.replica[at]))
+        for at in states(result, DONE)
+        for time, change in ((result.requests.first[at], 1), (result.requests.last[at], -1))
+    ]
+    at_once, most = {0: 0, 1: 0}, 0
+    for _, change, replica in sorted(events):
+        at_once[replica] += change
+        most = max(most, at_once[replica])
+    return most
+
+
+@pytest.mark.parametrize("policy", ["envoy:round_robin", "haproxy:least_request", "haproxy:hash", "haproxy:pick"])
+def test_requests_beyond_the_limit_of_replicas_wait_in_the_proxy(policy: str) -> None:
+    result = replayed(limited(3), BURST, policy, cost=EASY)
+    assert len(states(result, DONE)) == 20
+    assert most_at_once(result) == 3
+    assert max(result.requests.last) > 3 * 1.01
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name.startswith("nginx:")])
+def test_nginx_refuses_what_finds_no_room(policy: str) -> None:
+    result = replayed(limited(3), BURST, policy, cost=EASY)
+    assert most_at_once(result) == 3
+    assert len(states(result, SHED)) >= 14
+    assert len(states(result, SHED)) + len(states(result, DONE)) == 20
+
+
+def test_no_more_wait_than_may_and_haproxys_not_for_longer_than_they_may() -> None:
+    few = replayed(limited(3, waiting=4), BURST, "haproxy:round_robin", cost=EASY)
+    assert len(states(few, SHED)) == 20 - 6 - 4
+    soon = replayed(limited(3, queue_timeout=500), BURST, "haproxy:round_robin", cost=EASY)
+    assert len(states(soon, SHED)) == 14
+    envoy = replayed(limited(3, queue_timeout=500), BURST, "envoy:round_robin", cost=EASY)
+    assert len(states(envoy, SHED)) == 0
+
+
+def test_the_limit_of_the_pool_is_shared_by_the_proxies() -> None:
+    where = replace(pool(1.0, 1.0), circuit_breaker=replace(UNLIMITED, max_requests=8))
+    result = replayed(where, BURST, "envoy:least_request", cost=EASY, proxies=2)
+    done = len(states(result, DONE))
+    assert 6 <= done <= 8
+    assert len(states(result, SHED)) == 20 - done
+
+
+def test_what_waits_for_a_replica_that_dies_goes_elsewhere() -> None:
+    result = replayed(limited(3), BURST, "envoy:round_robin", cost=EASY, outages=(Outage("r1", 0.5),))
+    assert len(states(result, BROKEN)) == 3
+    assert len(states(result, DONE)) == 17
+
+
+def test_too_few_healthy_replicas_refuse_all_requests() -> None:
+    check = ActiveCheck(HttpCheck(), interval=1_000, unhealthy_threshold=1)
+    where = replace(FRAIL, active=check, load_shedding=LoadShedding(min_healthy=60.0))
+    outages = (Outage("r0", 10.0), Outage("r1", 10.0, 20.0))
+    result = replayed(where, STEADY, "envoy:least_request", cost=EASY, outages=outages)
+    refused = arrived(result, states(result, SHED))
+    assert 10 < min(refused) < 12
+    assert 20 < max(refused) < 24
+    assert len(refused) > 100
+
+
+def test_failures_are_the_same_each_time() -> None:
+    check = ActiveCheck(HttpCheck(), interval=1_000)
+    where = replace(limited(16), active=check, slow_start=SlowStart())
+    one, two = (
+        replayed(where, STEADY, "envoy:least_request", cost=CostModel(), outages=(Outage("r1", 5.0, 15.0),), proxies=2)
+        for _ in range(2)
+    )
+    assert (list(one.requests.last), list(one.requests.state)) == (list(two.requests.last), list(two.requests.state))
