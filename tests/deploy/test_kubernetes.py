@@ -231,11 +231,47 @@ def test_the_fleet_is_valid_and_lbctl_takes_the_command_lines(objects: list[Obje
                 command.make_context(name, list(arguments))
 
 
+@pytest.mark.parametrize("objects", [*WAYS.values(), helm.render(CHART, {"serve": {"replicas": 3}})])
+def test_each_envoy_goes_to_a_member_by_its_name_and_has_all_the_others_as_standbys(
+    objects: list[Object], tmp_path: Path
+) -> None:
+    (serve,) = of_kind(objects, "StatefulSet")
+    (envoy,) = of_kind(objects, "Deployment")
+    (members,) = [
+        item for item in of_kind(objects, "Service") if item["metadata"]["name"] == serve["spec"]["serviceName"]
+    ]
+    assert members["spec"]["clusterIP"] == "None"
+    assert members["spec"]["publishNotReadyAddresses"], "the first fleet is waited for at the member"
+    assert {"name": "xds", "port": 18000, "targetPort": "xds"} in members["spec"]["ports"]
+    template = envoy["spec"]["template"]
+    (container,) = template["spec"]["initContainers"]
+    values = {"POD_NAME": "lbctl-envoy-x", "POD_NAMESPACE": "inference"}
+    assert {item["name"] for item in container["env"]} == set(values)
+    (tmp_path / "tls").mkdir()
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        (tmp_path / "tls" / name).touch()
+    places = {"/run/envoy": str(tmp_path), "/etc/lbctl/tls": str(tmp_path / "tls")}
+    arguments = []
+    for item in container["args"]:
+        for place, own in places.items():
+            item = item.replace(place, own)
+        arguments.append(re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], item))
+    assert run(arguments) == 0
+    cluster = yaml.safe_load((tmp_path / "envoy.yaml").read_text())["static_resources"]["clusters"][0]
+    hosts = [
+        each["endpoint"]["address"]["socket_address"]["address"]
+        for priority in cluster["load_assignment"]["endpoints"]
+        for each in priority["lb_endpoints"]
+    ]
+    names = [f"{serve['metadata']['name']}-{number}" for number in range(serve["spec"]["replicas"])]
+    assert hosts == [f"{name}.{members['metadata']['name']}.inference" for name in names]
+
+
 def test_the_certificates_of_the_page_are_those_that_serve_and_envoy_need(tmp_path: Path) -> None:
     (block,) = [block for block in blocks("docs/kubernetes.md") if block.language == "sh"]
     subprocess.run(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
-    members = "lbctl-serve-1.lbctl-serve-members.inference"
-    hosts = {"lbctl-serve": ("lbctl-serve", members, "localhost"), "lbctl-envoy": ("lbctl-envoy",)}
+    members = [f"lbctl-serve-{number}.lbctl-serve-members.inference" for number in range(2)]
+    hosts = {"lbctl-serve": ("lbctl-serve", *members, "localhost"), "lbctl-envoy": ("lbctl-envoy",)}
     for name, host in [(name, host) for name, known in hosts.items() for host in known]:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
         context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")

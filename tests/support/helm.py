@@ -1,7 +1,8 @@
 """Renders a chart that uses a small part of Helm's language, for machines without helm.
 
 Known are `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name`, `.Files.Get`, the functions toYaml, nindent, quote
-and add, `range` over a list, and `if`. Anything else fails: a chart that needs more needs helm in the tests.
+and add, `range` over a list or `untilStep` with `(int …)`, and `if`. Anything else fails: a chart that needs more needs
+helm in the tests.
 """
 
 from __future__ import annotations
@@ -97,6 +98,9 @@ def _term(chart: Path, text: str, scope: Mapping[str, Any], dot: Any) -> Any:
         return yaml.safe_dump(_term(chart, arguments[0], scope, dot), sort_keys=False)
     if name == "add":
         return sum(int(item) if item.isdecimal() else _term(chart, item, scope, dot) for item in arguments)
+    if name == "untilStep":
+        first, _, *count, step = text[len(name) :].replace("(", " ").replace(")", " ").split()
+        return range(int(first), _term(chart, " ".join(count), scope, dot), int(step))
     if name == ".":
         return dot
     value: Any = scope
