@@ -47,8 +47,10 @@ def _is_impossible(host: str) -> bool:
 def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
     """Yield (port, path) → the host and the owner of each place at which lbctl or a proxy of the fleet listens."""
     control = ctx.fleet.control
-    places = [(control.xds.bind, "lbctl serve"), (control.api.bind, "lbctl serve")]
+    own = (control.xds.bind, control.api.bind, control.picker.bind)
+    places = [(bind, "lbctl serve") for bind in own]
     for name, proxy in ctx.fleet.proxies.items():
+        places += [(proxy.metrics, f"the metrics page of {name}")] if proxy.metrics else []
         places += [(proxy.admin, f"the admin interface of {name}")] if proxy.admin else []
         places += [(Endpoint(path=proxy.runtime_api), f"the admin socket of {name}")] if proxy.runtime_api else []
     for place, owner in places:

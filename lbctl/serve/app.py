@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -210,9 +209,9 @@ class App:
 
     async def _follow_drains(self, services: Services) -> None:
         while True:
-            due = services.publisher.next_due()
-            await asyncio.sleep(_DRAIN_POLL if due is None else min(_DRAIN_POLL, max(0.05, due - time.time())))
-            if due is not None and due <= time.time():
+            left = services.publisher.seconds_to_next_deadline()
+            await asyncio.sleep(_DRAIN_POLL if left is None else min(_DRAIN_POLL, max(0.05, left)))
+            if left is not None and left <= _DRAIN_POLL:
                 await services.reconciler.refresh("the deadline of a drain")
 
     def _reload_soon(self) -> None:

@@ -176,11 +176,11 @@ class Publisher:
         served = self.served
         return await self._publish(served.loaded, served.origin, False) if served else PublishResult(new=False)
 
-    def next_due(self) -> float | None:
-        """Return when time alone changes the fleet next, in seconds since the epoch; None where it does not."""
-        if self.served is None:
-            return None
-        return self.served.composed.next_deadline(self._now())
+    def seconds_to_next_deadline(self) -> float | None:
+        """Return the seconds until time alone changes the fleet; None where it does not."""
+        now = self._now()
+        deadline = self.served.composed.next_deadline(now) if self.served else None
+        return None if deadline is None else deadline - now
 
     async def _first_answers(self, topology: Topology) -> None:
         """Wait for the first answers of discovery: longer for the first fleet, which proxies may already have."""

@@ -66,7 +66,14 @@ class SqliteStore:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise StoreError(f"the state directory {show(str(directory))} cannot be written")
-        return cls(directory)
+            mode = stat.S_IMODE(directory.stat().st_mode)
+        store = cls(directory)
+        if mode & 0o022:
+            store._notes.append(
+                f"other users of this machine can change the state directory {show(str(directory))} (mode {mode:04o}): "
+                f"chmod 700 {directory}"
+            )
+        return store
 
     @property
     def location(self) -> str:
@@ -74,7 +81,7 @@ class SqliteStore:
         return str(self.directory)
 
     def notes(self) -> tuple[str, ...]:
-        """What was repaired and what was lost when the database was opened."""
+        """What was repaired, what was lost and what is unsafe, as it was when the database was opened."""
         return tuple(self._notes)
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
 from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.clock import SteadyClock
 from lbctl.serve.fleet.history import RestoredHistory
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.metrics.instruments import Metrics
@@ -57,7 +58,7 @@ class Shared:
     """The duration of the lease in seconds."""
     authority: Authority
     """Whether this member may decide and act now."""
-    clock: FleetClock = field(default_factory=FleetClock)
+    clock: FleetClock = field(default_factory=lambda: FleetClock(SteadyClock().now))
     """The time of all members."""
     marker: Path | None = None
     """The file of this machine that says that it has joined; None: that is not kept."""
@@ -83,11 +84,13 @@ class Inputs:
     """Is called with the first fleet."""
     shared: Shared | None = None
     """What makes the process one of several members; None: it is the only one."""
+    clock: SteadyClock = field(default_factory=SteadyClock)
+    """The time of a process that is the only one."""
 
     @property
     def now(self) -> Callable[[], float]:
         """The clock that decisions use, in seconds since the epoch: that of all members where there are several."""
-        return self.shared.clock.now if self.shared else time.time
+        return self.shared.clock.now if self.shared else self.clock.now
 
     @property
     def authority(self) -> Authority:

@@ -98,7 +98,7 @@ def build_fleet(inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths, guard=guard)
-    audit = AuditLog(state, inputs.now)
+    audit = AuditLog(state, inputs.shared.clock.now if inputs.shared else time.time)
     history = FleetHistory(options.paths, state, restored.history)
     reconciler = Reconciler(
         options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events

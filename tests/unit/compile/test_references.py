@@ -103,6 +103,9 @@ REMOTE_PICKER = 'control: {picker: {bind: "0.0.0.0:7"}, xds: {tls: {certificate:
 WHOLE = {
     **{f'pools: {{p: {{replicas: [{{address: ▶"{host}:80"}}]}}}}': "LB122" for host in _NO_REPLICA},
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18080"}]}}': "LB122",
+    'pools: {p: {replicas: [{address: ▶"127.0.0.1:18001"}]}}': "LB122",
+    'pools: {p: {replicas: [{address: ▶"127.0.0.1:9113"}]}}\n'
+    'proxies: {n: {kind: nginx, metrics: "127.0.0.1:9113"}}': "LB122",
     'pools: {p: {replicas: [{address: ▶"unix:/run/h.sock"}]}}\n'
     "proxies: {h: {kind: haproxy, runtime_api: /run/h.sock}}": "LB122",
     'pools: {p: {replicas: [{address: ▶"localhost:9901"}]}}\n'

@@ -126,7 +126,7 @@ def test_a_replica_that_terminates_is_drained_and_taken_out_after_the_deadline(r
         served = fleet.publisher.served
         assert served is not None
         assert served.composed.drains == {("llama", "a"): 1000.0}
-        assert fleet.publisher.next_due() == 1030.0
+        assert fleet.publisher.seconds_to_next_deadline() == 30.0
         fleet.now[0] = 1031.0
         await fleet.publisher.refresh()
         assert fleet.publisher.served is not None

@@ -180,6 +180,15 @@ def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path, opened: Calla
     assert mode(tmp_path) == 0o755
 
 
+def test_a_directory_that_others_can_change_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    tmp_path.chmod(0o777)
+    assert SqliteStore.open(tmp_path / "closed").notes() == ()
+    (note,) = SqliteStore.open(tmp_path).notes()
+    assert "(mode 0777)" in note
+    assert f"chmod 700 {tmp_path}" in note
+
+
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "lock").symlink_to(tmp_path / "victim")

@@ -1,0 +1,48 @@
+"""A clock for what should end after a time: it does not jump when somebody sets the clock of the machine.
+
+The ends of overrides and drains, and the steps of rollouts, are saved as seconds since the epoch, so that they survive
+a restart. While the process runs they should come after the time that was asked for, whatever is done to the machine's
+clock. After a restart the machine's clock counts again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lbctl.serve import log
+
+_TOLERANCE = 2.0
+"""Seconds of difference that are followed at once: an NTP client brings a clock closer by less than a thousandth of the
+time between two questions."""
+
+
+def _since_boot() -> float:
+    """Return the seconds since the machine was booted, those that it slept among them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """Seconds since the epoch, by the time that has passed. `wall` is the machine's clock, `elapsed` cannot be set."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] = _since_boot) -> None:
+        self._wall = wall
+        self._elapsed = elapsed
+        self._offset = wall() - elapsed()
+        self._reported = 0.0
+
+    def now(self) -> float:
+        """Return the time; a jump of the machine's clock is logged once, and not followed."""
+        elapsed = self._elapsed()
+        jump = self._wall() - elapsed - self._offset
+        if abs(jump) <= _TOLERANCE:
+            self._offset += jump
+            self._reported = 0.0
+        elif abs(jump - self._reported) > _TOLERANCE:
+            self._reported = jump
+            log.warn(
+                "the clock of this machine was set; what ends after a time goes on by the time that passes, "
+                "until the next start",
+                seconds=round(jump),
+            )
+        return elapsed + self._offset

@@ -1,0 +1,81 @@
+"""What ends after a time ends after that time, whatever is done to the machine's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.serve import log, wiring
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.clock import SteadyClock
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.operator import overrides
+from lbctl.serve.settings import Options
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.sqlite import SqliteStore
+from lbctl.targets.load import Loaded, load
+from lbctl.xds.protocol.node_status import NodeStatus
+
+FLEET = {
+    "version": 1,
+    "listeners": {"gateway": {"bind": "127.0.0.1:8080"}},
+    "routes": {"chat": {"match": {"path_prefix": "/"}, "pool": "chat"}},
+    "pools": {
+        "chat": {"replicas": [{"name": "a", "address": "127.0.0.1:9"}, {"name": "b", "address": "127.0.0.1:10"}]}
+    },
+}
+
+
+def test_a_clock_that_is_set_does_not_jump_and_one_that_is_slewed_is_followed() -> None:
+    wall, elapsed = [5000.0], [100.0]
+    clock = SteadyClock(lambda: wall[0], lambda: elapsed[0])
+    assert clock.now() == 5000.0
+    wall[0], elapsed[0] = 5010.5, 110.0
+    assert clock.now() == 5010.5
+    for jump in (3600.0, -7200.0):
+        wall[0] += jump
+        assert clock.now() == 5010.5
+    elapsed[0] += 30.0
+    assert clock.now() == 5040.5
+    wall[0] = 5041.0
+    assert clock.now() == 5041.0
+
+
+def test_a_drain_for_half_an_hour_goes_on_where_the_clock_is_set_an_hour_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(overrides, "_EXPIRY_INTERVAL", 0.01)
+    machine = time.time
+    (tmp_path / "fleet.yaml").write_text(json.dumps(FLEET))
+    loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
+    assert loaded is not None
+
+    async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
+        """Open no endpoints for the first fleet."""
+
+    async def drained_after_an_hour() -> list[str]:
+        options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),)), NodeStatus(), Metrics()
+        state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
+        await state.lead(log.warn)
+        wall = [machine]
+        endpoints = Endpoints(options, nodes, metrics)
+        restored = await wiring.restore(state)
+        clock = SteadyClock(lambda: wall[0]())
+        services = wiring.build(wiring.Inputs(options, endpoints, metrics, nodes, state, restored, ignore, clock=clock))
+        await services.publisher.serve(loaded, "files")
+        work = asyncio.create_task(services.overrides.run())
+        await services.overrides.put({"kind": "drain", "pool": "chat", "replica": "a", "ttl": 1800}, "anna")
+        wall[0] = lambda: machine() + 3600
+        await asyncio.sleep(0.1)
+        in_force = [item.replica for item in services.publisher.overrides]
+        work.cancel()
+        await state.close()
+        return in_force
+
+    assert asyncio.run(drained_after_an_hour()) == ["a"]
+    assert "the clock of this machine was set" in caplog.text
