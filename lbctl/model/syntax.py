@@ -18,6 +18,7 @@ _NO_TAG = "remove the tag; a value that begins with `!` goes in quotes"
 _ESCAPE = "write \\\\ for a backslash, or use single quotes, where a backslash is only a backslash"
 
 _EXPLANATIONS: tuple[tuple[str, str, str, str], ...] = (
+    ("maximum nesting depth", "LB005", "brackets are nested too deep", "a fleet needs no more than 32 levels"),
     ("undefined tag handle", "LB007", "tags are not supported", _NO_TAG),
     ("while scanning a tag", "LB007", "tags are not supported", _NO_TAG),
     ("while parsing a tag", "LB007", "tags are not supported", _NO_TAG),

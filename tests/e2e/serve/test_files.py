@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 from tests.e2e.support.control import ControlPlane, controlling, settled
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
@@ -28,6 +30,13 @@ def status(control: ControlPlane, *arguments: str) -> subprocess.CompletedProces
 def count_of(control: ControlPlane) -> int:
     found: int = control.status["snapshot"]["replicas"]
     return found
+
+
+def saved_drains(control: ControlPlane) -> str:
+    """What the state has of drains, as text; empty where it has none yet."""
+    with closing(sqlite3.connect(control.state / "lbctl.db")) as database:
+        row = database.execute("SELECT value FROM entries WHERE key = 'drains'").fetchone()
+    return row[0] if row else ""
 
 
 def invalid(control: ControlPlane) -> bool:
@@ -171,6 +180,7 @@ def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does
         (row,) = (row for row in rows(control) if row["name"] == one.name)
         assert row["share"] == 0
         assert row["drained"] is not None
+        eventually(lambda: one.name in saved_drains(control))
         control.kill()
         control.start()
         assert next(row for row in rows(control) if row["name"] == one.name)["drained"] == row["drained"]

@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from lbctl.apply.permit import Permit
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.drivers.base import DriverStatus, Ejected
 from lbctl.serve.fleet.publisher import PublishedFleet
@@ -16,8 +17,8 @@ from tests.support.fourth_proxy import TARGET
 class ToyDriver:
     """Of one proxy with `config`."""
 
-    def __init__(self, proxy: Proxy, ejected: Ejected) -> None:
-        del ejected
+    def __init__(self, proxy: Proxy, ejected: Ejected, permit: Permit) -> None:
+        del ejected, permit
         assert proxy.config is not None
         self.proxy = proxy
         self.status = DriverStatus()

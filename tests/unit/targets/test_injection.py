@@ -59,6 +59,8 @@ WORDS = {
     "pools.*.upstream.headers.*.file",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
     "proxies.*.chroot",
+    "proxies.*.include.http", "proxies.*.include.server.*", "proxies.*.include.location.*", "proxies.*.include.global",
+    "proxies.*.include.frontend.*", "proxies.*.include.backend.*", "proxies.*.include.http_filters",
     "pools.*.discovery.kubernetes.kubeconfig",
     "proxies.*.runtime_api",
     "control.xds.tls.certificate", "control.xds.tls.key", "control.xds.tls.client_ca", "control.api.token_file",
