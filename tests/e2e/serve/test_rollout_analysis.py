@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from tests.e2e.support import edges
 from tests.e2e.support.client import Steady
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.edges import Edge
+from tests.e2e.support.exporters import Counter
 from tests.e2e.support.fleet import Fleet, pool_of
 from tests.e2e.support.http1 import Request
+from tests.e2e.support.prometheus import prometheus
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -28,9 +31,9 @@ _HEALTH = {"health": {"passive": {"consecutive_5xx": 1000, "consecutive_connect_
 """No proxy takes the replica with errors out, so that all of its errors are seen."""
 
 
-def _fleet(old: Replica, new: Replica, sites: list[Edge], **analysis: Any) -> Fleet:
+def _fleet(old: Replica, new: Replica, sites: list[Edge], hold: str = "8s", **analysis: Any) -> Fleet:
     criteria = {"interval": "5s", "min_requests": 60, "max_error_rate": "2%", "failures": 2, **analysis}
-    steps = [{"percent": "40%", "hold": "8s"}, {"percent": "60%", "hold": "8s"}, {"percent": "100%"}]
+    steps = [{"percent": "40%", "hold": hold}, {"percent": "60%", "hold": hold}, {"percent": "100%"}]
     rollout = {"to": "new", "mode": "analysis", "steps": steps, "analysis": criteria}
     split = {"split": {"old": 100, "new": 0}, "sticky_split": {"cookie": "variant"}}
     fleet: Fleet = {
@@ -195,6 +198,42 @@ def test_a_slower_variant_is_rolled_back_by_the_latency_that_each_proxy_measures
                 assert latency["new"] > 240
                 assert 15 < latency["old"] < latency["new"] / 1.2
             load.load.assert_no_failure()
+
+
+def test_a_real_prometheus_tells_what_proxies_cannot_see_and_a_silent_one_decides_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        old, new = stack.enter_context(replicas("old", "new"))
+        counters = [stack.enter_context(Counter(name)) for name in ("old", "new")]
+        addresses = [counter.address for counter in counters]
+        server = stack.enter_context(prometheus(tmp_path, replicas=addresses))
+        query = 'sum(rate(work_total{pool="{pool}"}[6s]))'
+        metric = {"name": "work", "source": server.url, "query": query, "max_ratio": 2}
+        criteria = {"hold": "1h", "interval": "2s", "min_requests": 20, "metrics": [metric]}
+        control, load = stack.enter_context(_one_proxy("ha", old, new, **criteria))
+        eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control)), _LONG)
+
+        server.scrape()
+        eventually(lambda: len(_unanswered_since_good(control)) >= 2, _LONG)
+        assert {item["verdict"] for item in _unanswered_since_good(control)} == {"inconclusive"}
+        assert (_row(control)["phase"], _row(control)["percent"]) == ("progressing", 40.0)
+
+        counters[1].rate = 3.0
+        server.scrape(replicas=addresses)
+        _in_phase(control, "rolled_back")
+        bad = [item for item in _evaluations(control) if item["verdict"] == "bad"]
+        assert [item["new"]["errors"] for item in bad] == [0] * len(bad)
+        assert [item["metrics"][-1]["ratio"] for item in bad[-2:]] == pytest.approx([3.0, 3.0], rel=0.3)
+        assert "work" in _row(control)["reason"]
+        load.load.assert_no_failure()
+
+
+def _unanswered_since_good(control: ControlPlane) -> list[dict[str, Any]]:
+    """The evaluations since the last good one for which the query had no result."""
+    evaluations = _evaluations(control)
+    good = max(number for number, item in enumerate(evaluations) if item["verdict"] == "good")
+    return [
+        item for item in evaluations[good:] if any("has no result" in str(each["problem"]) for each in item["metrics"])
+    ]
 
 
 def test_wait_reports_each_step_with_its_numbers_and_ends_with_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
 """Pages that stand beside an engine: its own as another process shows it, which can be killed while the engine works on
-and can be late; and one that says always the same.
+and can be late; one that says always the same; and one whose counter rises.
 """
 
 from __future__ import annotations
@@ -61,3 +61,18 @@ class Page(Replica):
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         return web.Response(text=self._text)
+
+
+class Counter(Replica):
+    """A counter `work_total` with a label `pool`, which rises by `rate` a second."""
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(pool)
+        self.rate = 1.0
+        self._value = 0.0
+        self._at = time.monotonic()
+
+    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
+        now = time.monotonic()
+        self._value, self._at = self._value + self.rate * (now - self._at), now
+        return web.Response(text=f'work_total{{pool="{self.name}"}} {self._value}\n')

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,46 @@ CONTRIB = ROOT / "contrib" / "prometheus"
 
 
 class Prometheus:
-    """A running Prometheus. `url` is its address."""
+    """A running Prometheus with its files in `directory`. `url` is its address."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, directory: Path) -> None:
         self.url = url
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [
+            require_tool("prometheus"), f"--config.file={self._directory}/prometheus.yml",
+            f"--storage.tsdb.path={self._directory}/data", "--log.level=warn",
+            f"--web.listen-address={self.url.removeprefix('http://')}",
+        ]  # fmt: skip
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(60)
+
+    @property
+    def log(self) -> Path:
+        return self._directory / "prometheus.log"
+
+    def write(self, jobs: Mapping[str, Sequence[str]]) -> None:
+        """The configuration of contrib/ with these targets for its jobs, each second; a job without any is left out."""
+        config = yaml.safe_load((CONTRIB / "prometheus.yml").read_text(encoding="utf-8"))
+        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        config["rule_files"] = [str(CONTRIB / name) for name in config["rule_files"]]
+        config["scrape_configs"] = [job for job in config["scrape_configs"] if jobs.get(job["job_name"])]
+        for job in config["scrape_configs"]:
+            job["static_configs"] = [{"targets": [*jobs[job["job_name"]]]}]
+        (self._directory / "prometheus.yml").write_text(json.dumps(config))
+
+    def scrape(self, **jobs: Sequence[str]) -> None:
+        """Scrapes these targets from now on."""
+        assert self._process is not None
+        self.write(jobs)
+        self._process.send_signal(signal.SIGHUP)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The series that an expression gives now; fails where Prometheus refuses it."""
@@ -47,29 +84,17 @@ class Prometheus:
 @contextmanager
 def prometheus(directory: Path, **jobs: Sequence[str]) -> Iterator[Prometheus]:
     """Runs Prometheus on contrib/prometheus/prometheus.yml, with these targets for its jobs, every second."""
-    port, log = free_port(), directory / "prometheus.log"
-    config = yaml.safe_load((CONTRIB / "prometheus.yml").read_text(encoding="utf-8"))
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(CONTRIB / name) for name in config["rule_files"]]
-    for job in config["scrape_configs"]:
-        job["static_configs"] = [{"targets": [*jobs[job["job_name"]]]}]
-    (directory / "prometheus.yml").write_text(json.dumps(config))
-    command = [
-        require_tool("prometheus"), f"--config.file={directory}/prometheus.yml",
-        f"--storage.tsdb.path={directory}/data", f"--web.listen-address={HOST}:{port}", "--log.level=warn",
-    ]  # fmt: skip
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    server = Prometheus(f"http://{HOST}:{port}")
+    server = Prometheus(f"http://{HOST}:{free_port()}", directory)
+    server.write(jobs)
+    server.start()
     try:
         eventually(lambda: _ready(server.url))
         yield server
     except Exception as error:
-        error.add_note(log.read_text(errors="replace")[-3000:])
+        error.add_note(server.log.read_text(errors="replace")[-3000:])
         raise
     finally:
-        process.terminate()
-        process.wait(60)
+        server.stop()
 
 
 def _ready(url: str) -> bool:
