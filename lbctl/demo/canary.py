@@ -11,17 +11,17 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanarySite, Plan
+from lbctl.demo.lengths import conversation
 from lbctl.demo.load import Load, Outcomes, poisson
 from lbctl.demo.replica import HOST
 
-_SPREAD = 0.5
 _BLOCK = 1.0
 """Seconds of arrivals that are drawn at once."""
 _PATIENCE = 5.0
@@ -94,6 +94,12 @@ class Canary:
         """Begin with the load, and forget the steps of an earlier start."""
         self.started, self.ended, self.steps = time.monotonic(), None, []
 
+    def copy(self) -> Canary:
+        """Return a copy of what is so far: what becomes of its requests later does not count there."""
+        copied = replace(self, steps=list(self.steps))
+        copied.load.sent = list(map(replace, self.load.sent))
+        return copied
+
     def follow(self, row: Mapping[str, Any]) -> None:
         """Take in what the API says now, and note a new step or the end."""
         self.row = row
@@ -106,10 +112,10 @@ class Canary:
 
     async def run_load(self) -> None:
         """Send requests while the rollout runs, until cancelled."""
-        seed = random.Random(f"lbctl demo {self.plan.name}")
+        seed, lengths = random.Random(f"lbctl demo {self.plan.name}"), conversation(PROMPT, ANSWER)
         while True:
             if self.running:
-                arrivals = poisson(REQUEST_RATE, _BLOCK, PROMPT, ANSWER, _SPREAD, str(seed.random()))
+                arrivals = poisson(REQUEST_RATE, _BLOCK, lengths, str(seed.random()))
                 await self.load.run(arrivals, time.monotonic())
             else:
                 await asyncio.sleep(0.1)

@@ -29,8 +29,8 @@ TITLES: Mapping[Strategy, str] = {
     "round-robin": "round robin",
 }
 GPUS = ("H100-SXM", "A100-80GB", "L40S")
-PROMPT, ANSWER, SPREAD = 300.0, 80.0, 0.8
-"""The mean lengths of requests in tokens, and the deviation of their logarithms."""
+PROMPT, ANSWER = 300.0, 80.0
+"""The mean lengths of requests in tokens."""
 LOAD = 0.5
 """The part of a group's capacity that the requests need."""
 _PACE = 2.0

@@ -7,13 +7,14 @@ takes one request at a time. No request is sent twice; a failure is counted as o
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lbctl.demo.lengths import Lengths
 from lbctl.demo.replica import HOST
 
 PATIENCE = 60.0
@@ -101,17 +102,12 @@ class Outcomes:
         return self.patience if item.failed else (end or self.now) - item.at
 
 
-def poisson(rate: float, seconds: float, prompt: float, answer: float, spread: float, seed: str) -> list[Arrival]:
-    """Return Poisson arrivals of requests with lognormal lengths.
-
-    `prompt` and `answer` are the mean lengths in tokens; `spread` is the deviation of their logarithms.
-    """
-    rng = random.Random(seed)
-    shift = spread**2 / 2
+def poisson(rate: float, seconds: float, lengths: Lengths, seed: str) -> list[Arrival]:
+    """Return Poisson arrivals of requests with these lengths. `rate` is a second's."""
+    chance = random.Random(seed)
     arrivals, now = [], 0.0
-    while (now := now + rng.expovariate(rate)) < seconds:
-        lengths = [math.exp(rng.gauss(math.log(mean) - shift, spread)) for mean in (prompt, answer)]
-        arrivals.append(Arrival(now, max(1, round(lengths[0])), max(2, min(round(lengths[1]), round(8 * answer)))))
+    while (now := now + chance.expovariate(rate)) < seconds:
+        arrivals.append(Arrival(now, *lengths(chance)))
     return arrivals
 
 
@@ -125,10 +121,11 @@ class Load:
     def __init__(self, ports: Sequence[int], path: str, patience: float = PATIENCE, *, keep: bool = True) -> None:
         self._ports = ports
         self._path = path
-        self._patience = patience
+        self.patience = patience
         self._idle: dict[int, deque[_Connection] | None] = {port: deque() if keep else None for port in ports}
         self._all: set[_Connection] = set()
         self.sent: list[SentRequest] = []
+        """The requests, in the order of their times."""
 
     async def run(self, arrivals: Iterable[Arrival], began: float) -> None:
         """Send all requests, the time of those at 0 s being `began`. Ends when the last one is sent."""
@@ -147,7 +144,7 @@ class Load:
         if connection is None or connection.closed:
             try:
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(idle, self._patience, self._all), HOST, port
+                    lambda: _Connection(idle, self.patience, self._all), HOST, port
                 )
             except OSError:
                 request.broken = True
@@ -156,8 +153,8 @@ class Load:
 
     def outcomes(self, since: float, until: float) -> Outcomes:
         """Return the outcomes so far of the requests that were sent from `since` to `until`."""
-        sent = tuple(replace(item) for item in self.sent if since <= item.at < until)
-        return Outcomes(sent, time.monotonic(), self._patience)
+        first, end = (bisect_left(self.sent, moment, key=lambda item: item.at) for moment in (since, until))
+        return Outcomes(tuple(map(replace, self.sent[first:end])), time.monotonic(), self.patience)
 
     async def close(self) -> None:
         """Break off what still runs."""

@@ -69,7 +69,7 @@ def report(
     """Return the report of everything so far."""
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
-    started = [canary for canary in canaries if canary.started is not None]
+    started = [canary.copy() for canary in canaries if canary.started is not None]
     return Report(proxy, now - began, groups, faults.episodes, started, decisions, began, late)
 
 

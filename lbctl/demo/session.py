@@ -15,7 +15,8 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
 from lbctl.demo.canary import Canaries
 from lbctl.demo.faults import FAULTS, Faults
-from lbctl.demo.fleet import ANSWER, PROMPT, SPREAD, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
+from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
+from lbctl.demo.lengths import conversation
 from lbctl.demo.load import Load, lateness, poisson
 from lbctl.demo.observer import Observer
 from lbctl.demo.replica import HOST
@@ -93,9 +94,9 @@ class Session:
         )  # fmt: skip
 
     async def _send(self, strategy: Strategy) -> None:
-        seed = random.Random("lbctl demo")
+        seed, lengths = random.Random("lbctl demo"), conversation(PROMPT, ANSWER)
         for number in range(1_000_000):
-            arrivals = poisson(arrival_rate(), _BLOCK, PROMPT, ANSWER, SPREAD, f"{seed.random()} {number}")
+            arrivals = poisson(arrival_rate(), _BLOCK, lengths, f"{seed.random()} {number}")
             await self.loads[strategy].run(arrivals, self.began + number * _BLOCK)
 
     async def _measure_lateness(self) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import click
@@ -20,12 +19,11 @@ from rich.text import Text
 
 from lbctl.demo.faults import BY_KEY, FAULTS
 from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES, Strategy
-from lbctl.demo.report import Measured, duration, measured, progress, reaction, verdict
+from lbctl.demo.report import duration, measured, progress, reaction, verdict
 from lbctl.demo.session import Session
+from lbctl.demo.totals import Totals
 
 _INTERVAL = 0.5
-_WHOLE_INTERVAL = 5.0
-"""Seconds between two computations of the figures of all requests, which are more with each second."""
 _WINDOW = 15.0
 """Seconds of requests that the live figures are of."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
@@ -74,30 +72,13 @@ def _events(session: Session) -> Iterator[str]:
         yield f"{moment - session.began:5.1f} s  {text}"
 
 
-class _Every:
-    """The figures of all requests of each group, which are computed now and then."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._at = -math.inf
-        self._figures: dict[Strategy, Measured] = {}
-
-    def of(self, name: Strategy, now: float) -> Measured:
-        """Return the figures of a group, at most `_WHOLE_INTERVAL` old."""
-        if now - self._at >= _WHOLE_INTERVAL:
-            self._at = now
-            loads, began = self._session.loads, self._session.began
-            self._figures = {each: measured(loads[each].outcomes(began, now)) for each in STRATEGIES}
-        return self._figures[name]
-
-
 async def watch(session: Session) -> None:
     """Show the demo on the terminal until the load ends; keys begin and end faults, and q ends the demo."""
     keys: asyncio.Queue[str] = asyncio.Queue()
-    every = _Every(session)
-    with _keys(keys), Live(_tables(session, every), console=Console(), refresh_per_second=4, screen=True) as live:
+    totals = {name: Totals(load) for name, load in session.loads.items()}
+    with _keys(keys), Live(_tables(session, totals), console=Console(), refresh_per_second=4, screen=True) as live:
         while True:
-            live.update(_tables(session, every))
+            live.update(_tables(session, totals))
             try:
                 async with asyncio.timeout(_INTERVAL):
                     await _press(session, await keys.get())
@@ -136,7 +117,7 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
         keys.put_nowait(key)
 
 
-def _tables(session: Session, every: _Every) -> Group:
+def _tables(session: Session, totals: Mapping[Strategy, Totals]) -> Group:
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
@@ -144,7 +125,7 @@ def _tables(session: Session, every: _Every) -> Group:
     events = "\n".join(list(_events(session))[-6:])
     return Group(
         Text(head, style="bold"), Text(f"{pressed}  [h] end all faults  {starts}  [q] quit", style="bold"),
-        _replicas(session), _groups(session, every), _canaries(session), Text(events, style="dim"),
+        _replicas(session), _groups(session, totals), _canaries(session), Text(events, style="dim"),
     )  # fmt: skip
 
 
@@ -188,16 +169,17 @@ def _canaries(session: Session) -> Table:
     return table
 
 
-def _groups(session: Session, every: _Every) -> Table:
+def _groups(session: Session, totals: Mapping[Strategy, Totals]) -> Table:
     """Return the three groups: the newest requests, and all of them."""
     table = Table(title=f"the same requests · the last {_WINDOW:.0f} s · all", expand=False)
     for name in ("GROUP", "TTFT P50", "TTFT P99", "FAILED", "ALL", "FAILED", "TTFT P50", "TTFT P99"):
         table.add_column(name, justify="left" if name == "GROUP" else "right")
     now = time.monotonic()
     for name in STRATEGIES:
-        newest, whole = measured(session.loads[name].outcomes(now - _WINDOW, now)), every.of(name, now)
+        newest, whole = measured(session.loads[name].outcomes(now - _WINDOW, now)), totals[name]
+        whole.update()
         table.add_row(
             TITLES[name], duration(newest.first_token_p50), duration(newest.first_token_p99), str(newest.failed),
-            str(whole.requests), str(whole.failed), duration(whole.first_token_p50), duration(whole.first_token_p99),
+            str(whole.requests), str(whole.failed), duration(whole.first_token(50)), duration(whole.first_token(99)),
         )  # fmt: skip
     return table

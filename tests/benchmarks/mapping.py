@@ -28,6 +28,7 @@ from typing import Any
 
 import yaml
 
+from lbctl.demo.lengths import lognormal
 from lbctl.demo.load import Arrival, Load, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
@@ -182,7 +183,8 @@ def _engines(cell: Cell) -> list[PacedReplica]:
 
 
 def _arrivals(cell: Cell, seed: int) -> list[Arrival]:
-    return poisson(cell.rate, WARM + SECONDS, 1.0, _limit(cell.limit).answer, _SPREAD, f"{cell.group} {seed}")
+    lengths = lognormal(1.0, _limit(cell.limit).answer, _SPREAD)
+    return poisson(cell.rate, WARM + SECONDS, lengths, f"{cell.group} {seed}")
 
 
 @contextmanager

@@ -62,14 +62,22 @@ def test_serve_meets_faults_and_judges_canaries_beside_static_weights(place: Up)
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
 def test_other_proxies_carry_it_too(place: Up, kind: Kind) -> None:
     require(kind)
-    done = demo(place, "--duration", "6s", "--proxy", kind)
+    done = demo(place, "--duration", "6s", "--proxy", kind, "-o", "json")
     assert done.returncode == 0, done.stderr
-    rows = {line[:22].strip(): line[22:].split() for line in done.stdout.splitlines()}
-    for name in ("lbctl serve, adaptive", "static weights by GPU", "round robin"):
-        requests, failed = map(int, rows[name][:2])
-        assert requests > 40
-        assert failed < requests / 2
-    assert f"6 s through {kind} " in done.stdout
+    report = json.loads(done.stdout)
+    assert report["proxy"].startswith(f"{kind} ")
+    for group in report["strategies"].values():
+        assert group["requests"] > 40
+        assert group["failed"] < group["requests"] / 10
+        assert len(group["shares"]) == 6
+    assert [fault["kind"] for fault in report["faults"]] == ["throttle", "stale", "kill", "wedge"]
+    assert all(fault["to_seconds"] > fault["from_seconds"] for fault in report["faults"])
+    assert all(replica["observed"] is not None for replica in report["replicas"]), report
+    good, bad = report["rollouts"]
+    assert good["requests"] > 20
+    assert good["failed"] == 0, report
+    assert bad["failed"] > 0, report
+    assert good["steps"][0]["observed_share"] == pytest.approx(0.25, abs=0.2)
 
 
 def test_ctrl_c_leaves_nothing(place: Up) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from lbctl.demo.lengths import lognormal
 from lbctl.demo.load import Arrival, Load, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel
@@ -59,7 +60,7 @@ def test_an_answer_that_has_not_come_counts_with_the_time_that_it_was_waited_for
 
 
 def test_the_same_seed_gives_the_same_arrivals() -> None:
-    first, second = (poisson(50.0, 20.0, 100.0, 30.0, 0.7, "seed") for _ in range(2))
+    first, second = (poisson(50.0, 20.0, lognormal(100.0, 30.0, 0.7), "seed") for _ in range(2))
     assert first == second
     assert len(first) == pytest.approx(1000, rel=0.15)
     assert sum(item.answer for item in first) / len(first) == pytest.approx(30.0, rel=0.15)

@@ -1,0 +1,48 @@
+"""The figures of all requests of a load, added up as requests end: what they cost does not grow with the run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from lbctl.control.analysis.latency import Histogram, bucket
+from lbctl.demo.load import Load, SentRequest
+
+
+class Totals:
+    """The requests of a load so far. Times to the first token are kept in steps of 4.4 %."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._ended = Counter[int]()
+        self._failed = 0
+        self._read = 0
+        self._open: list[SentRequest] = []
+
+    @property
+    def requests(self) -> int:
+        """How many were sent."""
+        return self._read
+
+    @property
+    def failed(self) -> int:
+        """How many of them have failed."""
+        return self._failed
+
+    def update(self) -> None:
+        """Add the requests that have ended or were sent since the last call."""
+        self._open += self._load.sent[self._read :]
+        self._read = len(self._load.sent)
+        ended = [item for item in self._open if item.failed or item.last is not None]
+        self._open = [item for item in self._open if not item.failed and item.last is None]
+        self._failed += sum(item.failed for item in ended)
+        self._ended.update(map(self._bucket, ended))
+
+    def first_token(self, percentile: float) -> float:
+        """Return the percentile (0 to 100) of the time to the first token in seconds; 0 without a request."""
+        every = Histogram(self._ended + Counter(map(self._bucket, self._open)))
+        return (every.percentile(percentile / 100) or 0.0) / 1000
+
+    def _bucket(self, item: SentRequest) -> int:
+        waited = self._load.patience if item.failed else (item.first or time.monotonic()) - item.at
+        return bucket(1000 * waited)

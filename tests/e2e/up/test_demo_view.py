@@ -1,0 +1,49 @@
+"""The live view of `lbctl demo` on a terminal: its tables, and every key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support.binaries import require
+from tests.e2e.support.up import Up
+from tests.support.pseudo_terminal import PseudoTerminal, on_terminal
+
+PATIENCE = 60.0
+FAULTS = {"t": "throttle h100-0", "k": "kill a100-0", "w": "wedge h100-1", "s": "stale a100-1"}
+CANARIES = {"g": "good", "b": "bad"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Up:
+    """For its variables, and for finding its processes."""
+    tmp_path.chmod(0o755)
+    return Up(tmp_path)
+
+
+def press(terminal: PseudoTerminal, key: str, *texts: str) -> None:
+    """Presses the key, and waits until it is shown what came of it."""
+    terminal.forget()
+    terminal.press(key)
+    for text in texts:
+        terminal.await_text(text, PATIENCE)
+
+
+def test_a_person_begins_and_ends_faults_starts_canaries_and_quits(place: Up) -> None:
+    require("envoy")
+    with on_terminal("demo", "--proxy", "envoy", columns=150, lines=60, environment=place.env) as terminal:
+        terminal.await_text("replicas behind lbctl serve", PATIENCE)
+        terminal.await_text("lbctl demo · envoy", PATIENCE)
+        for name in ("dashboard http://127.0.0.1:", "l40s-1", "static weights by GPU", "round robin", "[q] quit"):
+            terminal.await_text(name, PATIENCE)
+        for key, fault in FAULTS.items():
+            press(terminal, key, f"{fault}: ")
+        press(terminal, "t", "throttle h100-0: over")
+        press(terminal, "h", *(f"{fault}: over" for key, fault in FAULTS.items() if key != "t"))
+        for key, name in CANARIES.items():
+            press(terminal, key, f"{name} canary: 25 % to its new version")
+        terminal.press("q")
+        assert terminal.end(PATIENCE) == 0
+        assert "the same requests, " in terminal.text
+        assert place.processes() == {}

@@ -1,0 +1,35 @@
+"""The demo's requests are as long as those of a public trace, and have the mean lengths that are asked for."""
+
+from __future__ import annotations
+
+import csv
+from random import Random
+
+import pytest
+
+from lbctl.demo.lengths import conversation, lognormal
+from tests.support.paths import DATA
+
+TRACE = DATA / "traces" / "azure-2023-conversation.csv"
+
+
+@pytest.mark.parametrize("lengths", [conversation(300.0, 80.0), lognormal(300.0, 80.0, 0.8)])
+def test_lengths_have_the_means_that_were_asked_for(lengths) -> None:  # type: ignore[no-untyped-def]
+    chance = Random("lengths")
+    drawn = [lengths(chance) for _ in range(20_000)]
+    assert sum(prompt for prompt, _ in drawn) / len(drawn) == pytest.approx(300, rel=0.04)
+    assert sum(answer for _, answer in drawn) / len(drawn) == pytest.approx(80, rel=0.04)
+    assert min(answer for _, answer in drawn) >= 2
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE} is not here")
+def test_conversations_are_as_long_as_those_of_the_trace() -> None:
+    with TRACE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    chance = Random("lengths")
+    prompts, answers = zip(*(conversation(1154.7, 211.1)(chance) for _ in rows), strict=True)
+    for column, drawn in (("ContextTokens", prompts), ("GeneratedTokens", answers)):
+        real = sorted(int(row[column]) for row in rows)
+        for share in (0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
+            place = int(share * len(rows))
+            assert sorted(drawn)[place] == pytest.approx(real[place], rel=0.1), (column, share)
