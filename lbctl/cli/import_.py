@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
 from lbctl.cli.fleet import show
 from lbctl.cli.options import completions, options_of
+
+if TYPE_CHECKING:
+    from lbctl.importer.run import Imported
 
 option = options_of("import")
 
@@ -26,7 +30,8 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
 
     Each directive becomes the key that means the same, or a comment at its place with file, line and reason; standard
     error has the counts, secrets that were not copied, and settings that harm inference. Nothing is changed.
-    A route whose protection or destination cannot be carried over refuses its requests with 501.
+    A route whose protection or destination cannot be carried over refuses its requests with 501. With -f, lines that no
+    key means and that `include` has a place for are written to own/ beside OUT.
 
     With --compare the configuration and the fleet run on this machine's proxy, before servers that say what reached
     them; no address of the configuration is asked. Exit code 1 if a request is treated otherwise.
@@ -34,16 +39,12 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
     from lbctl.importer.run import run
 
     diagnostics = Diagnostics()
-    if out is not None and os.path.lexists(out):
-        hint = "another name, or without -f to compare"
-        diagnostics.add(
-            Diagnostic("LB961", "there is a file already, and import writes over none", Position(out), hint=hint)
-        )
-    imported = None if diagnostics.failed else run(kind, files, diagnostics)
+    _check_absent(out, diagnostics)
+    imported = None if diagnostics.failed else run(kind, files, diagnostics, own=out is not None)
     if imported is not None and out is None:
         click.echo(imported.text, nl=False)
     elif imported is not None and out is not None:
-        _write(imported.text, out, diagnostics)
+        _write_all(imported, out, diagnostics)
     code = 0
     if imported is not None and compare:
         from lbctl.cli.import_compare import report
@@ -58,10 +59,31 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
     return code or (1 if diagnostics.failed else 0)
 
 
+def _check_absent(file: str | None, diagnostics: Diagnostics) -> None:
+    if file is not None and os.path.lexists(file):
+        message, hint = "there is a file already, and import writes over none", "another name, or without -f to compare"
+        diagnostics.add(Diagnostic("LB961", message, Position(file), hint=hint))
+
+
+def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
+    """Write the files with own lines beside the fleet, then the fleet that names them."""
+    place = Path(out).parent
+    for name in imported.own:
+        _check_absent(str(place / name), diagnostics)
+    if diagnostics.failed:
+        return
+    for name, text in imported.own.items():
+        _write(text, str(place / name), diagnostics)
+        click.echo(f"lbctl: {place / name} has {len(text.splitlines())} own lines", err=True)
+    if not diagnostics.failed:
+        _write(imported.text, out, diagnostics)
+
+
 def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
     """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
     place = Path(file)
     try:
+        place.parent.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-import.", dir=place.parent) as temporary:
             temporary.write(text.encode())
             temporary.flush()

@@ -18,8 +18,12 @@ CLOSED_STATUS = 501
 class Draft:
     """A fleet under construction."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, keeps_own: bool = False) -> None:
         self.ledger = ledger
+        self.keeps_own = keeps_own
+        """Whether own lines may go into files beside the fleet."""
+        self.own: dict[str, list[str]] = {}
+        """Path of a file with own lines, relative to the fleet → its lines."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
         """The object of the fleet → the directive whose position its comment shows."""
@@ -40,6 +44,19 @@ class Draft:
             name = f"{base[: _MAX_NAME - 4]}-{number}"
             number += 1
         return name
+
+    def free_own_name(self, wanted: str) -> str:
+        """Return a name for a file of own lines that none has."""
+        taken = "\n".join(self.own)
+        base = sane_name(wanted)
+        return next(
+            name for name in (base, *(f"{base}-{number}" for number in range(2, 999))) if f"-{name}." not in taken
+        )
+
+    def own_files(self) -> dict[str, str]:
+        """Return the files of own lines that the fleet still names, with their content."""
+        named = str(self.fleet.get("proxies", {}))
+        return {file: "\n".join(lines).rstrip() + "\n" for file, lines in self.own.items() if repr(file) in named}
 
     def put(self, path: Path, value: Any, *statements: Statement) -> None:
         """Set the value at `path`, creating the maps above it, and record where it came from."""

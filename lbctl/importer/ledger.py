@@ -123,6 +123,17 @@ class Ledger:
             part = content(item) if whole_blocks and item.is_block else ""
             self.omit(item, reason, self._place(item), part)
 
+    def unclaimed(self) -> list[Statement]:
+        """Return the directives that have no fate yet."""
+        return [item for item in self._statements if not self._claimed(item)]
+
+    def parent(self, item: Statement) -> Statement | None:
+        """Return the block around a directive, includes not counted."""
+        parent = self._parents.get(item)
+        while parent is not None and parent.name == "include":
+            parent = self._parents.get(parent)
+        return parent
+
     def omit_secret(self, statement: Statement, reason: str) -> None:
         """Keep a directive that is a secret as a comment without its words, unless it has a fate already."""
         if not self._claimed(statement):
@@ -177,6 +188,11 @@ def content(item: Statement) -> str:
     if not item.is_block:
         return " ".join(item.words)
     return f"{item.name} {{{', '.join(map(content, item.block))}}}"
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text seems to hold a secret."""
+    return _SECRET.search(text) is not None or _PASSWORD.search(text) is not None
 
 
 def redacted(text: str) -> str:

@@ -19,10 +19,18 @@ class Imported:
     draft: Draft
     """The fleet as values, with the account of every directive."""
 
+    @property
+    def own(self) -> dict[str, str]:
+        """Path of a file with own lines, relative to the fleet → its content."""
+        return self.draft.own_files()
 
-def run(kind: str, files: Sequence[str], diagnostics: Diagnostics) -> Imported | None:
-    """Import the files; None if they hold nothing that could be imported, which `diagnostics` explains."""
-    draft = _READERS[kind](files, diagnostics)
+
+def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool = True) -> Imported | None:
+    """Import the files; None if they hold nothing that could be imported, which `diagnostics` explains.
+
+    Without `own` lines that would go into files beside the fleet stay comments.
+    """
+    draft = _READERS[kind](files, diagnostics, own)
     if draft is None or diagnostics.failed:
         return None
     remaining = sound.settle(draft)
@@ -36,23 +44,23 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics) -> Imported |
     return None if remaining else Imported(write.text(draft, kind, " ".join(files)), draft)
 
 
-def _nginx(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
+def _nginx(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft | None:
     from lbctl.importer.nginx.convert import convert
     from lbctl.importer.nginx.read import read
 
     statements = [item for file in files for item in read(file, diagnostics)]
-    return None if diagnostics.failed else convert(statements, files[0], diagnostics)
+    return None if diagnostics.failed else convert(statements, files[0], diagnostics, own=own)
 
 
-def _haproxy(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
+def _haproxy(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft | None:
     from lbctl.importer.haproxy.convert import convert
     from lbctl.importer.haproxy.read import read
 
     statements = read(files, diagnostics)
-    return None if diagnostics.failed else convert(statements, files[0], diagnostics)
+    return None if diagnostics.failed else convert(statements, files[0], diagnostics, own=own)
 
 
-def _envoy(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
+def _envoy(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft | None:
     from lbctl.importer.envoy.convert import convert
     from lbctl.importer.envoy.read import read
 
@@ -60,10 +68,10 @@ def _envoy(files: Sequence[str], diagnostics: Diagnostics) -> Draft | None:
         message = "an Envoy has one configuration: give one file"
         diagnostics.add(Diagnostic("LB980", message, Position(file, 1, 1)))
     root = read(files[0], diagnostics)
-    return None if root is None or diagnostics.failed else convert(root, files[0], diagnostics)
+    return None if root is None or diagnostics.failed else convert(root, files[0], diagnostics, own=own)
 
 
-_READERS: dict[str, Callable[[Sequence[str], Diagnostics], Draft | None]] = {
+_READERS: dict[str, Callable[[Sequence[str], Diagnostics, bool], Draft | None]] = {
     "nginx": _nginx,
     "haproxy": _haproxy,
     "envoy": _envoy,

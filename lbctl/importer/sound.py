@@ -6,7 +6,11 @@ itself, so that the two never disagree.
 
 from __future__ import annotations
 
-from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path
+from dataclasses import replace
+from pathlib import Path
+
+from lbctl.base import diagnostics as d
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.importer.draft import Draft
 from lbctl.importer.write import text
 from lbctl.model.fleet import parse
@@ -36,7 +40,8 @@ def _errors(draft: Draft) -> list[Diagnostic]:
     diagnostics = Diagnostics()
     source = parse([SourceText("import", text(draft, "", "").encode(), ".")], diagnostics)
     if source is not None and not diagnostics.failed:
-        complete(source, diagnostics)
+        own = {str(Path(name)): content.encode() for name, content in draft.own_files().items()}
+        complete(replace(source, target_contents=own), diagnostics)
     return [item for item in diagnostics if item.severity == "error" and item.code not in {"LB001", "LB503"}]
 
 
@@ -66,7 +71,7 @@ def _repair(draft: Draft, error: Diagnostic) -> bool:
     return True
 
 
-def _close_routes(draft: Draft, path: Path) -> None:
+def _close_routes(draft: Draft, path: d.Path) -> None:
     """Close the routes of a listener that loses what protects it."""
     if path[0] != "listeners" or (len(path) > 2 and path[2] not in _GUARDING):
         return
@@ -75,7 +80,7 @@ def _close_routes(draft: Draft, path: Path) -> None:
             draft.close(("routes", name), "what protects its listener could not be carried over")
 
 
-def _existing(draft: Draft, path: Path) -> Path:
+def _existing(draft: Draft, path: d.Path) -> d.Path:
     while path and draft.get(path) is None:
         path = path[:-1]
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
 from lbctl.importer.compare.echo import LOOPBACK
 from lbctl.importer.compare.places import Places
+from lbctl.importer.compare.sources import left_out
 from lbctl.importer.draft import Draft
 from lbctl.importer.write import text
 from lbctl.ir.snapshot import Snapshot
@@ -27,12 +29,12 @@ def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
     local = Draft(draft.ledger)
     local.fleet = _local(draft.fleet, places)
     version = ".".join(version_text(version_of(binary)).split(".")[:2])
-    local.fleet["proxies"] = {
-        "compared": {"kind": kind, "version": version, "config": f"{places.directory}/{kind}.conf"}
-    }
+    entry = {"kind": kind, "version": version, "config": f"{places.directory}/{kind}.conf"}
+    local.fleet["proxies"] = {"compared": entry | _include(draft, kind)}
     diagnostics = Diagnostics()
     source = parse([SourceText("compared.yaml", text(local, kind, "").encode(), str(places.directory))], diagnostics)
-    loaded = complete(source, diagnostics) if source is not None else None
+    own = {str(places.directory / name): _own(text).encode() for name, text in draft.own_files().items()}
+    loaded = complete(replace(source, target_contents=own), diagnostics) if source is not None else None
     if loaded is None:
         raise ValueError("; ".join(str(item) for item in diagnostics if item.severity == "error"))
     topology = loaded.compiled.topology
@@ -40,6 +42,18 @@ def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
     bundle = prepared.target.render(prepared.rooted(str(places.directory)))
     write_bundle(bundle, str(places.directory))
     return str(Path(places.directory) / bundle.main.name)
+
+
+def _include(draft: Draft, kind: str) -> dict[str, Any]:
+    """Return the own lines of the fleet at the places that the source has on loopback too."""
+    include = draft.get(("proxies", kind, "include")) or {}
+    kept = {place: value for place, value in include.items() if place not in {"global", "http_filters"}}
+    return {"include": kept} if kept else {}
+
+
+def _own(text: str) -> str:
+    """Return own lines without those that the source does not have on loopback."""
+    return "\n".join(line for line in text.splitlines() if not left_out(line.partition(" ")[0])) + "\n"
 
 
 def _local(fleet: dict[str, Any], places: Places) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _nginx(
 ) -> Iterator[dict[str, Any]]:
     listened = False
     for item in _flat(statements):
-        if _left_out(item.name):
+        if left_out(item.name):
             continue
         if item.name == "server" and item.is_block and next(_named(item, "listen"), None) is None:
             item = Statement(item.position, item.words, (Statement(item.position, ("listen", "80")), *item.block), True)
@@ -87,7 +87,7 @@ def _nginx(
             yield _directive("ssl_certificate_key", places.pem)
 
 
-def _left_out(name: str) -> bool:
+def left_out(name: str) -> bool:
     """Return whether a directive would read, write or run what is not the comparison's own."""
     return (
         name in _NGINX_WITHOUT

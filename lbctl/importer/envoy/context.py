@@ -26,8 +26,10 @@ class Context:
     pools: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
     """The name of a cluster, and the secrets that it is asked with → its pool."""
 
+    managers: int = 0
+    """How many listeners the configuration has."""
     services: set[str] = field(default_factory=set)
-    """The names of clusters that only proxies ask."""
+    """The names of clusters that filters ask, and no route."""
 
     def put(self, path: Path, value: object, *views: View) -> None:
         """Set a value that came from the views, with all that they contain."""

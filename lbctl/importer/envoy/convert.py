@@ -25,11 +25,11 @@ _REASONS = {
 }  # fmt: skip
 
 
-def convert(root: Node, file: str, diagnostics: Diagnostics) -> Draft:
+def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
     """Return the draft of a fleet; without a listener for HTTP there is a diagnostic."""
     view = View(root, "")
     ledger = Ledger(view.statement.block, diagnostics)
-    context = Context(Draft(ledger))
+    context = Context(Draft(ledger, keeps_own=own))
     static = view.get("static_resources")
     context.clusters.update({item.get("name").text: item for item in static.get("clusters")})
     context.endpoints.update({item.get("cluster_name").text: item for item in static.get("endpoints")})
@@ -39,6 +39,7 @@ def convert(root: Node, file: str, diagnostics: Diagnostics) -> Draft:
         hint = "give a static configuration, or the `config_dump` of a running Envoy"
         diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
         return context.draft
+    context.managers = len(connection_managers)
     for manager in connection_managers:
         _routes(context, manager)
     _unused(context)
@@ -66,7 +67,7 @@ def _routes(context: Context, manager: Manager) -> None:
 def _unused(context: Context) -> None:
     for name, cluster in context.clusters.items():
         if name in context.services:
-            context.imply("`auth.external` asks it", cluster)
+            context.imply("a filter asks it by its address", cluster)
             continue
         if any(each == name for each, _ in context.pools) or aggregate(cluster):
             continue

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from lbctl.importer.envoy import own
 from lbctl.importer.envoy.context import Context
 from lbctl.importer.envoy.listeners import Manager
 from lbctl.importer.envoy.protection import Protection, protection
@@ -67,8 +68,11 @@ def _filter(context: Context, manager: Manager, item: View, result: Filters) -> 
     elif kind == "buffer" and (number := typed.get("max_request_bytes").number):
         context.put((*manager.path, "max_body"), f"{number}B", item)
     elif kind in _PROTECTING:
-        why = f"{_PROTECTING[kind]} is not carried over"
-        result.protections.append((item, protection(context, manager, kind, item), why))
+        why, lay = f"{_PROTECTING[kind]} is not carried over", protection(context, manager, kind, item)
+        if lay is not None or not own.keep(context, kind, item):
+            result.protections.append((item, lay, why))
+    elif own.keep(context, kind, item):
+        return
     else:
         result.reads_model |= kind == "json_to_metadata"
         context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from lbctl.base.diagnostics import Position
 from lbctl.importer.statement import Statement, walk
@@ -55,6 +56,15 @@ class View:
         """Yield the fields of a map, by their text names."""
         for name, child in self._children.items():
             yield re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name), child
+
+    @property
+    def plain(self) -> Any:
+        """The value as plain data, with the names of fields as they were written."""
+        if self._children:
+            return {name: child.plain for name, child in self._children.items()}
+        if self._items:
+            return [item.plain for item in self._items]
+        return ({} if self.statement.is_block else None) if self.scalar is None else self.scalar
 
     @property
     def text(self) -> str:

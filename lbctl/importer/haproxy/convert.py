@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.draft import Draft
+from lbctl.importer.haproxy import own as own_lines
 from lbctl.importer.haproxy import proxy
 from lbctl.importer.haproxy.context import Context, Section, sections
 from lbctl.importer.haproxy.listeners import listeners
@@ -43,10 +44,10 @@ _IMPLIED = {
 }
 
 
-def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics) -> Draft:
+def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
     """Return the draft of a fleet; without a frontend for HTTP there is a diagnostic."""
     ledger = Ledger(statements, diagnostics)
-    draft = Draft(ledger)
+    draft = Draft(ledger, keeps_own=own)
     userlists = {item.args[0]: item for item in statements if item.name == "userlist" and item.args}
     context = Context(
         draft,
@@ -78,6 +79,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
         _advise(context, item)
     _unused(context, http)
     _imply(context, statements)
+    own_lines.collect(context, http)
     ledger.settle(_REASONS)
     return draft
 

@@ -6,7 +6,7 @@ import re
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
-from lbctl.importer.haproxy import values
+from lbctl.importer.haproxy import own, values
 from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.rules import acls, parted
@@ -37,7 +37,7 @@ def carry(context: Context, route: Path, section: Section) -> None:
         if item.name == "http-request":
             _request(context, route, section, item)
         elif item.name in {"http-response", "http-after-response"}:
-            _response(context, route, item)
+            _response(context, route, section, item)
 
 
 def times(context: Context, route: Path, section: Section) -> None:
@@ -108,7 +108,7 @@ def _request(context: Context, route: Path, section: Section, item: Statement) -
         context.draft.ledger.imply("the address and the scheme of the client are always passed on", item)
         return
     if name.endswith("-header"):
-        _header(context, route, item, args)
+        _header(context, route, section, item, args)
     else:
         _path(context, route, item, args)
 
@@ -120,7 +120,7 @@ def _applies(context: Context, route: Path, section: Section, when: tuple[str, .
     return not negated and matches is not None and any(covers(item, match) for item in matches)
 
 
-def _header(context: Context, route: Path, item: Statement, args: tuple[str, ...]) -> None:
+def _header(context: Context, route: Path, section: Section, item: Statement, args: tuple[str, ...]) -> None:
     draft, ledger = context.draft, context.draft.ledger
     name = args[1].lower() if len(args) > 1 else ""
     value = args[2] if len(args) > 2 else ""
@@ -139,7 +139,8 @@ def _header(context: Context, route: Path, item: Statement, args: tuple[str, ...
     elif name in _FORWARDED and (match := _NAMED_BY.fullmatch(value)) is not None:
         headers.named_by(draft, route, match[1].lower(), item)
     elif (text := headers.text(value, _VARIABLE, _MEANINGS)) is None or args[0] == "add-header":
-        ledger.omit(item, "a header with variables that a fleet has not, or one that is added to others", route)
+        if not own.keep(context, section, item):
+            ledger.omit(item, "a header with variables that a fleet has not, or one that is added to others", route)
     elif name == "x-request-id" and text == "{request_id}":
         ledger.imply("every request has an id", item)
     elif name == "host" and HOST.fullmatch(value):
@@ -179,7 +180,7 @@ def _replaced(args: tuple[str, ...]) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def _response(context: Context, route: Path, item: Statement) -> None:
+def _response(context: Context, route: Path, section: Section, item: Statement) -> None:
     args, when, _ = parted(item.args)
     name = args[1].lower() if len(args) > 1 else ""
     if when or not args or args[0] not in {"set-header", "del-header"}:
@@ -188,5 +189,5 @@ def _response(context: Context, route: Path, item: Statement) -> None:
         _remove(context, route, item, name, "response")
     elif len(args) > 2 and (text := headers.text(args[2], _VARIABLE, _MEANINGS)) is not None:
         context.draft.put((*route, "headers", "response", "set", name), text, item)
-    else:
+    elif not own.keep(context, section, item):
         context.draft.ledger.omit(item, "a header with variables that a fleet has not", route)

@@ -53,6 +53,8 @@ class Context:
     """A variable → the `map`, `geo` or `split_clients` that sets it."""
     zones: dict[str, Statement] = field(default_factory=dict)
     """The name of a zone → its `limit_req_zone` or `limit_conn_zone`."""
+    listeners_of: dict[Statement, list[Path]] = field(default_factory=dict)
+    """A `server` → its listeners."""
     addresses: dict[tuple[str, str, tuple[str, ...]], Path] = field(default_factory=dict)
     """Scheme, upstream or address of a `proxy_pass`, and the secrets that it is asked with → its pool."""
 

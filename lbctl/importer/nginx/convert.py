@@ -8,6 +8,7 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.draft import Draft
 from lbctl.importer.ledger import Ledger, is_credential
 from lbctl.importer.nginx import metrics, pools
+from lbctl.importer.nginx import own as own_lines
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.listeners import Listeners
 from lbctl.importer.nginx.match import hosts_of
@@ -39,10 +40,10 @@ _OWN = {
 }  # fmt: skip
 
 
-def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics) -> Draft:
+def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
     """Return the draft of a fleet; without a server that forwards anything there is a diagnostic."""
     ledger = Ledger(statements, diagnostics)
-    draft = Draft(ledger)
+    draft = Draft(ledger, keeps_own=own)
     root = Statement(Position(file, 1, 1), ("",), tuple(statements), True)
     http = next(flat(root, "http"), root)
     context = Context(draft, Scope((http, root)))
@@ -59,6 +60,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     for table in context.maps.values():
         for entry in table.block if is_credential(table.args[0]) else ():
             ledger.omit_secret(entry, "a map of keys")
+    own_lines.collect(context)
     ledger.settle(_OWN)
     return draft
 
@@ -88,6 +90,7 @@ def _servers(context: Context, blocks: Sequence[Statement]) -> None:
         hosts, others = hosts_of(names)
         paths = listeners.of(scope, hosts)
         servers.append((scope, paths, hosts))
+        context.listeners_of[block] = paths
         if paths:
             context.draft.ledger.imply("a route compares the Host", *names)
         for word in others:

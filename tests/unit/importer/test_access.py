@@ -28,7 +28,7 @@ RBAC = (
     f"- {{name: rbac, typed_config: {{{TYPE}.rbac.v3.RBAC, rules: {{action: ACTION, policies: {{p: {{permissions: "
     "[{any: true}], principals: [{remote_ip: {address_prefix: 10.0.0.0, prefix_len: 8}}]}}}}}"
 )
-LUA = f'- {{name: lua, typed_config: {{{TYPE}.lua.v3.Lua, default_source_code: {{inline_string: "x = 1"}}}}}}'
+LUA = f'- {{name: lua, typed_config: {{{TYPE}.lua.v3.Lua, default_source_code: {{inline_string: "httpCall(1)"}}}}}}'
 OFF = "authz: {" + f"{TYPE}.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
 CHECK = (
     "location = /check { internal; proxy_pass http://localhost:9191/verify; proxy_read_timeout 250ms; "

@@ -52,8 +52,7 @@ def test_a_variable_becomes_its_word(kind: str, text: str, headers: dict[str, st
     [
         ("nginx", NGINX.format("", "proxy_set_header X-A $connection_requests;")),
         ("nginx", NGINX.format("", 'proxy_set_header X-A "{tenant}";')),
-        ("haproxy", HAPROXY.format("http-request set-header X-A %[rand]")),
-        ("haproxy", HAPROXY.format("http-request set-header X-A %T")),
+        ("haproxy", HAPROXY.format('http-request set-header X-A "%[rand] sk-abcdefgh"')),
         ("envoy", envoy(name="x-a", value="%PROTOCOL%")),
     ],
 )

@@ -42,6 +42,9 @@ def test_the_result_is_a_fleet_that_its_proxy_renders(kind: str, file: Path, tmp
     result, _ = imported(kind, file)
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(result.text, encoding="utf-8")
+    for name, text in result.own.items():
+        (tmp_path / "own").mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     assert command(["render", "-t", kind, str(fleet), "-d", str(tmp_path / "out")]) == 0
     assert result.draft.fleet["routes"]
 

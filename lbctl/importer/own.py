@@ -1,0 +1,38 @@
+"""Own lines: what no key of a fleet means, and has a place in `include`, goes into a file beside the fleet.
+
+A file is written only with the fleet itself; without one the lines stay comments.
+"""
+
+from __future__ import annotations
+
+from lbctl.importer.draft import Draft
+from lbctl.importer.ledger import holds_secret
+from lbctl.importer.statement import Statement
+
+_SUFFIX = {"nginx": "conf", "haproxy": "cfg", "envoy": "yaml"}
+
+
+def keep(draft: Draft, kind: str, place: str, owner: str, line: str, *statements: Statement) -> bool:
+    """Add a line to the file of a place; returns whether it is kept there. A line with a secret never is."""
+    if not draft.keeps_own or any(holds_secret(item.text) for item in statements) or holds_secret(line):
+        return False
+    file = f"own/{'-'.join(filter(None, (kind, place, owner)))}.{_SUFFIX[kind]}"
+    path = ("proxies", kind, "include", place, *([owner] if owner else []))
+    lines = draft.own.setdefault(file, [])
+    if line not in lines:
+        lines.append(line)
+    draft.put(("proxies", kind, "kind"), kind)
+    draft.put(path, [file], *statements)
+    return True
+
+
+def keep_document(draft: Draft, kind: str, place: str, name: str, text: str, *statements: Statement) -> bool:
+    """Add a file of its own to a place; returns whether it is kept."""
+    if not draft.keeps_own or holds_secret(text):
+        return False
+    file = f"own/{kind}-{draft.free_own_name(name)}.{_SUFFIX[kind]}"
+    path = ("proxies", kind, "include", place)
+    draft.own[file] = [text]
+    draft.put(("proxies", kind, "kind"), kind)
+    draft.put(path, [*(draft.get(path) or []), file], *statements)
+    return True

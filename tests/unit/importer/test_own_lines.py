@@ -1,0 +1,103 @@
+"""What no key means goes into files of own lines, where `include` has its place; else it is a comment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run as command
+from tests.support.importer import envoy_text
+
+NGINX = (
+    "gzip_types text/plain; server { listen 80; ssl_ciphers HIGH; "
+    "location / { proxy_cookie_path / /x; proxy_pass http://10.0.0.1:80; } "
+    "location /none { limit_rate_after 1k; return 204; } }"
+)
+HAPROXY = (
+    "global\n nbthread 2\ndefaults\n mode http\nfrontend f\n bind :80\n acl a path_beg /a\n"
+    " http-request set-header X-Weekday %[date,wday] if a\n capture request header Host len 32\n default_backend b\n"
+    "backend b\n http-send-name-header X-Replica\n http-response set-header X-Time %[date]\n server s 10.0.0.1:80\n"
+)
+TYPE = "type.googleapis.com/envoy.extensions.filters.http"
+PROCESSOR = (
+    f'- {{name: envoy.filters.http.ext_proc, typed_config: {{"@type": {TYPE}.ext_proc.v3.ExternalProcessor, '
+    "grpc_service: {envoy_grpc: {cluster_name: auth}}}}"
+)
+LUA = f'- {{name: lua, typed_config: {{"@type": {TYPE}.lua.v3.Lua, default_source_code: {{inline_string: "CODE"}}}}}}'
+
+
+def written(kind: str, text: str, tmp_path: Path) -> dict[str, str]:
+    """Import with -f, check that the fleet is valid and renders, and return the files of own lines."""
+    source, fleet = tmp_path / "source.conf", tmp_path / "fleet.yaml"
+    source.write_text(text)
+    assert command(["import", kind, str(source), "-f", str(fleet)]) == 0
+    assert command(["render", "-t", kind, str(fleet), "-d", str(tmp_path / "out")]) == 0
+    rendered = "".join(item.read_text() for item in (tmp_path / "out").iterdir())
+    files = {item.name: item.read_text() for item in sorted((tmp_path / "own").glob("*"))}
+    lines = [line.partition("  #")[0] for file in files.values() for line in file.splitlines()]
+    assert kind == "envoy" or [line for line in lines if line not in rendered] == []
+    return files
+
+
+def test_directives_of_nginx_become_lines_of_their_server_or_location(tmp_path: Path) -> None:
+    assert written("nginx", NGINX, tmp_path) == {
+        "nginx-server-http.conf": "gzip_types text/plain;  # source.conf:1\nssl_ciphers HIGH;  # source.conf:1\n",
+        "nginx-location-default.conf": "proxy_cookie_path / /x;  # source.conf:1\n",
+    }
+
+
+def test_lines_of_haproxy_keep_their_conditions(tmp_path: Path) -> None:
+    assert written("haproxy", HAPROXY, tmp_path) == {
+        "haproxy-global.cfg": "nbthread 2  # source.conf:2\n",
+        "haproxy-frontend-f.cfg": (
+            "acl a path_beg /a  # source.conf:7\n"
+            "http-request set-header X-Weekday %[date,wday] if a  # source.conf:8\n"
+            "capture request header Host len 32  # source.conf:9\n"
+        ),
+        "haproxy-backend-b.cfg": (
+            "http-response set-header X-Time %[date]  # source.conf:13\n"
+            "http-send-name-header X-Replica  # source.conf:12\n"
+        ),
+    }
+
+
+def test_an_external_processor_of_envoy_is_asked_by_its_address(tmp_path: Path) -> None:
+    (text,) = written("envoy", envoy_text(filters=PROCESSOR), tmp_path).values()
+    assert "google_grpc" in text
+    assert "target_uri: 127.0.0.1:9191" in text
+    assert "envoy_grpc" not in text
+
+
+def test_without_a_file_they_are_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "source.conf"
+    source.write_text(NGINX)
+    assert command(["import", "nginx", str(source)]) == 0
+    fleet = capsys.readouterr().out
+    assert "include" not in fleet
+    assert "source.conf:1 ssl_ciphers HIGH" in fleet
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("haproxy", HAPROXY.replace("%[date]", "sk-s3cr3tvalue%[date]")),
+        ("nginx", NGINX.replace("proxy_cookie_path / /x", "sub_filter token=s3cr3tvalue y")),
+        ("envoy", envoy_text(filters=LUA.replace("CODE", "x = 'Bearer s3cr3tvalue'"))),
+    ],
+)
+def test_a_line_with_a_secret_is_written_nowhere(kind: str, text: str, tmp_path: Path) -> None:
+    files = written(kind, text, tmp_path)
+    assert "s3cr3tvalue" not in "".join([*files.values(), (tmp_path / "fleet.yaml").read_text()])
+
+
+def test_a_file_of_own_lines_is_written_over_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, there = tmp_path / "source.conf", tmp_path / "own" / "nginx-server-http.conf"
+    source.write_text(NGINX)
+    there.parent.mkdir()
+    there.write_text("mine")
+    assert command(["import", "nginx", str(source), "-f", str(tmp_path / "fleet.yaml")]) == 1
+    assert there.read_text() == "mine"
+    assert not (tmp_path / "fleet.yaml").exists()
+    assert "LB961" in capsys.readouterr().err
