@@ -120,10 +120,15 @@ def _mirror(ctx: Context, path: Path, section: model.Mirror | None) -> ir.Mirror
 
 
 def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
-    order = ("connect_failure", "refused_stream", "reset_before_request")
+    order = ("connect_failure", "refused_stream", "reset_before_request", "replica_busy")
+    retries_busy = "replica_busy" in section.when
+    if "busy_statuses" in section.model_fields_set and not retries_busy:
+        message = "busy_statuses without replica_busy: no status is retried"
+        ctx.error("LB155", message, (*path, "retry", "busy_statuses"), "add replica_busy to when", key=True)
     return ir.Retry(
         attempts=section.attempts,
         when=tuple(condition for condition in order if condition in section.when),
+        busy_statuses=tuple(sorted(set(section.busy_statuses))) if retries_busy else (),
         idempotent=section.idempotent,
         budget=None if section.budget is None else float(section.budget),
         backoff=_backoff(ctx, (*path, "retry", "backoff"), section.backoff),

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lbctl.ir.address import Address
 
-RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request"]
+RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ class Retry:
     """Further tries after the first, each on another replica; 0: none."""
     when: tuple[RetryCondition, ...] = ("connect_failure", "refused_stream", "reset_before_request")
     """What must have happened to a try before the request is tried again."""
+    busy_statuses: tuple[int, ...] = ()
+    """The statuses by which a replica declines a request before it works; empty without `replica_busy`."""
     idempotent: bool = False
     """Whether every request of the route may be repeated safely, POST included."""
     budget: float | None = None

@@ -233,6 +233,12 @@ REFERENCES = (
         "divided evenly.",
         'As `{name: dp, address: "10.0.0.1:9010", ports: 4}`.',
     ),
+    code_page(
+        "LB155",
+        "statuses of busy replicas without their retry",
+        "`retry.busy_statuses` stands without `replica_busy` in `retry.when`: no status is retried.",
+        "As `retry: {when: [connect_failure, replica_busy], busy_statuses: [503]}`.",
+    ),
     code_page("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
     code_page(
         "LB122",

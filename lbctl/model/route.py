@@ -83,7 +83,8 @@ class Backoff(Section):
     max: v.Duration = Field(q.Duration(250), description="The longest wait.")
 
 
-RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request"]
+RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
+BusyStatus = Literal[429, 503, 529]
 
 
 class Retry(Section):
@@ -92,7 +93,12 @@ class Retry(Section):
     )
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
-        description="The failures that are retried: those before the model has seen the request, never a 5xx.",
+        description="What is retried: failures before the model has seen the request; with `replica_busy` the answers "
+        "of a replica that declined before it worked, as one whose queue is full does. No other answer is.",
+    )
+    busy_statuses: Annotated[list[BusyStatus], Field(min_length=1)] = Field(
+        [503],
+        description="The statuses by which a replica says that it is busy, for `replica_busy`.",
     )
     idempotent: bool = Field(
         False,

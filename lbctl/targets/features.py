@@ -108,6 +108,13 @@ _ROUTES = (
         "routes.*.retry.idempotent",
         neutral=(False,),
     ),
+    _f(
+        "route.retry.replica_busy",
+        "retry of what a busy replica declined",
+        154,
+        "routes.*.retry.when=replica_busy",
+        "routes.*.retry.busy_statuses",
+    ),
     _f("route.retry.budget", "retry budget", 439, "routes.*.retry.budget"),
     _f("route.retry.backoff", "retry backoff", 440, "routes.*.retry.backoff"),
     _f("route.rate_limit", "rate limits", 441, "routes.*.rate_limit", protects=True),

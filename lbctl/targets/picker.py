@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from lbctl.ir import busy
 from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy, picker_http
+from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 
 PAUSE = 1_000
@@ -19,12 +22,13 @@ def http_address(view: View) -> Address:
     return picker_http(view.picker)
 
 
-def target(pool: str, regions: tuple[str, ...], proxy: Proxy) -> str:
-    """Return the path and query of the question for a pool, by a route of these regions, from this proxy."""
+def target(pool: Pool, route: Route, proxy: Proxy) -> str:
+    """Return the path and query of the question for a pool, by a route, from this proxy."""
     values = {
-        "regions": ",".join(quote(item, safe="") for item in sorted(regions)),
+        "busy": "1" if busy.statuses(route, pool) else "",
+        "regions": ",".join(quote(item, safe="") for item in sorted(route.regions)),
         "region": quote(proxy.region or "", safe=""),
         "zone": quote(proxy.zone or "", safe=""),
     }
     query = "&".join(f"{key}={value}" for key, value in values.items() if value)
-    return f"/pick/{quote(pool, safe='')}{'?' if query else ''}{query}"
+    return f"/pick/{quote(pool.name, safe='')}{'?' if query else ''}{query}"

@@ -27,12 +27,13 @@ def keys() -> set[str]:
 
 
 def choices(pattern: str) -> set[str]:
-    """The words that the value of a key may be, where it is a choice."""
+    """The words that the value of a key, or an item of its list, may be, where it is a choice."""
     here: Any = Fleet
     for step in pattern.split("."):
         if step != "*":
             here = _section(here).model_fields[step].annotation
-    return {word for part in _parts(here) if get_origin(part) is Literal for word in get_args(part)}
+    items = [get_args(part)[0] if get_origin(part) is list else part for part in _parts(here)]
+    return {word for part in items if get_origin(part) is Literal for word in get_args(part)}
 
 
 def places(

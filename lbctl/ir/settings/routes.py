@@ -84,6 +84,8 @@ def _handling(route: r.Route) -> Iterator[Setting]:
 def _retry(retry: r.Retry) -> Iterator[Setting]:
     yield ("attempts",), retry.attempts
     yield ("when",), retry.when
+    if retry.busy_statuses:
+        yield ("busy_statuses",), retry.busy_statuses
     yield ("idempotent",), retry.idempotent
     yield ("budget",), "none" if retry.budget is None else percent(retry.budget)
     yield ("backoff", "base"), duration(retry.backoff.base)

@@ -15,6 +15,7 @@ _MODULES = (
     "places",
     "times",
     "retries",
+    "busy",
     "health",
     "security",
     "headers",

@@ -17,7 +17,7 @@ from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
 from lbctl.serve.picker.health import PROCESSOR, Health
 from lbctl.serve.picker.question import Caller
 
-_POOL, _REGIONS = "x-lbctl-pool", "x-lbctl-regions"
+_POOL, _REGIONS, _BUSY = "x-lbctl-pool", "x-lbctl-regions", "x-lbctl-busy"
 MOST_STREAMS = 20_000
 _MOST_MESSAGE = 8 << 20
 """Bytes of a message: Envoy holds at most 1 MiB of a body, and a little more while it arrives."""
@@ -92,4 +92,4 @@ def _caller(metadata: Mapping[str, str | bytes]) -> Caller:
     """Return what the metadata of a call say about the route."""
     texts = {key: value for key, value in metadata.items() if isinstance(value, str)}
     regions = frozenset(item for item in texts.get(_REGIONS, "").split(",") if item)
-    return Caller(texts.get(_POOL), regions=regions)
+    return Caller(texts.get(_POOL), regions=regions, leaves_busy=texts.get(_BUSY) == "1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -28,7 +28,7 @@ _STRUCTURED = re.compile(
 )
 _NO_CONNECTION = (b"SC", b"sC")
 """How HAProxy's report names a request that no replica accepted."""
-_UNREACHED = Answer(by_replica=False)
+_UNREACHED, _MOVED = Answer(by_replica=False), Answer(moved=True)
 
 
 class HttpApi:
@@ -54,7 +54,8 @@ class HttpApi:
     def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
         length = _number(request.headers.get("x-lbctl-body-length")) or len(request.body)
         proxy = request.headers.get("x-lbctl-proxy", [""])[0]
-        caller = Caller(pool, proxy, *_where(query))
+        values = _values(query)
+        caller = Caller(pool, proxy, *_where(values), leaves_busy=values.get("busy") == "1")
         picked = self._service.pick(Question(caller, request.headers, request.body, length))
         if not picked.names:
             return _NOTHING
@@ -82,6 +83,8 @@ class RequestEnds(asyncio.DatagramProtocol):
             self._service.finished(end.left)
         if end.unreached:
             self._service.answered(end.pick, _UNREACHED)
+        elif end.moved:
+            self._service.answered(end.pick, _MOVED)
         self._service.finished(end.pick)
 
     def error_received(self, exc: Exception) -> None:
@@ -97,6 +100,8 @@ class _End(NamedTuple):
     pick: str
     unreached: bool
     left: str = ""
+    moved: bool = False
+    """Whether another replica has the request, since the picked one was not reached or was busy."""
 
 
 def _end(data: bytes) -> _End | None:
@@ -107,7 +112,7 @@ def _end(data: bytes) -> _End | None:
     """
     if match := _STRUCTURED.match(data):
         state, redispatched, pick = match.groups()
-        return _End(pick.decode().strip("-"), bool(redispatched) or state in _NO_CONNECTION)
+        return _End(pick.decode().strip("-"), state in _NO_CONNECTION, moved=bool(redispatched))
     start = data.find(b"{")
     try:
         line = json.loads(data[start:]) if start >= 0 else None
@@ -116,12 +121,16 @@ def _end(data: bytes) -> _End | None:
     if not isinstance(line, dict) or not isinstance(line.get("pick"), str):
         return None
     left = line.get("left", "")
-    return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "")
+    moved = line.get("moved") is True
+    return _End(line["pick"], line.get("unreached") is True, left if isinstance(left, str) else "", moved)
 
 
-def _where(query: str) -> tuple[frozenset[str], Place]:
+def _values(query: str) -> dict[str, str]:
+    return {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
+
+
+def _where(values: Mapping[str, str]) -> tuple[frozenset[str], Place]:
     """Return the regions that a route allows and the place of the proxy. Names are percent-encoded, commas are not."""
-    values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
     regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
     region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
     return regions, Place(region, zone)

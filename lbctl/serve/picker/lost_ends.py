@@ -30,6 +30,8 @@ class OpenPick(NamedTuple):
     """When it was picked, in seconds on the service's clock."""
     proxy: str = ""
     """The proxy that asked; empty where it did not say."""
+    leaves_busy: bool = False
+    """Whether it goes on to another replica where the first one is busy."""
 
 
 class LostEnds:

@@ -25,6 +25,8 @@ class Caller:
     """The regions that the route allows; empty: any."""
     place: Place = _ANYWHERE
     """Where it runs."""
+    leaves_busy: bool = False
+    """Whether the request goes on to another replica where the picked one is busy."""
 
 
 class Question(NamedTuple):
@@ -64,3 +66,5 @@ class Answer(NamedTuple):
     """The address of the replica that gives it; empty where the proxy does not say."""
     by_replica: bool = True
     """Whether a replica gives it: False where the proxy could reach none."""
+    moved: bool = False
+    """Whether it is another replica than the picked one, where the proxy says that instead of the address."""

@@ -105,7 +105,10 @@ class PickService:
         if entry is None:
             return
         now, first = self._clock(), entry.ordered[0]
-        if answer.served not in ("", first.address) or not answer.by_replica:
+        moved = answer.moved or answer.served not in ("", first.address)
+        if moved and answer.by_replica and entry.leaves_busy:
+            self._suspects.busy(entry.pool, first.name, now)
+        elif moved or not answer.by_replica:
             self._suspects.failed(entry.pool, first.name, now)
         else:
             self._suspects.answered(entry.pool, first.name)
@@ -163,7 +166,7 @@ class PickService:
             return Picked(full=decision.reason == "full", subset_empty=question.subset is not None)
         ordered = decision.ordered[:MOST_ADDRESSES]
         pick = secrets.token_hex(8)  # nobody can guess it and end the request of somebody else
-        self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy)
+        self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
         self._decider.started(pick, decision, now)
         return Picked(pick, tuple(item.name for item in ordered), tuple(item.address for item in ordered))
 

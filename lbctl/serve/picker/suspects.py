@@ -1,50 +1,70 @@
-"""Replicas that a proxy has just failed to reach: they are not picked for a moment, until the health checks know more.
+"""Replicas that a proxy has just failed to reach, or that were busy: they are not picked for a moment.
 
 A replica that refuses connections answers nothing, so it looks idle, and a choice by load would give it every request.
-A suspicion lasts half a second at first, and twice as long each time, up to ten seconds; an answer ends it.
+A suspicion lasts half a second at first, and twice as long each time, up to ten seconds,
+until the health checks know more; an answer ends it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from lbctl.pick.table import PoolTable
 
 _FIRST, _LONGEST = 0.5, 10.0
 _FORGOTTEN = 30.0
 """Seconds after which a suspicion that has ended no longer makes the next one longer."""
-_REASON = "a proxy could not reach it"
+_UNREACHED, _BUSY = "a proxy could not reach it", "it was busy, or a proxy could not reach it"
+
+
+class _Suspicion(NamedTuple):
+    """Why a replica is not picked, until when, and how long that lasts. Times are seconds on one clock."""
+
+    until: float = float("-inf")
+    length: float = 0.0
+    reason: str = ""
 
 
 class Suspects:
-    """The suspicions of all pools. Times are seconds on one clock."""
+    """The suspicions of all pools."""
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str], tuple[float, float]] = {}
-        """(pool, replica) → the end of its suspicion, and how long it lasts."""
+        self._of: dict[tuple[str, str], _Suspicion] = {}
+        """(pool, replica) → its suspicion."""
 
     def failed(self, pool: str, replica: str, now: float) -> None:
         """Note that a proxy could not reach the replica. It changes nothing while the replica is suspected."""
-        until, length = self._until.get((pool, replica), (float("-inf"), 0.0))
-        if now < until:
+        last = self._of.get((pool, replica), _Suspicion())
+        if now < last.until:
             return
-        length = min(2 * length, _LONGEST) if length and now - until < _FORGOTTEN else _FIRST
-        self._until[pool, replica] = now + length, length
+        length = min(2 * last.length, _LONGEST) if last.length and now - last.until < _FORGOTTEN else _FIRST
+        self._of[pool, replica] = _Suspicion(now + length, length, _UNREACHED)
+
+    def busy(self, pool: str, replica: str, now: float) -> None:
+        """Note that a request went on to another replica; what is reported does not say why.
+
+        The replica is left alone for a moment, which is no longer the next time: to be busy is no fault.
+        """
+        if now >= self._of.get((pool, replica), _Suspicion()).until:
+            self._of[pool, replica] = _Suspicion(now + _FIRST, 0.0, _BUSY)
 
     def answered(self, pool: str, replica: str) -> None:
         """Note that the replica has answered."""
-        if self._until:
-            self._until.pop((pool, replica), None)
+        if self._of:
+            self._of.pop((pool, replica), None)
 
     def without(self, table: PoolTable, now: float) -> PoolTable:
         """Return the table with the suspected replicas marked unfit."""
-        if not self._until:
+        if not self._of:
             return table
-        suspected = {name for (pool, name), (until, _) in self._until.items() if pool == table.pool and now < until}
-        if not suspected:
+        reasons = {
+            name: item.reason for (pool, name), item in self._of.items() if pool == table.pool and now < item.until
+        }
+        if not reasons:
             return table
         candidates = tuple(
-            replace(item, fit=False, reason=_REASON) if item.fit and item.name in suspected else item
+            replace(item, fit=False, reason=reasons[item.name]) if item.fit and item.name in reasons else item
             for item in table.candidates
         )
         return replace(table, candidates=candidates)

@@ -59,6 +59,9 @@ CAPABILITIES: dict[str, Capability] = {
     "route.timeouts.idle": Rendered("no byte in either direction"),
     "route.retry": Rendered("a request longer than 1 MiB, or than max_body where that is more, is tried once"),
     "route.retry.idempotent": Rendered(),
+    "route.retry.replica_busy": Rendered(
+        "by the status of HTTP, as long as a retry's body is kept; the passive checks count no busy answer"
+    ),
     "route.retry.budget": Rendered("per pool, the smallest of its routes, instead of max_retries; at least 3 at once"),
     "route.retry.backoff": Rendered(),
     "route.rate_limit": Rendered(

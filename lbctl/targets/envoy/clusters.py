@@ -39,7 +39,7 @@ def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
         per_connection_buffer_limit_bytes={"value": BUFFER},
         ignore_health_on_host_removal=True,
         circuit_breakers=_breakers(pool.circuit_breaker, upstream),
-        typed_extension_protocol_options={HTTP_OPTIONS: pack(_protocol(pool, _filters(upstream.hosted, keys)))},
+        typed_extension_protocol_options={HTTP_OPTIONS: pack(_options(upstream, keys))},
         metadata=metadata({**_pool_metadata(pool), **_retry_after(pool, upstream.placement)}),
         health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
@@ -177,6 +177,13 @@ def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
 
 def _filters(pool: HostedPool | None, keys: tls.Keys) -> list[dict[str, object]]:
     return hosted.http_filters([pool], keys) if pool else []
+
+
+def _options(upstream: Upstream, keys: tls.Keys) -> http_protocol_options_pb2.HttpProtocolOptions:
+    options = _protocol(upstream.pool, _filters(upstream.hosted, keys))
+    if upstream.pool.passive and upstream.busy_statuses:
+        options.outlier_detection.CopyFrom(health.faults(upstream.busy_statuses))
+    return options
 
 
 def _protocol(pool: Pool, filters: list[dict[str, object]]) -> http_protocol_options_pb2.HttpProtocolOptions:

@@ -24,6 +24,7 @@ _WHEN = {
     "connect_failure": "connect-failure",
     "refused_stream": "refused-stream",
     "reset_before_request": "reset-before-request",
+    "replica_busy": "retriable-status-codes",
 }
 _ANOTHER_HOST = 128
 """Attempts to choose a host that was not tried yet. With two of three replicas dead, the power of two choices finds the
@@ -107,11 +108,11 @@ def _mirror(plan: Plan, route: Route) -> list[dict[str, object]]:
 
 
 def retry_policy(retry: Retry, ranked: bool) -> dict[str, object] | None:
-    """Return the retry policy, or None without retries. No status is ever retried.
+    """Return the retry policy, or None without retries. No status is retried but those of busy replicas.
 
     A request that may have reached a replica is retried only where the fleet declares that harmless. Otherwise only the
-    three conditions apply in which nothing of the request was sent or accepted. `ranked` means that a replica of
-    another priority may be the only one left to try.
+    conditions apply in which nothing of the request was sent or accepted, or in which the replica declined it. `ranked`
+    means that a replica of another priority may be the only one left to try.
     """
     conditions = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
     if not retry.attempts or not conditions:
@@ -119,6 +120,7 @@ def retry_policy(retry: Retry, ranked: bool) -> dict[str, object] | None:
     previous = extension("envoy.retry_host_predicates.previous_hosts", previous_hosts_pb2.PreviousHostsPredicate())
     return {
         "retry_on": ",".join(conditions),
+        "retriable_status_codes": retry.busy_statuses,
         "num_retries": {"value": retry.attempts},
         "retry_back_off": {
             "base_interval": duration(max(1, retry.backoff.base)),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from envoy.config.cluster.v3 import outlier_detection_pb2
 from envoy.config.core.v3 import health_check_pb2
+from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
 from lbctl.targets.envoy.protos import duration, struct
@@ -65,7 +66,7 @@ def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]
     return fields
 
 
-def _runs(statuses: Sequence[int]) -> list[tuple[int, int]]:
+def _runs(statuses: Collection[int]) -> list[tuple[int, int]]:
     """Join consecutive numbers: 200, 201, 204 become (200, 201), (204, 204)."""
     ranges: list[tuple[int, int]] = []
     for status in sorted(set(statuses)):
@@ -102,3 +103,13 @@ def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetec
         failure_percentage_request_volume={"value": check.error_min_requests},
         successful_active_health_check_uneject_host={"value": False},
     )
+
+
+def faults(busy_statuses: Sequence[int]) -> http_protocol_options_pb2.HttpProtocolOptions.OutlierDetection:
+    """Return which answers passive checks count as faults: all 5xx but those of a busy replica."""
+    ranges = [{"start": first, "end": last + 1} for first, last in _runs(set(range(500, 600)) - set(busy_statuses))]
+    matchers = [
+        {"http_response_headers_match": {"headers": [{"name": ":status", "range_match": item}]}} for item in ranges
+    ]
+    matcher = matchers[0] if len(matchers) == 1 else {"or_match": {"rules": matchers}}
+    return http_protocol_options_pb2.HttpProtocolOptions.OutlierDetection(error_matcher=matcher)

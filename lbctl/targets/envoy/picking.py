@@ -20,6 +20,7 @@ from envoy.extensions.load_balancing_policies.round_robin.v3 import round_robin_
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
+from lbctl.ir import busy
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool
@@ -32,8 +33,8 @@ CLUSTER = "picker|lbctl"
 """The name of the picker's cluster; no pool has such a name."""
 DESTINATION = "x-gateway-destination-endpoint"
 """The header and the key of the metadata that name the chosen replicas."""
-POOL, REGIONS = "x-lbctl-pool", "x-lbctl-regions"
-"""The metadata of a call that says for which pool a replica is wanted, and in which regions."""
+POOL, REGIONS, BUSY = "x-lbctl-pool", "x-lbctl-regions", "x-lbctl-busy"
+"""The metadata of a call: for which pool a replica is wanted, in which regions, and whether busy ones are left."""
 _WHO_ASKS = ("xds.node.id", "xds.node.locality.region", "xds.node.locality.zone")
 """The attributes of a request that say which Envoy asks, and where it runs."""
 _NAMESPACE = "envoy.lb"
@@ -67,6 +68,8 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
     metadata = [{"key": POOL, "value": pool.name}]
     if route.regions:
         metadata.append({"key": REGIONS, "value": ",".join(route.regions).replace("%", "%%")})
+    if busy.statuses(route, pool):
+        metadata.append({"key": BUSY, "value": "1"})
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
     overrides = {"processing_mode": _mode(reads=reads), "grpc_initial_metadata": metadata}
     return {_filter(pick.timeout): pack(ext_proc_pb2.ExtProcPerRoute(overrides=overrides))}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lbctl.ir import busy
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import in_regions
@@ -44,6 +45,8 @@ class Upstream:
     """The percentage of requests that may be retries; None: unlimited."""
     out: frozenset[str] = frozenset()
     """Those of `drained` that are faulty."""
+    busy_statuses: tuple[int, ...] = ()
+    """The statuses by which its replicas decline requests; they are no faults."""
     hosted: HostedPool | None = None
     """The pool as a hosted API; None for replicas of one's own."""
 
@@ -135,7 +138,9 @@ def _upstream(
     placement = Placement(restricted, strict, sheds(settings) and not strict, secure)
     out = view.out.get(pool, frozenset())
     weights, drained = view.weights[pool], view.drained[pool]
-    return Upstream(name, settings, weights, drained, placement, budget, out, hosted_pool(view, pool))
+    busy_statuses = busy.statuses_of(settings, view.routes.values())
+    hosted = hosted_pool(view, pool)
+    return Upstream(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted)
 
 
 def _with_fallback(view: View) -> set[str]:

@@ -68,6 +68,9 @@ _NOTES = {
     "of a client's connection ends that connection without a status or a log line, and an HTTP/2 client may send the "
     "request again",
     "route.retry.idempotent": "bodies that fit into a buffer",
+    "route.retry.replica_busy": "503 alone; bodies up to 64 KiB (a fragment: what the host's tune.bufsize holds), and "
+    "the request waits until its body is whole or fills a buffer; of a pool's routes that retry different things one "
+    "gets what it asks for",
     "route.regions": "a backend of its own with those replicas, where the pool has others too: checks and limits count "
     "there again",
     "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",

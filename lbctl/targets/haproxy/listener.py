@@ -26,6 +26,7 @@ from lbctl.targets.haproxy import (
     quote,
     refusals,
     reports,
+    retries,
     route,
     sections,
 )
@@ -200,7 +201,7 @@ def buffer(view: View) -> int:
     The part of a body that is read must fit into one, and so must a response of HAProxy's own.
     """
     inspected = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
-    inspected += filter(None, [pick.body_bytes(view)])
+    inspected += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
     bodies = [len(getattr(route.action, "body", "").encode()) for route in view.routes.values()]
     if inspected or max(bodies, default=0) > _HEADROOM // 2:
         return max(inspected + bodies) + _HEADROOM

@@ -26,6 +26,7 @@ from lbctl.targets.haproxy import (
     pick,
     quote,
     request_limits,
+    retries,
     sections,
     servers,
 )
@@ -61,12 +62,13 @@ def backend(part: Part) -> Backend:
         *_affinity(pool, view),
         *_connections(pool),
         *_timeouts(pool, routes),
-        *_retries(routes),
+        *retries.lines(pool, routes),
         *health.lines(pool),
         *bodies.lines(pool, view),
         *_request_limit(part),
         *_load_shedding(part, routes),
         *_per_route(routes),
+        *retries.lines_by_route(pool, routes),
         *hosted.lines(pool, view),
         *pick.use_server(pool, view),
     )
@@ -76,7 +78,7 @@ def backend(part: Part) -> Backend:
 
 def diagnostics(part: Part) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular pool."""
-    yield from _fewer_retries(part.pool, _routes(part.pool, part.view))
+    yield from retries.diagnostics(part.pool, _routes(part.pool, part.view))
     yield from _client_key(part.pool)
     yield from servers.diagnostics(part)
 
@@ -166,45 +168,6 @@ def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
                 yield line(
                     f"http-request set-timeout {timeout}", duration(_idle_timeout(route)), condition, source=path
                 )
-    with_replay = [route for route in routes if route.retry.idempotent]
-    if with_replay and len(with_replay) < len(routes):
-        for route in routes:
-            if not route.retry.idempotent:
-                yield line(f"http-request disable-l7-retry if {{ var(txn.route) -m str -- {route.name} }}")
-
-
-def _wanted_retries(routes: Sequence[Route]) -> dict[str, int]:
-    """Return route → the retries that it wants."""
-    return {route.name: route.retry.attempts if "connect_failure" in route.retry.when else 0 for route in routes}
-
-
-def _fewer_retries(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
-    retries = _wanted_retries(routes)
-    smallest = min(retries.values(), default=0)
-    for route, attempts in retries.items():
-        if attempts > smallest:
-            yield Diagnostic(
-                BY_ID["route.retry"].code,
-                f"HAProxy has one number of retries for a pool; {pool.name} has {smallest}, the smallest of its routes",
-                path=("routes", route, "retry"),
-                severity="warning",
-            )
-
-
-def _retries(routes: Sequence[Route]) -> list[Token]:
-    """Return the lines for retries.
-
-    A backend has one number of retries: the smallest that a route wants, so that no request is retried more often. A
-    request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
-    """
-    smallest = min(_wanted_retries(routes).values(), default=0)
-    idempotent = any(route.retry.idempotent for route in routes)
-    conditions = "conn-failure empty-response" if idempotent else "conn-failure"
-    source = ("routes", routes[0].name, "retry") if routes else ()
-    lines = [line("retries", smallest, source=source), line("retry-on", conditions), Token("option redispatch 1")]
-    if idempotent:
-        lines.append(Token("option http-buffer-request"))
-    return lines
 
 
 def _load_shedding(part: Part, routes: Sequence[Route]) -> Iterator[Token]:

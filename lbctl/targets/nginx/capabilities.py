@@ -76,6 +76,11 @@ _ROUTES: Mapping[str, Capability] = {
         "a POST that was sent is never repeated; a GET may be, within the time that connecting may take"
     ),
     "route.retry.idempotent": _DONE,
+    "route.retry.replica_busy": Rendered(
+        "429 and 503 alone; where a try cannot connect, the request goes on as others do, and a replica that is busy "
+        "then answers it; connect failures leave no replica of such a pool out; a picked request goes on to the "
+        "next replicas of the file"
+    ),
     "route.retry.budget": Unsupported("nginx counts no retries across requests", "each request has its own attempts"),
     "route.retry.backoff": Unsupported("nginx tries the next replica at once", "no wait between tries"),
     "route.rate_limit": Rendered("whole requests a second or a minute"),

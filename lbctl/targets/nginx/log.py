@@ -172,8 +172,8 @@ def _most_tries(view: View) -> int:
     actions = [route.action for route in view.routes.values()]
     if any(isinstance(action, Forward) and action.fallback for action in actions):
         return _MOST_TRIES
-    attempts = max((route.retry.attempts for route in view.routes.values()), default=0)
-    return min(_MOST_TRIES, 1 + attempts + (view.picker is not None))
+    tries = ((1 + item.retry.attempts) * (2 if item.retry.busy_statuses else 1) for item in view.routes.values())
+    return min(_MOST_TRIES, max(tries, default=1) + (view.picker is not None))
 
 
 def _replicas(context: RenderContext) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx import quote
 
+AGAIN = ":again"
+"""What the name of the location ends with in which a request goes on that reached no replica."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _PREFIX = "lbctl_"

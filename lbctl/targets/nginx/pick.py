@@ -14,16 +14,16 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
-from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import Forwarding, LogFormat, Question, Upstream
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
-AGAIN = ":again"
-"""What the name of the location ends with in which a picked request goes on to the pool."""
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
 LEFT = (Token("$lb_pick_left"), Token(_ID))
 """The id of the pick in the pool from which a request goes on to its fallback, as a variable and its value."""
+_MOVED = "$lb_pick_moved"
+"""The variable that is true where another replica than the picked one has the request, since that was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
 """What the end of a request reports, as a variable and its value: whether its picked replica was not reached."""
@@ -105,7 +105,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> Questio
     connect = max(1, policy.timeout // 4)
     return Question(
         path=quote.plain(question_path(route_number, pool.name)),
-        target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool.name, route.regions, view.proxy)}"),
+        target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
         connect=connect,
@@ -125,8 +125,14 @@ def format_name(view: View) -> Token:
 
 def log_format(view: View) -> LogFormat:
     """Return the format of the line that tells the picker the end of a request."""
-    fields = '{"pick":"$lb_pick_id","left":"$lb_pick_left_id","status":$lb_log_status,"unreached":$lb_pick_unreached}'
-    return LogFormat(format_name(view), quote.script(fields))
+    fields = '"pick":"$lb_pick_id","left":"$lb_pick_left_id","status":$lb_log_status,"unreached":$lb_pick_unreached'
+    moved = f',"moved":{_MOVED}' if _leaves_busy(view) else ""
+    return LogFormat(format_name(view), quote.script(f"{{{fields}{moved}}}"))
+
+
+def _leaves_busy(view: View) -> bool:
+    """Return whether a picked request may leave its replica because that is busy."""
+    return any(pool.balance.pick and busy.attempts_of_pool(view, pool) for pool in view.pools.values())
 
 
 def maps(context: RenderContext) -> None:
@@ -134,6 +140,9 @@ def maps(context: RenderContext) -> None:
     entries = ((Token("default"), Token('""')), (quote.plain(r"~^([A-Za-z0-9._:-]{1,64})\z"), Token("$1")))
     context.map(_ID, "$lb_pick_id", entries)
     context.map(LEFT[0].text, "$lb_pick_left_id", entries)
+    if _leaves_busy(context.view):
+        moved = (Token("default"), Token("false")), (quote.plain("~, "), Token("true"))
+        context.map("$upstream_addr", _MOVED, moved)
     context.map(
         "$lb_pick_id$lb_pick_left_id", "$lb_picked", ((Token("default"), Token("1")), (Token('""'), Token("0")))
     )

@@ -16,7 +16,7 @@ from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality
-from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import Server, Upstream
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.quantise import quantise, rounding_error
@@ -65,7 +65,10 @@ class Upstreams:
             count = sum(1 for name, within in self.built if within and name == pool)
             name = f"within{count}_{pool}" if regions else f"pool_{pool}"
             own_name = names.own(name, self.context.view.proxy)
-            self.built[key] = _upstream(self.context, self.context.view.pools[pool], own_name, regions)
+            settings = self.context.view.pools[pool]
+            if busy.attempts_of_pool(self.context.view, settings):
+                settings = replace(settings, passive=None)
+            self.built[key] = _upstream(self.context, settings, own_name, regions)
         return self.built[key]
 
     def size(self, pool: str, regions: tuple[str, ...]) -> int:
@@ -82,7 +85,11 @@ class Upstreams:
             prefix = names.own(f"pick{len(self.singles)}_", self.context.view.proxy)
             members = [] if isinstance(pool.discovery, DnsDiscovery) else _members(self.context, pool, regions)
             fit = [item.replica for item in members if item.rank is not None]
-            self.singles[key] = tuple((item.name, _single(pool, item, prefix + item.name)) for item in fit)
+            more = busy.attempts_of_pool(self.context.view, pool)
+            self.singles[key] = tuple(
+                (item.name, _single(pool, (fit[index:] + fit[:index])[: more + 1], prefix + item.name))
+                for index, item in enumerate(fit)
+            )
         return self.singles[key]
 
     @property
@@ -112,14 +119,15 @@ def _again(pool: Pool, members: Iterable[Member], limit: Sequence[Token]) -> tup
     return tuple(_server(pool, replace(item, rank=1), (Token("max_fails=0"), *limit)) for item in members)
 
 
-def _single(pool: Pool, replica: Replica, name: str) -> Upstream:
-    """Return the upstream of one replica. Alone, it has nothing to be ejected from."""
-    server = _server(pool, Member(replica, 1, 0), (Token("max_fails=0"), *_limit(pool)))
+def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> Upstream:
+    """Return the upstream of the first replica; the others get what it is too busy for. None of them is left out."""
+    common = (Token("max_fails=0"), *_limit(pool))
+    servers = tuple(_server(pool, Member(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
     return Upstream(
         name=quote.plain(name),
         zone=_SINGLE_ZONE,
         method=None,
-        servers=(server,),
+        servers=servers,
         keepalive=32,
         keepalive_timeout=max(1, pool.connections.idle),
         keepalive_requests=pool.connections.max_requests or _UNLIMITED,

@@ -9,7 +9,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, credentials, own_lines
 from lbctl.targets.locality import placeless
-from lbctl.targets.nginx import listener, log, names, pick, quote
+from lbctl.targets.nginx import busy, listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import Listener, LogFormat
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
@@ -33,6 +33,7 @@ def render(view: View) -> Bundle:
     context = RenderContext(view)
     text, sources = write("nginx", "nginx.conf.j2", _values(context))
     _warn_about_sizes(context)
+    busy.warn(context)
     main = File(_main(view.proxy), names.finished(text, view.proxy), sources, credentials.in_text(view))
     return Bundle((main, *context.files), (*context.diagnostics, *placeless(view)))
 
@@ -47,6 +48,7 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     _listeners(context, Upstreams(context))
     log.maps(context)
     _warn_about_sizes(context)
+    busy.warn(context)
     return (*context.diagnostics, *placeless(view))
 
 

@@ -15,7 +15,7 @@ from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets import own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import access as clients
-from lbctl.targets.nginx import auth, external, header_text, limits, names, pick, quote, split
+from lbctl.targets.nginx import auth, busy, external, header_text, limits, names, pick, quote, split
 from lbctl.targets.nginx.blocks import Answer, CheckLocation, Forwarding, Limit, Location, Mirrored, Question
 from lbctl.targets.nginx.forward import forwarding
 from lbctl.targets.nginx.inlet import Inlet
@@ -98,26 +98,49 @@ class Routes:
         return [item for pool in _reached(action) for item in self._to_pool(listener, inlet, route, rule, pool)]
 
     def _to_pool(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> list[Location]:
-        """Return the location that forwards to the pool; before it, where replicas are picked, the one that asks."""
+        """Return the location that forwards to the pool.
+
+        Before it is one that asks the picker, where replicas are picked, or that leaves busy replicas.
+        """
         location = self._forwarding(listener, inlet, route, rule, pool)
+        picked = self._picked(inlet, route, rule, pool, location)
+        first = self._when_busy(route, pool, picked or location)
+        if picked is None and (first is location or route.retry.idempotent or not _reconnects(route)):
+            return [first]
+        again = quote.plain(f"@{names.location(route.name, pool)}{names.AGAIN}")
+        variables = (*location.variables, pick.UNREACHED) if picked else location.variables
+        return [first, replace(location, name=again, variables=variables)]
+
+    def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
+        """Return the location as one from which requests go on where a replica is busy, if the route wants that."""
+        statuses = busy.statuses_of_route(route, self.context.view.pools[pool])
+        if location.forwarding is None or not statuses:
+            return location
+        directives = busy.going_on(location.forwarding, route.retry, statuses)
+        if not route.retry.idempotent and (_reconnects(route) or location.question is not None):
+            prefix = f"$lb_r{self.numbers[route.name]}_busy{list(self.context.view.pools).index(pool)}"
+            again = names.location(route.name, pool) + names.AGAIN
+            directives = busy.falling_back(self.context, directives, prefix, again)
+        return replace(location, forwarding=directives)
+
+    def _picked(self, inlet: Inlet, route: Route, rule: Rule, pool: str, location: Location) -> Location | None:
+        """Return the location that asks the picker before `location`; None where nothing is picked."""
         upstream = self.upstreams.of(pool, route.regions)
         replicas = self.upstreams.replicas(pool, route.regions) if self._picks(pool) else ()
         if location.forwarding is None or upstream is None or not replicas:
-            return [location]
+            return None
         chosen = pick.picked(self.context, self.context.view.pools[pool], upstream, replicas)
-        again = names.location(route.name, pool) + pick.AGAIN
+        again = names.location(route.name, pool) + names.AGAIN
         forwarded = forwarding(self.context, inlet, route, rule, self.context.view.pools[pool], chosen.upstream)
         assert forwarded is not None
         forwarded = replace(forwarded, on_502=location.forwarding.on_502, on_504=location.forwarding.on_504)
         number = self.numbers[route.name]
-        asking = replace(
+        return replace(
             location,
             variables=(*location.variables, pick.LEFT, pick.REACHED),
             question=quote.plain(pick.question_path(number, pool)),
             forwarding=pick.falling_back(self.context, forwarded, chosen, number, again),
         )
-        instead = replace(location, name=quote.plain(f"@{again}"), variables=(*location.variables, pick.UNREACHED))
-        return [asking, instead]
 
     def _picks(self, pool: str) -> bool:
         return self.context.view.picker is not None and self.context.view.pools[pool].balance.pick is not None
@@ -247,6 +270,11 @@ def _reached(action: Forward) -> list[str]:
     """Return the pools that need a location: those that the choice can name, and the fallback."""
     live = {share.pool for share in action.shares if share.weight > 0}
     return sorted(live | {pin.pool for pin in action.pins} | ({action.fallback} if action.fallback else set()))
+
+
+def _reconnects(route: Route) -> bool:
+    """Return whether a request that cannot connect is tried again."""
+    return "connect_failure" in route.retry.when and route.retry.attempts > 0
 
 
 def _name(route: Route, pool: str = "") -> Token:

@@ -18,6 +18,8 @@ Pick = Callable[["Asked"], str | None]
 
 _END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(id-[0-9]+)\"")
 """The id of a pick, as HAProxy and as nginx report it; nginx also those that a request has left for a fallback."""
+_MOVED = re.compile(rb'retries="\+|"moved":true')
+"""How they report that another replica had the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class ScriptedPicker:
         self._numbers = itertools.count()
         self.asked: list[Asked] = []
         self.ended: list[str] = []
+        self.moved: list[str] = []
+        """Those of `ended` whose request another replica had."""
         self._listener: socket.socket | None = None
         self._connections: set[socket.socket] = set()
         self._running = threading.Event()
@@ -132,7 +136,9 @@ class ScriptedPicker:
                 line = self._ends.recv(65536)
             except TimeoutError:
                 continue
-            self.ended += [match.decode() for match in _END.findall(line)]
+            ended = [match.decode() for match in _END.findall(line)]
+            self.ended += ended
+            self.moved += ended if _MOVED.search(line) else []
 
 
 def _read(connection: socket.socket) -> Asked | None:

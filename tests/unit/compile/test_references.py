@@ -19,6 +19,7 @@ ROUTES = {
     "{respond: {status: 200}, ▶rewrite: {host: a.b}}": "LB106",
     "{respond: {redirect: https}, ▶fallback: a}": "LB106",
     "{respond: {redirect: https}, ▶mirror: {pool: a}}": "LB106",
+    "{pool: a, retry: {▶busy_statuses: [503]}}": "LB155",
     "{pool: a, ▶sticky_split: {cookie: c}}": "LB107",
     "{pool: a, fallback: ▶a}": "LB108",
     "{split: {a: 1}, fallback: ▶b, pin: [{header: x, equals: y, pool: b}]}": "LB108",

@@ -48,6 +48,8 @@ POINTS = {
     "LB314": "true, budget: 20%}}",
     "LB315": "retry: {attempts: 1",
     "LB316": "retry: {attempts: 2",
+    "LB317": "busy_statuses: [429]}}",
+    "LB318": "when: [connect_failure, replica_busy]}}",
     "LB321": "/v2/health/live}}}",
     "LB322": "sources: [{kind: vllm",
     "LB323": "30s, unhealthy_threshold: 5}}",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from lbctl.ir.pools import Locality, PickPolicy, SessionKey
+from lbctl.ir.pools import Locality, PickPolicy, Pool, SessionKey
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Forward, Retry, Route, Share
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds
 from lbctl.serve.picker.http_protocol import HttpRequest
-from lbctl.serve.picker.question import Caller, Question
+from lbctl.serve.picker.question import Answer, Caller, Question
 from lbctl.serve.picker.service import PickService
 from lbctl.targets import picker
 
@@ -20,11 +23,20 @@ HAPROXY = (
     '[lbctl@0 proxy="ha" backend="pool_p" status="200" {rest} pick="{pick}"] x'
 )
 NGINX = '<190>Nov 23 18:40:00 lbctl: {{"pick":"{pick}","status":200,"unreached":{rest}}}'
+POOL, ROUTE = Pool("p", ()), Route("r", Forward((Share("p", 1),)), regions=("eu", "us"))
+LEAVES_BUSY = Question(Caller("p", leaves_busy=True), {"x-session-id": ["s"]}, b"", 0)
 QUESTION = Question(Caller("p"), {"x-session-id": ["s"]}, b"", 0)
 
 
-def _service() -> PickService:
-    service = PickService(lambda: 1000.0, Random(1))
+class _Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _service(clock: Callable[[], float] = lambda: 1000.0) -> PickService:
+    service = PickService(clock, Random(1))
     replicas = tuple(Candidate(name, f"10.0.0.{number}:80") for number, name in enumerate("ab", 1))
     service.set_table("p", PoolTable("p", PickPolicy((SessionKey(header="x-session-id"),)), replicas))
     return service
@@ -53,6 +65,31 @@ def test_a_replica_that_was_not_reached_is_not_picked_for_a_moment(line: str, re
     assert (first.names[0] not in later) is suspected
 
 
+@pytest.mark.parametrize(("line", "rest"), [(NGINX, 'false,"moved":true'), (HAPROXY, 'end="--" retries="+1"')])
+def test_a_replica_that_was_busy_is_left_for_a_moment_that_grows_no_longer(line: str, rest: str) -> None:
+    clock = _Clock()
+    service = _service(clock)
+    ends = RequestEnds(service)
+    for _ in range(5):
+        first = service.pick(LEAVES_BUSY)
+        ends.datagram_received(line.format(pick=first.id, rest=rest).encode(), None)
+        assert service.pick(LEAVES_BUSY).names[0] != first.names[0]
+        clock.now += 0.6
+        assert service.pick(LEAVES_BUSY).names[0] == first.names[0]
+
+
+def test_a_question_says_whether_busy_replicas_are_left() -> None:
+    retry = Retry(when=("connect_failure", "replica_busy"), busy_statuses=(503,))
+    target = picker.target(POOL, replace(ROUTE, retry=retry, regions=()), Proxy("h", "haproxy", ()))
+    service = _service()
+    answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))
+    service.answered(answer.headers["x-lbctl-pick-id"], Answer(moved=True))
+    explained = service.explain(QUESTION)
+    assert explained is not None
+    reasons = {item.name: item.reason for item in explained.candidates if item.reason}
+    assert reasons == {answer.headers["x-lbctl-pick"]: "it was busy, or a proxy could not reach it"}
+
+
 def test_a_request_without_a_pick_is_nobodys_end() -> None:
     service = _service()
     ends = RequestEnds(service)
@@ -68,7 +105,7 @@ def test_the_nearest_replica_to_the_proxy_that_asks_is_picked(
     places = (Candidate("a", "10.0.0.1:80", region="eu", zone="a%"), Candidate("b", "10.0.0.2:80", region="us"))
     spare = Candidate("c", "10.0.0.3:80", region="us", priority=1)
     proxy = Proxy("h", "haproxy", (), region=region, zone=zone)
-    service, target = PickService(), picker.target("p", ("eu", "us"), proxy)
+    service, target = PickService(), picker.target(POOL, ROUTE, proxy)
     table = PoolTable("p", PickPolicy(()), (*places, spare), locality=Locality("zone", 70.0))
     service.set_table("p", table if region else PoolTable("p", PickPolicy(()), places[:1]))
     answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))

@@ -1,0 +1,123 @@
+"""Retries: of connections that fail, of requests that may run twice, and of what busy replicas declined.
+
+A backend has one number of retries and one list of what is retried: so a route may get fewer than it asks for, and
+never more. A request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir import busy
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.features import BY_ID
+from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy.quote import line
+from lbctl.targets.token import Token
+
+BUSY = frozenset({503})
+"""Those statuses of busy replicas that HAProxy can retry."""
+BODY = 64 * 1024
+"""Bytes of a body that a request may have to go on from a busy replica."""
+_CONNECTION, _BROKEN_OFF = "conn-failure", "empty-response"
+
+
+def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
+    """Yield the lines that say how often requests are retried, and after what."""
+    repeats = _repeats(pool, routes)
+    connections = [_CONNECTION] if all("connect_failure" in route.retry.when for route in routes) else []
+    source = ("routes", routes[0].name, "retry") if routes else ()
+    yield line("retries", min(_wanted(pool, routes).values(), default=0), source=source)
+    yield line("retry-on", *(connections + sorted(repeats, reverse=True) or ["none"]))
+    yield Token("option redispatch 1")
+    if _BROKEN_OFF in repeats:
+        yield Token("option http-buffer-request")
+
+
+def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
+    """Yield the lines for what a backend has once but its routes have each.
+
+    A request waits for its body where it may go on from a busy replica; where it may not, it is not repeated.
+    """
+    repeats = _repeats(pool, routes)
+    for route in routes if repeats else ():
+        condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
+        if not repeats <= _repeats_of(pool, route):
+            yield line("http-request disable-l7-retry", condition)
+        elif _BROKEN_OFF not in repeats:
+            forever = quote.duration(None).text
+            not_endless = "!{ req.hdr(upgrade) -m found }"
+            yield line(f"http-request wait-for-body time {forever}", condition, not_endless)
+
+
+def diagnostics(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
+    """Yield what routes do not get of the retries that they ask for."""
+    wanted, repeats = _wanted(pool, routes), _repeats(pool, routes)
+    smallest = min(wanted.values(), default=0)
+    for route in routes:
+        if wanted[route.name] > smallest:
+            count = f"{pool.name} has {smallest}, the smallest of its routes"
+            yield _warning("route.retry", route, f"HAProxy has one number of retries for a pool; {count}")
+        if route.retry.busy_statuses:
+            yield from _about_busy(pool, route)
+        own = _repeats_of(pool, route)
+        for condition in sorted(own - repeats if repeats <= own else own):
+            message = (
+                f"HAProxy repeats all requests of a pool after the same answers, and not all routes of {pool.name} ask "
+                "for this: nothing of this route's is repeated then"
+            )
+            feature = "route.retry.idempotent" if condition == _BROKEN_OFF else "route.retry.replica_busy"
+            yield _warning(feature, route, message, "the same retry on all routes of the pool, or a pool for each")
+
+
+def _about_busy(pool: Pool, route: Route) -> Iterator[Diagnostic]:
+    statuses = set(busy.statuses(route, pool))
+    if statuses & BUSY and pool.passive and pool.passive.ejects_without_bound:
+        message = f"HAProxy counts a busy answer that no other replica of {pool.name} takes as one of consecutive_5xx"
+        yield _warning("pool.health.passive.consecutive_5xx", route, message)
+    if statuses - BUSY:
+        names = " and no ".join(map(str, sorted(statuses - BUSY)))
+        yield _warning("route.retry.replica_busy", route, f"HAProxy retries no {names}: the client gets it")
+
+
+def _warning(feature: str, route: Route, message: str, hint: str = "") -> Diagnostic:
+    return Diagnostic(BY_ID[feature].code, message, path=("routes", route.name, "retry"), hint=hint, severity="warning")
+
+
+def body_bytes(view: View) -> int:
+    """Return how much of a body must fit into a buffer; a fragment has the buffers of the host's `global`."""
+    forwards = [(item, item.action) for item in view.routes.values() if isinstance(item.action, Forward)]
+    retried = any(_leaves_busy(view.pools[name], route) for route, action in forwards for name in action.pools)
+    return BODY if retried and not view.proxy.is_fragment else 0
+
+
+def _leaves_busy(pool: Pool, route: Route) -> bool:
+    return bool(BUSY.intersection(busy.statuses(route, pool)))
+
+
+def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
+    """Return route → the retries that it wants."""
+    return {
+        route.name: route.retry.attempts if "connect_failure" in route.retry.when or _repeats_of(pool, route) else 0
+        for route in routes
+    }
+
+
+def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
+    """Return after what requests that were sent are repeated: what all routes that repeat any ask for.
+
+    Where they have nothing in common, busy replicas are left.
+    """
+    asked = [item for item in (_repeats_of(pool, route) for route in routes) if item]
+    return frozenset.intersection(*asked) or frozenset(map(str, BUSY)) if asked else frozenset()
+
+
+def _repeats_of(pool: Pool, route: Route) -> frozenset[str]:
+    """Return after what this route's requests may be repeated that were sent."""
+    if not route.retry.attempts:
+        return frozenset()
+    statuses = map(str, BUSY.intersection(busy.statuses(route, pool)))
+    return frozenset({*statuses, *([_BROKEN_OFF] if route.retry.idempotent else [])})

@@ -1,0 +1,77 @@
+"""Requests that go on to another replica where one is busy.
+
+nginx repeats a POST that was sent after all conditions of `next_upstream` or after none of them (`non_idempotent`). So
+a location that leaves busy replicas has their statuses as its only conditions, and what broke off or went silent is
+never repeated. A request that cannot connect goes on in a second location, whose conditions are those of other routes.
+
+nginx counts a busy answer as a failure of the replica (`max_fails`), and two locations share no memory of failures: so
+connect failures leave no replica out of a pool whose busy replicas are left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lbctl.ir import busy
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Retry, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.nginx import quote
+from lbctl.targets.nginx.blocks import Forwarding
+from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.token import Token
+
+_RETRIED = frozenset({429, 503})
+
+
+def statuses_of_route(route: Route, pool: Pool) -> tuple[int, ...]:
+    """Return the statuses after which nginx sends a request of `route` to another replica of `pool`."""
+    return tuple(item for item in busy.statuses(route, pool) if item in _RETRIED)
+
+
+def attempts_of_pool(view: View, pool: Pool) -> int:
+    """Return how many busy replicas a request to the pool may leave; 0 where nginx leaves none."""
+    routes = (item for item in view.routes.values() if pool.name in getattr(item.action, "pools", ()))
+    return max((item.retry.attempts for item in routes if statuses_of_route(item, pool)), default=0)
+
+
+def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) -> Forwarding:
+    """Return the directives for requests that go on to another replica after these statuses.
+
+    They need no limit of time: a busy replica has not begun to work.
+    """
+    repeated = ("error", "timeout") if retry.idempotent and "connect_failure" in retry.when else ()
+    conditions = (*repeated, *(f"http_{status}" for status in statuses), "non_idempotent")
+    return replace(directives, conditions=Token(" ".join(conditions)), tries=retry.attempts + 1, next_timeout=0)
+
+
+def falling_back(context: RenderContext, directives: Forwarding, prefix: str, location: str) -> Forwarding:
+    """Return the directives for requests that go on in `location` where they cannot connect to a replica.
+
+    `prefix` is that of the variables that say so; `location` is without its `@`.
+    """
+    for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
+        variable = f"{prefix}_{status}"
+        if all(item.variable != Token(variable) for item in context.maps):
+            default = (Token("default"), Token(otherwise.text.removeprefix("@")))
+            entries = (default, (quote.plain(r"~-\z"), quote.plain(location)))
+            context.map("$upstream_connect_time", variable, entries, volatile=True)
+    return replace(directives, on_502=Token(f"@{prefix}_502"), on_504=Token(f"@{prefix}_504"))
+
+
+def warn(context: RenderContext) -> None:
+    """Warn about statuses that nginx cannot retry, and about replicas that it no longer leaves out."""
+    for route in context.view.routes.values():
+        pools = [context.view.pools[name] for name in getattr(route.action, "pools", ())]
+        path = ("routes", route.name, "retry", "busy_statuses")
+        unknown = sorted({item for pool in pools for item in busy.statuses(route, pool)} - _RETRIED)
+        if unknown:
+            message = f"nginx retries no {' and no '.join(map(str, unknown))}: the client gets it"
+            context.warn("route.retry.replica_busy", path, message)
+    for pool in context.view.pools.values():
+        if pool.passive is not None and attempts_of_pool(context.view, pool):
+            message = (
+                f"nginx takes a busy answer for a failure: so it leaves no replica of {pool.name} out after failures"
+            )
+            path = ("pools", pool.name, "health", "passive")
+            context.warn("pool.health.passive.connect_failures", path, message, "`lbctl serve` checks the replicas")

@@ -1,0 +1,162 @@
+"""`replica_busy`: what a replica declined before it worked goes to another one, and nothing else is repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.support.binaries import Binary, Kind
+from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.scripted_picker import free_port_pair, scripted_picker
+from tests.e2e.support.waiting import eventually
+
+RETRY = {"attempts": 1, "when": ["connect_failure", "replica_busy"]}
+BODY = b"x" * 50_000
+
+
+@pytest.fixture(params=("nginx", "haproxy", "haproxy-2.8", "envoy"))
+def edge(request: pytest.FixtureRequest) -> Binary:
+    chosen: Binary = request.param
+    return chosen
+
+
+def _fleet(members: list[Replica], pool: dict[str, Any] | None = None, **retry: Any) -> Fleet:
+    """Round robin, so that each replica has its turn to be tried first; the checks of answers are strict."""
+    keys = {"balance": {"algorithm": "round_robin"}, **(pool or {})}
+    return fleet_of(pool_of(members, **keys), route={"retry": {**RETRY, **retry}})
+
+
+def _reached(pool: list[Replica]) -> int:
+    return sum(replica.requests for replica in pool)
+
+
+def test_what_a_busy_replica_declined_goes_once_to_another_one(edge: Binary) -> None:
+    with replicas("a", "b") as (a, b), running(edge, _fleet([a, b])) as gateway:
+        a.behave(status=503)
+        posts = [gateway.post(body=BODY) for _ in range(8)]
+        gets = [gateway.request("GET", "/") for _ in range(4)]
+        events = gateway.request("POST", "/sse?n=3&gap=0.01", body=BODY)
+        declined = a.requests
+        bodies = {len(seen.body) for seen in b.seen if seen.method == "POST"}
+        lines = gateway.access_log(13)
+    assert {(answer.status, answer.replica) for answer in [*posts, *gets]} == {(200, "b")}
+    assert (events.ok, events.header("x-replica")) == (True, "b")
+    assert (b.requests, bodies) == (13, {len(BODY)})
+    assert 0 < declined <= 13
+    assert {line["replica"] for line in lines} == {"b"}
+    assert sum(line["retries"] for line in lines) == declined
+
+
+def test_where_all_are_busy_the_client_gets_a_replicas_own_answer(edge: Binary) -> None:
+    with replicas("a", "b") as pool, running(edge, _fleet(pool)) as gateway:
+        for replica in pool:
+            replica.behave(status=503, headers=(("retry-after", "7"),))
+        answers = [gateway.post() for _ in range(4)]
+        reached = _reached(pool)
+    assert {(answer.status, answer.header("retry-after"), answer.json["method"]) for answer in answers} == {
+        (503, "7", "POST")
+    }
+    assert reached == 8
+
+
+@pytest.mark.parametrize("fault", ["reset", "close"])
+def test_what_broke_off_is_not_repeated(edge: Binary, fault: Any) -> None:
+    with replicas("a", "b") as pool, running(edge, _fleet(pool)) as gateway:
+        for replica in pool:
+            replica.behave(fault=fault)
+        answers = [gateway.post(body=BODY) for _ in range(4)]
+        reached = _reached(pool)
+    assert {answer.status for answer in answers} <= {502, 503}
+    assert reached == 4
+
+
+def test_no_other_status_is_repeated(edge: Binary) -> None:
+    statuses = (500, 502, 504, 429, 404)
+    passive = {"health": {"passive": {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}}}
+    with replicas("a", "b") as pool, running(edge, _fleet(pool, passive)) as gateway:
+        for number, status in enumerate(statuses, 1):
+            for replica in pool:
+                replica.behave(status=status)
+            assert gateway.post(body=b"{}").status == status
+            assert _reached(pool) == number
+
+
+def test_one_refuses_and_one_is_busy_and_the_third_serves(edge: Binary) -> None:
+    """nginx does not leave a busy replica that it has come to from one that refused."""
+    with replicas("a", "b", "c") as (a, b, c), running(edge, _fleet([a, b, c], attempts=2)) as gateway:
+        a.refuse()
+        b.behave(status=503)
+        answers = [gateway.post(body=BODY) for _ in range(9)]
+    served = [answer.status for answer in answers].count(200)
+    assert {answer.status for answer in answers} <= {200, 503}
+    assert (served > 0 if edge == "nginx" else served == 9, c.requests) == (True, served)
+
+
+def test_busy_answers_take_no_replica_out(kind: Kind) -> None:
+    passive = {"health": {"passive": {"consecutive_5xx": 2, "consecutive_connect_failures": 2}}}
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], passive)) as gateway:
+        a.behave(status=503)
+        gateway.load(20, 1, request=Request("POST", body=BODY)).assert_no_failure()
+        a.behave(status=200)
+        shares = gateway.load(20, 1, request=Request("POST", body=BODY)).shares()
+    assert shares == {"a": 0.5, "b": 0.5}
+
+
+@pytest.mark.parametrize("edge", ["nginx", "envoy"])
+def test_429_is_busy_where_the_fleet_says_so(edge: Binary) -> None:
+    with replicas("a", "b") as (a, b), running(edge, _fleet([a, b], busy_statuses=[429])) as gateway:
+        a.behave(status=429)
+        assert {gateway.post().replica for _ in range(4)} == {"b"}
+        b.behave(status=503)
+        assert {gateway.post().status for _ in range(4)} == {503}
+
+
+def test_another_route_of_the_pool_retries_nothing_that_was_sent(edge: Binary) -> None:
+    other = {"plain": {"match": {"path_prefix": "/plain"}, "pool": "pool", "retry": {"attempts": 1}}}
+    with replicas("a", "b") as pool, running(edge, _with_route(_fleet(pool), other)) as gateway:
+        for replica in pool:
+            replica.behave(status=503)
+        assert gateway.request("POST", "/plain", body=BODY).status == 503
+        assert _reached(pool) == 1
+        assert gateway.post(body=BODY).status == 503
+        assert _reached(pool) == 3
+
+
+def _with_route(fleet: Fleet, more: dict[str, Any]) -> Fleet:
+    return {**fleet, "routes": {**fleet["routes"], **more}}
+
+
+def test_the_fallback_is_for_pools_without_replicas_not_for_busy_ones(kind: Kind) -> None:
+    with replicas("a", "b", "spare") as (a, b, spare):
+        fleet = _fleet([a, b])
+        fleet["pools"]["other"] = pool_of([spare])
+        fleet["routes"]["everything"]["fallback"] = "other"
+        with running(kind, fleet) as gateway:
+            a.behave(status=503)
+            b.behave(status=503)
+            assert gateway.post(body=BODY).status == 503
+            a.refuse()
+            b.refuse()
+            eventually(lambda: gateway.post(body=BODY).replica == "spare")
+
+
+@pytest.mark.parametrize("edge", ["nginx", "haproxy", "haproxy-2.8"])
+def test_a_picked_replica_that_is_busy_is_left_and_the_picker_learns_it(edge: Binary) -> None:
+    port = free_port_pair()
+    with replicas("a", "b") as (a, b), scripted_picker(port, lambda asked: "a") as picker:
+        pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin"}
+        fleet = _fleet([a, b], {"balance": {"algorithm": "pick", "pick": pick}})
+        fleet["control"] = {"picker": {"bind": f"127.0.0.1:{port}"}}
+        with running(edge, fleet) as gateway:
+            a.behave(status=503)
+            assert {gateway.post(body=BODY).replica for _ in range(4)} == {"b"}
+            assert (a.requests, b.requests) == (4, 4)
+            eventually(lambda: len(picker.moved) == 4)
+            a.behave(status=200)
+            assert gateway.post(body=BODY).replica == "a"
+            a.refuse()
+            assert gateway.post(body=BODY).replica == "b"
+    assert {asked.target for asked in picker.asked} == {"/pick/pool?busy=1"}
