@@ -55,7 +55,7 @@ class PickQuery:
 def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
     """Print the explanation by the files, and return the exit code."""
     diagnostics = Diagnostics()
-    loaded = load(paths, diagnostics)
+    loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is None or diagnostics.failed:
         show(item for item in diagnostics if item.severity == "error")
         return 1

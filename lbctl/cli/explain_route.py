@@ -21,7 +21,7 @@ def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:
     parts = split(query.url)
     diagnostics = Diagnostics()
     message = message_of(query, parts, diagnostics)
-    loaded = load(paths, diagnostics)
+    loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is None or message is None or diagnostics.failed:
         show(item for item in diagnostics if item.severity == "error")
         return 1

@@ -17,7 +17,9 @@ from lbctl.targets.load import Loaded, complete
 paths_argument = click.argument("paths", metavar="PATH…", nargs=-1, required=True, shell_complete=completions)
 
 
-def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool = False) -> Loaded | None:
+def load(
+    paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool = False, require_own_lines: bool = True
+) -> Loaded | None:
     """Load the fleet in `paths`, of which `-` is standard input, or return None if it has errors.
 
     A finding that a comment in the fleet silences is never added to `diagnostics`, also not by a later step.
@@ -25,7 +27,7 @@ def load(paths: tuple[str, ...], diagnostics: Diagnostics, require_files: bool =
     sources = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
     diagnostics.silence(silenced_by_comments(sources))
     fleet = parse(sources, diagnostics)
-    return complete(fleet, diagnostics, require_files) if fleet else None
+    return complete(fleet, diagnostics, require_files, require_own_lines=require_own_lines) if fleet else None
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:

@@ -22,7 +22,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
     code 1 if there is one.
     """
     diagnostics = Diagnostics()
-    loaded = load(paths, diagnostics)
+    loaded = load(paths, diagnostics, require_own_lines=False)
     if form == "text":
         show(diagnostics)
     else:

@@ -37,6 +37,8 @@ class Context:
     """Kind of proxy → the oldest version that lbctl renders for."""
     diagnostics: Diagnostics
     """Where the passes report."""
+    requires_own_lines: bool = True
+    """Whether a missing file of own lines is an error."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
     """Pool → the replicas that its file of targets lists, in the file's order; filled when the file is read."""
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -55,6 +57,10 @@ class Context:
         """Return the position of the value at `path`, or of its nearest ancestor that the user wrote."""
         target = self._file_target(path)
         return position_of(self.source.root, self._written(path), key) if target is None else target.position
+
+    def missing(self, code: str, message: str, path: Path, hint: str, *, required: bool) -> None:
+        """Report a missing file at `path`: an error if it is required, else a warning."""
+        self._add(Diagnostic(code, message, self.position(path), path, hint, "error" if required else "warning"))
 
     def warn(self, code: str, message: str, path: Path, hint: str = "") -> None:
         """Report a warning at `path`."""

@@ -39,12 +39,15 @@ class Compiled:
     """Where each value stands in the YAML."""
 
 
-def compile_fleet(source: FleetSource, oldest: Mapping[str, Version], diagnostics: Diagnostics) -> Compiled | None:
+def compile_fleet(
+    source: FleetSource, oldest: Mapping[str, Version], diagnostics: Diagnostics, requires_own_lines: bool = True
+) -> Compiled | None:
     """Resolve the fleet; None if it has errors, in its files or here.
 
-    `oldest` maps each kind of proxy to the oldest version that lbctl renders for.
+    `oldest` maps each kind of proxy to the oldest version that lbctl renders for. A missing file of own lines is an
+    error, or a warning without `requires_own_lines`: then the fleet is checked and not rendered.
     """
-    ctx = Context(source, oldest, diagnostics)
+    ctx = Context(source, oldest, diagnostics, requires_own_lines)
     resolved_routes = routes(ctx)
     topology = Topology(
         listeners=_guarded(listeners(ctx), resolved_routes),

@@ -94,6 +94,10 @@ def _text(ctx: Context, path: Path) -> str | None:
     content = ctx.source.target_contents.get(str(file))
     try:
         text = (read_regular(file, _MAX_BYTES) if content is None else content).decode("utf-8-sig")
+    except FileNotFoundError:
+        message = f"there is no file {show(str(node.value))} with own lines"
+        ctx.missing("LB130", message, path, "render and serve need it", required=ctx.requires_own_lines)
+        return None
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "not UTF-8"
         ctx.error("LB130", f"the own lines in {show(str(node.value))} cannot be read: {reason}", path)

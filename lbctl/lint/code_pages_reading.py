@@ -299,8 +299,9 @@ REFERENCES = (
     code_page(
         "LB130",
         "own lines that cannot be read",
-        "A file that `include` names is missing, unreadable, larger than 1 MiB or no text.",
-        "Put the file beside the fleet, below its directory; a fleet without its own lines is not served.",
+        "A file that `include` names is missing, unreadable, larger than 1 MiB or no text. For `validate`, `lint` and "
+        "`explain` a missing one is a warning.",
+        "Put the file beside the fleet, below its directory; a fleet without its own lines is not rendered or served.",
     ),
     code_page(
         "LB131",

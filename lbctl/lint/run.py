@@ -79,7 +79,7 @@ def lint(
     `load` is the load that the command line states.
     """
     source = parse(texts, diagnostics)
-    loaded = complete(source, diagnostics) if source else None
+    loaded = complete(source, diagnostics, require_own_lines=False) if source else None
     ignore_comments = comments(texts, chosen)
     if loaded is None:
         invalid = _in_order([*findings_of_invalid(diagnostics, ignore_comments), *ignore_comments.faults])

@@ -43,13 +43,18 @@ def load(
 
 
 def complete(
-    source: FleetSource, diagnostics: Diagnostics, require_files: bool = False, secrets: Secrets | None = None
+    source: FleetSource,
+    diagnostics: Diagnostics,
+    require_files: bool = False,
+    secrets: Secrets | None = None,
+    require_own_lines: bool = True,
 ) -> Loaded | None:
     """Compile a fleet whose YAML is already read; return None if it has errors.
 
-    `secrets` is the content of the key files, if the caller has read them.
+    `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines` a missing file
+    of own lines is a warning: for callers that render nothing.
     """
-    compiled = compile_fleet(source, oldest_versions(), diagnostics)
+    compiled = compile_fleet(source, oldest_versions(), diagnostics, require_own_lines)
     check_files(source, require_files, diagnostics)
     if secrets is None:
         secrets = read_secrets(source, require_files, diagnostics)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.cli import run
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import target
 from lbctl.targets.load import Loaded, load
@@ -133,6 +134,21 @@ def test_what_is_no_filter_of_envoys_is_refused_by_name(text: str, message: str,
     refusal = _refused(tmp_path, "envoy", "http_filters: [own]", text)
     assert refusal.startswith("LB133 own:")
     assert message in refusal
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "severity"), [("validate", 0, "warning"), ("lint", 0, "warning"), ("render", 1, "error")]
+)
+def test_a_missing_file_is_a_warning_where_nothing_is_rendered(
+    command: str, code: int, severity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(_FLEET.format(kind="nginx", keys="include: {http: [none]}"))
+    options = ["-t", "nginx", "-d", str(tmp_path / "out")] if command == "render" else []
+    assert run([command, *options, str(fleet)]) == code
+    out, err = capsys.readouterr()
+    assert f"{severity} LB130 proxies.site.include.http[0]: there is no file 'none' with own lines" in out + err
+    assert (tmp_path / "out").exists() is False
 
 
 @pytest.mark.parametrize(
