@@ -1,8 +1,8 @@
 """What each fleet below this folder renders to, and what is said about it; and that the real proxies accept it.
 
-A case is a folder with `in.yaml`. Beside it stand the files of every target, `KIND.diagnostics.txt` where lbctl has
-something to say for that kind, or `diagnostics.txt` alone for a fleet that is refused. `--update-golden` writes them
-anew; read the diff.
+A case is a folder with `in.yaml`, and with the own lines that it names. Beside it stand the files of every target,
+`KIND.diagnostics.txt` where lbctl has something to say for that kind, or `diagnostics.txt` alone for a fleet that is
+refused. `--update-golden` writes them anew; read the diff.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tests.e2e.support.binaries import Kind, require
 
 HERE = Path(__file__).parent
 CASES = sorted(path.parent.name for path in HERE.glob("*/in.yaml"))
-INPUTS = {"in.yaml", "targets.json", "own-http.conf", "own-chat.conf", "own-frontend.cfg", "own-filter.yaml"}
+INPUTS = {"in.yaml", "targets.json", "own"} | {
+    f"own-{name}" for name in ("http.conf", "chat.conf", "frontend.cfg", "filter.yaml")
+}
 REFUSED = "diagnostics.txt"
 
 
