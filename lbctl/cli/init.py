@@ -49,31 +49,64 @@ def command(
     diagnostics = Diagnostics()
     if file is not None and os.path.lexists(file):
         diagnostics.add(_existing_file(file))
-    key = _api_key(api_key_file) if api_key_file else ""
+    key = api_key(api_key_file) if api_key_file else ""
     text = "" if diagnostics.failed else _text((*urls, *more), key, kind, diagnostics)
     if text and file is None:
         click.echo(text, nl=False)
-    elif text and file is not None:
-        _write(text, file, diagnostics)
+    elif text and file is not None and write(text, file, diagnostics):
+        click.echo(f"lbctl: wrote {_name(file)}; `lbctl up {_name(file)}` runs it", err=True)
+    return finish(diagnostics)
+
+
+def finish(diagnostics: Diagnostics) -> int:
+    """Show the findings, and return their exit code."""
     for item in diagnostics:
         click.echo(str(item), err=True)
     return max((_EXIT.get(item.code, 1) for item in diagnostics), default=0)
 
 
-def _text(urls: tuple[str, ...], api_key: str, kind: str | None, diagnostics: Diagnostics) -> str:
+def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
+    """Write what these servers say of themselves to `file`, where no file is yet, with a port that is free here.
+
+    Return the exit code; 0 where the file is written.
+    """
+    from lbctl.init.fleet import fleet_from_urls
+
+    diagnostics = Diagnostics()
+    if os.path.lexists(file):
+        diagnostics.add(_existing_file(file, f"`lbctl up {_name(file)}` runs it"))
+        return finish(diagnostics)
+    result = fleet_from_urls(urls, diagnostics, api_key=key, free=_free)
+    for line in result.summary:
+        click.echo(f"lbctl: {line}", err=True)
+    if result.text and not diagnostics.failed and write(result.text, file, diagnostics):
+        click.echo(f"lbctl: wrote {_name(file)}", err=True)
+    return finish(diagnostics)
+
+
+def _free(port: int) -> bool:
+    """Return whether a listener of this machine's own address could have the port."""
+    from lbctl.cli.doctor import ports
+    from lbctl.ir.address import Address
+
+    check = ports.port(ports.BoundAddress("", Address("127.0.0.1", port), frozenset()))
+    return check.state == "ok" and not check.message.startswith("in use")
+
+
+def _text(urls: tuple[str, ...], key: str, kind: str | None, diagnostics: Diagnostics) -> str:
     from lbctl.init.fleet import fleet_from_urls, template
     from lbctl.init.proxies import advice, obstacles
 
     if not urls:
         return template()
-    result = fleet_from_urls(urls, diagnostics, api_key=api_key)
+    result = fleet_from_urls(urls, diagnostics, api_key=key)
     for line in (*result.summary, *advice(result.text)):
         click.echo(f"lbctl: {line}", err=True)
     diagnostics.extend(obstacles(result.text, kind) if kind else ())
     return "" if diagnostics.failed else result.text
 
 
-def _api_key(file: str) -> str:
+def api_key(file: str) -> str:
     """Return the key in the file: its first line. Raises click.UsageError; no message repeats the content."""
     try:
         lines = Path(file).read_bytes()[:_LARGEST_KEY_FILE].decode("ascii", "replace").splitlines()
@@ -87,11 +120,11 @@ def _api_key(file: str) -> str:
     return key
 
 
-def _existing_file(file: str) -> Diagnostic:
-    return Diagnostic("LB961", "there is a file already, and init writes over none", Position(_name(file)), hint="-f")
+def _existing_file(file: str, hint: str = "-f") -> Diagnostic:
+    return Diagnostic("LB961", "there is a file already, and init writes over none", Position(_name(file)), hint=hint)
 
 
-def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
+def write(text: str, file: str, diagnostics: Diagnostics) -> bool:
     """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
     place = Path(file)
     try:
@@ -101,12 +134,13 @@ def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
             os.fchmod(out.fileno(), 0o644)
             os.fsync(out.fileno())
             place.hardlink_to(out.name)
-        click.echo(f"lbctl: wrote {_name(file)}; `lbctl up {_name(file)}` runs it", err=True)
+        return True
     except FileExistsError:
         diagnostics.add(_existing_file(file))
     except OSError as error:
         message = f"cannot be written: {reason_of(error)}"
         diagnostics.add(Diagnostic("LB961", message, Position(_name(file))))
+    return False
 
 
 def _name(file: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
+from lbctl.cli import init
 from lbctl.cli.options import completions, options_of
 from lbctl.up.launchers import LAUNCHERS
 
@@ -28,12 +30,19 @@ _IN_USE = "LB972"
 @click.command("up")
 @click.argument("paths", metavar="[PATH…]", nargs=-1, shell_complete=completions)
 @option(
+    "--from", "urls", metavar="URL", multiple=True,
+    help="Make fleet.yaml of what this model server says that it is; several may follow.",
+)  # fmt: skip
+@option("--api-key-file", metavar="FILE", help="Send the key in this file to every URL of --from that is asked.")
+@option(
     "--proxy", "kind", type=click.Choice(LAUNCHERS.names),
     help="The kind of proxy; default: of those on this machine, the one that suits the fleet best.",
 )  # fmt: skip
-def command(paths: tuple[str, ...], kind: str | None) -> int:
+def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | None, kind: str | None) -> int:
     """Run serve and a proxy of this machine for the fleet in PATH…, by default fleet.yaml, until Ctrl-C.
 
+    With --from URL [URL]… it makes fleet.yaml first, as `lbctl init` does; without any file it asks for the URLs, where
+    a person can answer.
     The URL goes to standard output, with a key that is made where none exists: a fleet in which no route asks for a key
     gets that check for all routes, without a change of its files. The logs of both go to standard error. Exit code 0
     after Ctrl-C, 1 where the fleet cannot be run or one of the two ends by itself, 4 without a proxy.
@@ -42,6 +51,14 @@ def command(paths: tuple[str, ...], kind: str | None) -> int:
 
     if "-" in paths:
         raise click.UsageError("up watches files: standard input cannot be watched")
+    if api_key_file and not urls:
+        raise click.UsageError("--api-key-file is for servers that are asked: give --from")
+    if urls:
+        urls, paths = (*urls, *paths), ()
+    elif not paths and not os.path.lexists(_FLEET):
+        urls = _asked_urls()
+    if urls and (code := init.make_and_write(urls, init.api_key(api_key_file) if api_key_file else "", _FLEET)):
+        return code
     diagnostics = Diagnostics()
     chosen = paths or _default_path(diagnostics)
     loaded = fleet.load(chosen, diagnostics) if chosen else None
@@ -51,10 +68,18 @@ def command(paths: tuple[str, ...], kind: str | None) -> int:
     return _start(loaded, chosen, kind)
 
 
+def _asked_urls() -> tuple[str, ...]:
+    """Ask the person at the terminal for model servers; none where there is no person."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return ()
+    click.echo(f"lbctl: there is no {_FLEET} here; it is made of what your model servers say that they are", err=True)
+    return tuple(click.prompt("Their URLs, as http://gpu1:8000 http://gpu2:8000", err=True).split())
+
+
 def _default_path(diagnostics: Diagnostics) -> tuple[str, ...]:
     if Path(_FLEET).is_file():
         return (_FLEET,)
-    hint = f"make one: lbctl init -f {_FLEET} --from http://SERVER:8000 …"
+    hint = "make one of your model servers, and run it: lbctl up --from http://SERVER:8000 …"
     diagnostics.add(Diagnostic("LB001", "there is no such file here", Position(_FLEET), hint=hint))
     return ()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -51,12 +51,16 @@ def template() -> str:
 
 
 def fleet_from_urls(
-    urls: Sequence[str], diagnostics: Diagnostics, timeout: float = TIMEOUT, api_key: str = ""
+    urls: Sequence[str],
+    diagnostics: Diagnostics,
+    timeout: float = TIMEOUT,
+    api_key: str = "",
+    free: Callable[[int], bool] = lambda _: True,
 ) -> InitResult:
     """Probe every URL once and derive a fleet.
 
     Errors are added to `diagnostics`; if a URL is invalid, none is probed. `timeout` is in seconds, for each server.
-    `api_key` is sent to every server, and is in no result.
+    `api_key` is sent to every server, and is in no result. The listener has the first port from 8080 on that is `free`.
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
@@ -67,7 +71,9 @@ def fleet_from_urls(
     if len(diagnostics):
         return InitResult("")
     summary = (*map(_describe_server, servers), *map(_describe_auxiliary, auxiliaries))
-    return InitResult(_linted(_text(servers, auxiliaries, targets, keyed=bool(api_key)), diagnostics), summary)
+    used = {target.port for target in targets}
+    port = next(number for number in range(FIRST_PORT, 65536) if number not in used and free(number))
+    return InitResult(_linted(_text(servers, auxiliaries, port, keyed=bool(api_key)), diagnostics), summary)
 
 
 def _classified(
@@ -98,15 +104,9 @@ def _report_unidentified(diagnostics: Diagnostics, target: ProbeTarget, message:
 
 
 def _text(
-    servers: Sequence[IdentifiedServer],
-    auxiliaries: Sequence[AuxiliaryEndpoint],
-    targets: Sequence[ProbeTarget],
-    *,
-    keyed: bool,
+    servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint], port: int, *, keyed: bool
 ) -> str:
     pools = pools_of(servers, auxiliaries)
-    used = {target.port for target in targets}
-    port = next(number for number in range(FIRST_PORT, 65536) if number not in used)
     return text(pools, routes_of(pools), port, _authority(), keyed=keyed)
 
 

@@ -14,6 +14,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.compile.proxies import version_text
 from lbctl.ir.routes import Forward
 from lbctl.model.node import descend
+from lbctl.serve.drivers.eligibility import driven
 from lbctl.targets.load import Loaded
 from lbctl.up.launchers import LAUNCHERS, NAME
 
@@ -33,10 +34,13 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
     if not loaded.compiled.topology.listeners:
         message = "the fleet has no listeners: no client could connect"
         yield Diagnostic(NOT_RUNNABLE, message, sources.position(()), hint="listeners: {NAME: {bind: …}}")
-    if loaded.compiled.topology.proxies:
-        message = "`up` runs one proxy by itself, and this fleet names the proxies that run it"
-        hint = "`lbctl serve` drives those; for a trial on this machine give `up` a fleet without proxies"
-        yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies",), hint=hint))
+    for proxy in driven(loaded.compiled.topology):
+        message = f"`up` runs a proxy of its own, and `serve` would drive this {proxy.kind} of the machine beside it"
+        hint = "`lbctl serve` is for that; a fleet whose proxies are all Envoys by xDS can be tried with `up`"
+        yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", proxy.name), hint=hint))
+    if any(proxy.name == NAME for proxy in loaded.compiled.topology.proxies):
+        message = "the proxy that `up` adds to the fleet has this name too"
+        yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", NAME), hint="another name"))
     if needs_guard(loaded) and descend(loaded.source.root, ("defaults",)) is not None:
         message = "no route asks for a key, and `up` cannot add its own check beside this section"
         hint = "route: {auth: {api_keys: {file: keys}}} in it; `up` makes the file"

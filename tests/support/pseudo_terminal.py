@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from lbctl.cli import main; main()"
 """Makes the terminal the one that sends Ctrl-C to the command."""
@@ -64,15 +65,19 @@ class PseudoTerminal:
 
 @contextmanager
 def on_terminal(
-    *arguments: str, columns: int = 80, lines: int = 24, environment: Mapping[str, str] | None = None
+    *arguments: str,
+    columns: int = 80,
+    lines: int = 24,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
 ) -> Iterator[PseudoTerminal]:
-    """Runs `lbctl` with these arguments on a terminal of this size."""
+    """Runs `lbctl` with these arguments on a terminal of this size, in `directory`."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
         [sys.executable, "-c", _MAIN, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True,
-        env={**inherited, "TERM": "xterm-256color", **(environment or {})},
+        env={**inherited, "TERM": "xterm-256color", **(environment or {})}, cwd=directory,
     )  # fmt: skip
     os.close(its)
     terminal = PseudoTerminal(process, ours)

@@ -181,3 +181,15 @@ def test_an_address_in_use_is_named_with_its_owner_and_its_line(site: Site, repl
         done = site.run.run("--proxy", "haproxy")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"fleet.yaml:2:29: error LB972 listeners.gateway.bind: {HOST}:{site.port}: in use by" in done.stderr
+
+
+def test_a_fleet_of_envoys_by_xds_gets_one_more(site: Site, replica: Replica) -> None:
+    require("envoy")
+    site.write(replica)
+    with (site.run.folder / "fleet.yaml").open("a") as fleet:
+        fleet.write(f"proxies: {{edge: {{kind: envoy, nodes: [edge-*], admin: '{HOST}:{free_port()}'}}}}\n")
+        fleet.write(f"control: {{xds: {{bind: '{HOST}:{free_port()}'}}}}\n")
+    site.run.start("--proxy", "envoy")
+    site.run.await_ready()
+    assert site.status(site.run.key) == 200
+    assert site.status() == 401

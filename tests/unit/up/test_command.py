@@ -39,7 +39,9 @@ def written(here: Path, *lines: str) -> None:
 
 def test_without_a_file_it_says_how_to_make_one(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = said(capfd, 1)
-    assert text.startswith("fleet.yaml: error LB001: there is no such file here (make one: lbctl init -f fleet.yaml")
+    assert text.startswith(
+        "fleet.yaml: error LB001: there is no such file here (make one of your model servers, and run it: lbctl up"
+    )
 
 
 def test_standard_input_cannot_be_watched(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -51,9 +53,12 @@ def test_errors_of_the_fleet_are_shown(here: Path, capfd: pytest.CaptureFixture[
     assert "fleet.yaml:5:1: error LB011" in said(capfd, 1)
 
 
-def test_a_fleet_that_names_its_proxies_is_not_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    written(here, "proxies: {edge: {kind: nginx, config: /etc/nginx/nginx.conf}}")
-    assert "fleet.yaml:5:10: error LB970 proxies: `up` runs one proxy by itself" in said(capfd, 1)
+def test_a_fleet_whose_proxies_serve_would_drive_is_not_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nginx = "{kind: nginx, config: /etc/nginx/nginx.conf, reload: {command: [nginx, -s, reload]}}"
+    written(here, f"proxies: {{edge: {nginx}, up: {{kind: envoy, nodes: [edge-*]}}}}")
+    text = said(capfd, 1)
+    assert "fleet.yaml:5:17: error LB970 proxies.edge: `up` runs a proxy of its own, and `serve` would drive" in text
+    assert "error LB970 proxies.up: the proxy that `up` adds to the fleet has this name too" in text
     assert not (here / "state").exists()
 
 
@@ -82,3 +87,17 @@ def test_a_proxy_that_would_find_no_route_is_refused(here: Path, capfd: pytest.C
     text = (here / "fleet.yaml").read_text().replace("path_prefix: /v1/", "path_prefix: /v1/, model: [m]")
     (here / "fleet.yaml").write_text(text)
     assert "error LB971 routes.chat.match.model: nginx reads the model" in said(capfd, 1, "--proxy", "nginx")
+
+
+def test_from_makes_no_fleet_where_one_is_or_where_nobody_answers(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "error LB960: " in said(capfd, 4, "--from", f"http://127.0.0.1:{free_port()}")
+    assert not (here / "fleet.yaml").exists()
+    written(here)
+    text = said(capfd, 1, "--from", "http://127.0.0.1:1")
+    assert text.startswith("fleet.yaml: error LB961: there is a file already, and init writes over none (`lbctl up")
+
+
+def test_a_key_file_is_for_servers_that_are_asked(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "give --from" in said(capfd, 64, "--api-key-file", "key")

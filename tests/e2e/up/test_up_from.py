@@ -1,0 +1,62 @@
+"""`lbctl up` in an empty directory: from model servers to a URL in one command, also where it has to ask for them."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support.binaries import require
+from tests.e2e.support.client import Client
+from tests.e2e.support.ports import HOST
+from tests.e2e.support.up import Up, up
+from tests.support import init as servers
+from tests.support.pseudo_terminal import on_terminal
+
+URL = re.compile(r"URL +http://127\.0\.0\.1:(\d+)")
+PATIENCE = 60.0
+VLLM = {**servers.vllm(), "/health": ""}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Up]:
+    require("haproxy")
+    with up(tmp_path) as place:
+        yield place
+
+
+def test_model_servers_get_a_file_and_a_url_whose_port_is_free(run: Up) -> None:
+    with servers.serving(servers.answering(VLLM)) as (server,), socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if taken.connect_ex((HOST, 8080)):
+            taken.bind((HOST, 8080))
+            taken.listen()
+        run.start("--proxy", "haproxy", "--from", server.url)
+        (port,) = URL.findall(run.await_ready())
+        assert port != "8080"
+        assert "lbctl: wrote fleet.yaml" in run.err.read_text()
+        assert server.url.removeprefix("http://") in (run.folder / "fleet.yaml").read_text()
+        assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {run.key}"}).ok
+
+
+def test_a_person_at_a_terminal_is_asked_for_servers_and_sees_logs_in_colour(run: Up) -> None:
+    with (
+        servers.serving(servers.answering(VLLM)) as (server,),
+        on_terminal("up", "--proxy", "haproxy", columns=200, environment=run.env, directory=run.folder) as terminal,
+    ):
+        terminal.await_text("there is no fleet.yaml here", PATIENCE)
+        terminal.press(f"{server.url}\n")
+        terminal.await_text("dashboard  http://", PATIENCE)
+        (port,) = URL.findall(terminal.text)
+        (key,) = re.findall(r"key +(sk-\S+)", terminal.text)
+        assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {key}"}).ok
+        assert Client(int(port)).get("/v1/models").status == 401
+        terminal.await_text('"status":401', PATIENCE)
+        assert "\x1b[36mserve   |\x1b[0m " in terminal.shown
+        assert re.search(r"\x1b\[35mhaproxy \|\x1b\[0m \x1b\[33m[^\x1b]*\"status\":401", terminal.shown)
+        terminal.press("\x03")
+        assert terminal.end(PATIENCE) == 0
+    assert run.processes() == {}
