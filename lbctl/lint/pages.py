@@ -101,5 +101,7 @@ def _answers(feature: Feature) -> Iterator[str]:
                 yield f"{kind}: from {version} on; before: {support.below.reason}; instead: {support.below.instead}."
             case NotYet():
                 yield f"{kind}: not rendered yet."
+            case Rendered(in_part=True):
+                yield f"{kind}: in part: {support.note}."
             case Rendered():
                 yield f"{kind}: yes{', ' + support.note if support.note else ''}."

@@ -22,6 +22,7 @@ for every feature:
 
 - **✔**: it is rendered; *from VERSION*: for that version of the proxy and later ones (`proxies.*.version`, or
   `--proxy-version`; without either the oldest supported version counts).
+- **in part**: as far as the notes of the proxy say. A fleet that asks for the rest gets a warning with the code.
 - **not yet**: the proxy could, but lbctl does not render it in this version. A fleet that asks for it gets the warning
   LB499.
 - **no**: the proxy cannot. A fleet that asks for it gets a warning with the code that stands there, the reason, and
@@ -71,6 +72,8 @@ def _key(key: str) -> str:
 
 def _cell(feature: Feature, capability: Capability) -> str:
     match capability:
+        case Rendered(in_part=True):
+            return f"in part ({feature.code})"
         case Rendered():
             return "✔"
         case Since():

@@ -25,6 +25,8 @@ class Rendered:
 
     note: str = ""
     """How far the support goes, where that is not obvious from the key."""
+    in_part: bool = False
+    """Whether a fleet that asks for what is missing gets a finding with the feature's code from the target itself."""
 
 
 @dataclass(frozen=True, slots=True)

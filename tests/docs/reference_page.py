@@ -200,7 +200,7 @@ def _able(kind: str, feature: Feature) -> str:
     capability = target(kind).capabilities[feature.id]
     if isinstance(capability, Since):
         return f"{target(kind).title} from {'.'.join(map(str, capability.version))}"
-    return target(kind).title if isinstance(capability, Rendered) else ""
+    return target(kind).title if isinstance(capability, Rendered) and not capability.in_part else ""
 
 
 def _claim(feature: Feature, path: str) -> int:

@@ -204,7 +204,7 @@ CAPABILITIES: Mapping[str, Capability] = {
     **_FLEET,
     "pool.balance.pick": Rendered("by `auth_request`, with one upstream for each replica"),
     "pool.balance.pick.body": Rendered(
-        "nginx chooses before it reads the body: its picks follow session headers and the load"
+        "nginx chooses before it reads the body: its picks follow session headers and the load", in_part=True
     ),
     **CONTROL_PLANE,
     "pool.drain_deadline": Unsupported(
