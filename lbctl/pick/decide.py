@@ -8,6 +8,7 @@ its engine has no queue and no full KV cache while others have room. docs/pickin
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -146,19 +147,22 @@ def consider(
     places, home = tier.places, affinity.home(features, now)
     memory = (home,) if home and home.replica in places else affinity.holders(features, now)
     saved = {places[item.replica]: item.tokens for item in memory if item.replica in places}
-    credited: list[int] = []
+    view = Consideration(tier, works, rates, waits, saved, [], home.replica if home else None)
     if saved:
         requests = [load.requests + load.others_requests if load else 0 for load in loads]
-        share = table.policy.bound / sum(rates)
-        work_limit, request_limit = share * (sum(works) + own), share * (sum(requests) + 1)
-        credited = [
-            index
-            for index in saved
-            if works[index] <= work_limit * rates[index] + SLACK * own
-            and requests[index] < request_limit * rates[index] + SLACK_REQUESTS
-            and not (tier.candidates[index].is_congested and tier.some_have_room)
-        ]
-    return Consideration(tier, works, rates, waits, saved, credited, home.replica if home else None)
+        view.credited.extend(_within_bound(view, own, requests, table.policy.bound))
+    return view
+
+
+def _within_bound(view: Consideration, own: float, requests: Sequence[float], bound: float) -> Iterator[int]:
+    """Yield the places that may get a request of the size `own` for the sake of their caches."""
+    share = bound / sum(view.rates)
+    work, in_flight = share * (sum(view.works) + own), share * (sum(requests) + 1)
+    for index in view.saved:
+        rate, candidate = view.rates[index], view.tier.candidates[index]
+        is_busy = view.works[index] > work * rate + SLACK * own or requests[index] >= in_flight * rate + SLACK_REQUESTS
+        if not is_busy and not (candidate.is_congested and view.tier.some_have_room):
+            yield index
 
 
 def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
