@@ -115,7 +115,7 @@ class DriverSupervisor:
             runner.update(served)
 
     async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
-        """Check the pools of proxies that have no active checks. `wait`: wait for the first results."""
+        """Check pools that are picked or whose proxies have no active checks. `wait`: wait for the first results."""
         pools = _reached(served.composed.snapshot, proxies)
         self._files = files_on_disk(served.loaded.source) if pools else {}
         self._health_checker.follow(pools)
@@ -147,8 +147,11 @@ class DriverSupervisor:
 
 
 def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
-    """The pools that these proxies send to, without unresolved names."""
-    pools: dict[str, Pool] = {}
+    """The pools that these proxies send to, without unresolved names, and those with the algorithm `pick`.
+
+    A proxy gives a picked replica its request whatever its own checks say, and few of them tell what these say.
+    """
+    pools = {pool.name: pool for pool in snapshot.topology.pools if pool.balance.pick is not None}
     for proxy in proxies:
         pools |= view(snapshot, proxy).pools
     return [pools[name] for name in sorted(pools)]

@@ -1,4 +1,4 @@
-"""Active health checks by lbctl itself, for proxies that have none (nginx).
+"""Active health checks by lbctl itself, for proxies that have none (nginx) and for picked pools.
 
 Each replica is checked at its own time, from this machine, as the pool's `health.active` defines; an ejected replica
 gets no new requests (`Snapshot.drained`). As with the active checks of other proxies, there is no limit on how many

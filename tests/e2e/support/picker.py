@@ -1,4 +1,4 @@
-"""The picker beside a control plane: its process, and the fleet section that gives it ports of its own."""
+"""The picker beside a control plane: its process, its ports, and a proxy of any kind that asks it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,44 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.support.control import ControlPlane
-from tests.e2e.support.fleet import Fleet
+from tests.e2e.support import edges
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.fleet import Fleet, fleet_of
 from tests.e2e.support.ports import HOST, free_pair
 from tests.e2e.support.waiting import eventually
 from tests.e2e.support.xds_envoy import XdsEnvoy
 
 CLUSTER = "picker|lbctl"
 """The picker's cluster in an Envoy."""
+KINDS = ("envoy", "haproxy", "nginx")
+EDGE = "edge"
+"""The name of the proxy that asks."""
 
 
 def picker_section() -> Fleet:
     """The section `control` of a fleet whose picker has ports of its own."""
     return {"control": {"picker": {"bind": f"{HOST}:{free_pair()}"}}}
+
+
+@contextmanager
+def picked(kind: str, pool: Fleet, **more: Any) -> Iterator[tuple[ControlPlane, Client]]:
+    """A proxy under `serve` that has the fleet and a picker, and a client of it. `more` is as of `fleet_of`."""
+    if kind == "envoy":
+        fleet = fleet_of(pool, **driven(EDGE), **picker_section(), **more)
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+            await_picker(envoy)
+            yield control, envoy.client()
+        return
+    start = edges.haproxy if kind == "haproxy" else edges.nginx
+    with start(EDGE, min_interval="100ms") as site:
+        fleet = fleet_of(pool, **site.sections, **picker_section(), **more)
+        del fleet["listeners"]["gateway"]
+        with edges.started_edge(site, fleet), controlling(fleet) as control:
+            eventually(lambda: control.proxies[EDGE]["state"] == "SYNCED" and control.status["picker"]["running"])
+            yield control, site
 
 
 def pid_of(control: ControlPlane) -> int:

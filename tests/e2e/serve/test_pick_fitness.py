@@ -1,0 +1,112 @@
+"""What is not fit is never picked, and no client picks: a real picker with each proxy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.web import BaseRequest
+
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import ControlPlane
+from tests.e2e.support.fleet import entry
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.picker import EDGE, KINDS, picked
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import at_rest, eventually
+
+FORGED = (
+    ("x-lbctl-pick", "hidden"), ("x-lbctl-pick-id", "0"), ("x-lbctl-proxy", "forged"), ("x-lbctl-body-length", "9"),
+    ("x-gateway-destination-endpoint-subset", "10.0.0.1:1"),
+)  # fmt: skip
+
+
+class _Gpus(Replica):
+    """DCGM's page of each replica, at its name; `codes` are its XIDs."""
+
+    def __init__(self) -> None:
+        super().__init__("gpus")
+        self.codes: dict[str, int] = {}
+
+    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
+        self.requests += 1
+        code = self.codes.get(request.path.strip("/"), 0)
+        return web.Response(text=f'DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-1"}} {code}\n')
+
+
+def _turn(number: int) -> Request:
+    body = json.dumps({"model": "m", "prompt": f"{number} " * 300}).encode()
+    return Request("POST", "/", (("content-type", "application/json"), ("x-session-id", f"s{number}")), body)
+
+
+def _load(client: Client) -> set[str]:
+    """Twelve sessions, thrice: who answers."""
+    load = client.load(36, 4, lambda number: _turn(number % 12), keep_alive=False)
+    load.assert_no_failure()
+    return set(load.by_replica)
+
+
+def _reasons(control: ControlPlane) -> dict[str, str]:
+    question = {"pool": "pool", "session": "new", "body": "{}"}
+    return {item["name"]: item["reason"] for item in control.explain_pick(question)["candidates"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_check_or_its_gpu_says_is_out_is_not_picked(kind: str) -> None:
+    with replicas("a", "b", "c", "d") as (a, b, c, d), _Gpus() as gpus:
+        active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 1}
+        pool: dict[str, Any] = {
+            "replicas": [entry(item) for item in (a, b, c, d)],
+            "balance": {"algorithm": "pick"},
+            "health": {"active": active, "passive": {"ejection_time": "10m"}, "deep": {}},
+            "telemetry": {
+                "interval": "1s",
+                "sources": [{"kind": "dcgm", "url": f"http://{gpus.address}/{{name}}"}],
+            },
+        }
+        with picked(kind, pool) as (control, client):
+            eventually(lambda: _load(client) == {"a", "b", "c", "d"})
+            eventually(lambda: gpus.requests >= 12)
+            a.behave(health=503)
+            gpus.codes["b"] = 79
+            eventually(lambda: {name for name, reason in _reasons(control).items() if reason} == {"a", "b"})
+            eventually(lambda: _load(client) == {"c", "d"})
+            before = at_rest(lambda: a.requests + b.requests)
+            assert _load(client) == {"c", "d"}
+            assert a.requests + b.requests == before
+            assert "79" in _reasons(control)["b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_limits_and_versions_are_kept_and_a_client_s_headers_choose_nothing(kind: str) -> None:
+    with replicas("a", "b", "hidden", "outside") as (a, b, hidden, outside):
+        pick: dict[str, Any] = {"balance": {"algorithm": "pick"}}
+        pool = {"replicas": [entry(a), entry(b)], "circuit_breaker": {"per_replica": {"max_requests": 1}}, **pick}
+        other = {"replicas": [entry(hidden)], **pick}
+        pins = [{"header": "x-version", "equals": name, "pool": name} for name in ("pool", "other")]
+        route = {"match": {"path_prefix": "/"}, "split": {"pool": 1, "other": 1}, "pin": pins}
+        with picked(kind, pool, pools={"other": other}, routes={"everything": route}) as (control, client):
+            v1, v2 = ("x-version", "pool"), ("x-version", "other")
+            eventually(lambda: client.post("/", headers=[v1]).ok and control.metric("lbctl_pick_decisions_total") > 0)
+            forged = [*FORGED, *(("x-gateway-destination-endpoint", item.address) for item in (hidden, outside))]
+            for number in range(12):
+                assert client.post("/", b"{}", [v1, *forged, ("x-session-id", f"s{number}")]).replica in ("a", "b")
+                assert client.post("/", b"{}", [v2, ("x-session-id", f"s{number}")]).replica == "hidden"
+            assert outside.connections == 0
+            assert {row["proxy"] for row in control.get("picks")["samples"]} <= {EDGE}
+            _limit(client, v1, (a, b))
+
+
+def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replica]) -> None:
+    """A session whose replica has a request already: the next one goes to the other."""
+    session = [version, ("x-session-id", "busy")]
+    for replica in pool:
+        replica.behave(delay=2.0)
+    waiting = client.send("POST", "/", session, b"{}")
+    eventually(lambda: sum(replica.in_flight for replica in pool) == 1)
+    home, other = sorted(pool, key=lambda replica: -replica.in_flight)
+    other.behave(delay=0.0)
+    assert client.post("/", b"{}", session).replica == other.name
+    assert waiting.result(30).replica == home.name
