@@ -11,6 +11,7 @@ import pytest
 
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.ha.sharing import owner_of
+from lbctl.serve.state.audit import CONTROL_PLANE
 from tests.e2e.support import background, edges
 from tests.e2e.support.control import XdsEnvoy, settled
 from tests.e2e.support.engines import engines
@@ -110,6 +111,35 @@ def test_an_envoy_whose_member_dies_is_sent_nothing_twice_and_its_pools_go_on(re
                 assert _taken(edge) == taken
                 assert first.control.metric("lbctl_xds_pushed_resources_total") == 0
                 assert first.version == version
+
+
+def _steps(plane: MemberPlane) -> list[str]:
+    """What the audit says that the control plane itself has done with the rollout."""
+    rows = plane.control.get("audit")["records"]
+    return [row["action"] for row in rows if row["actor"] == CONTROL_PLANE and row["action"].startswith("rollout ")]
+
+
+def test_a_rollout_goes_on_over_a_killed_leader_and_does_each_step_once(redis: RedisServer) -> None:
+    shares = (10, 40, 70, 100)
+    with replicas("a", "b") as (a, b):
+        steps = [{"percent": f"{share}%", "hold": "2s"} for share in shares]
+        rollout = {"to": "new", "mode": "timed", "steps": steps}
+        route = {"match": {"path_prefix": "/"}, "split": {"old": 100, "new": 0}, "rollout": rollout}
+        pools = {"old": pool_of([a], model={"name": "m"}), "new": pool_of([b], model={"name": "n"})}
+        fleet = fleet_of([a, b], routes={"everything": route}, pools=pools)
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s", start=False) as (first, second):
+            first.control.start()
+            eventually(lambda: first.leads and _steps(first) != [], 20, 0.02)
+            assert first.write("POST", "rollouts", {"route": "everything", "action": "pause"}).ok
+            second.control.start()
+            eventually(lambda: second.control.get("rollouts")["rollouts"][0]["phase"] == "paused")
+            before = len(_steps(first))
+            assert first.write("POST", "rollouts", {"route": "everything", "action": "resume"}).ok
+            eventually(lambda: len(_steps(first)) > before, 20, 0.02)
+            first.control.kill()
+            done = [f"rollout progressing (step {step}, {share} %)" for step, share in enumerate(shares, 1)]
+            eventually(lambda: second.leads and _steps(second)[len(done) :] != [], 30)
+            assert _steps(second) == [*done, "rollout promoted (step 4, 100 %)"]
 
 
 def test_a_leader_that_was_stopped_sends_its_haproxy_nothing_more(redis: RedisServer) -> None:

@@ -19,7 +19,7 @@ from tests.e2e.support.replicas import Replica
 
 _STEP, _EACH, _PROMPT = 29.8, 0.202, 0.0715
 """Milliseconds: of a step, for each sequence in it, for each token of a prompt."""
-_PAGE = """\
+PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{model_name="m"}} {running}
 # TYPE vllm:num_requests_waiting gauge
@@ -105,7 +105,7 @@ class Engine(Replica):
         """What `/metrics` says now."""
         running = len(self._running)
         numbers: Mapping[str, Any] = {**self._counters, "running": running, "waiting": len(self._waiting)}
-        return _PAGE.format(**numbers, cache=min(1.0, running / self.slots)) + self.more
+        return PAGE.format(**numbers, cache=min(1.0, running / self.slots)) + self.more
 
     async def _serve(self, request: BaseRequest) -> web.StreamResponse:
         self.requests += 1

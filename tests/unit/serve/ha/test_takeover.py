@@ -1,0 +1,108 @@
+"""What a takeover continues: weights from where the last leader has left them, by the rate limit."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from aiohttp import web
+
+from lbctl.control.loop_output import LoopOutput
+from lbctl.serve.fleet.publisher import PublishedFleet
+from tests.e2e.support.engines import PAGE
+from tests.support.stores import shared_server
+from tests.unit.serve.ha.test_member import Running, running, until
+
+STEP = {"fast": 0.010, "b": 0.020, "c": 0.020, "slow": 0.060}
+"""Replica → seconds that each of its steps takes."""
+UP, DOWN = 0.10, 0.20
+"""How far a weight may move in one interval, of the capacity."""
+FLEET = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {chat: {match: {path_prefix: /}, pool: chat}}
+pools:
+  chat:
+    telemetry: {interval: 200ms, stale_after: 10s, sources: [{kind: vllm, url: "http://127.0.0.1:PORT/{name}"}]}
+    weighting: {strategy: adaptive, adaptive: {smoothing: 1s}, max_step: {down: 20%, up: 10%}, deadband: 1%}
+    replicas: [REPLICAS]
+proxies: {edge: {kind: envoy}}
+"""
+
+
+@asynccontextmanager
+async def pages() -> AsyncIterator[int]:
+    """The port of a server with the page of each replica, which works at its own speed since the start."""
+    started = time.monotonic()
+
+    async def answer(request: web.Request) -> web.Response:
+        took = STEP[request.match_info["name"]]
+        steps = (time.monotonic() - started) / took
+        numbers = {"running": 8, "waiting": 0, "cache": 0.25, "steps": steps, "tokens": 8 * steps, "prompts": steps}
+        between = {"betweens": 8 * steps, "between_seconds": 8 * steps * took}
+        return web.Response(
+            text=PAGE.format(
+                **numbers, **between, firsts=steps / 50, first_seconds=steps / 50 * took, finished=steps / 50
+            )
+        )
+
+    app = web.Application()
+    app.router.add_get("/{name}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def rates(output: LoopOutput) -> dict[str, float]:
+    """Replica → its rate, of its capacity; that of all before there is evidence."""
+    return dict.fromkeys(STEP, 1.0) | {name: weight.rate for name, weight in output.weights.get("chat", {}).items()}
+
+
+def sampled(member: Running) -> list[dict[str, float]]:
+    """The rates of each publication of this member from now on."""
+    samples: list[dict[str, float]] = []
+
+    def sample(_: PublishedFleet) -> None:
+        samples.append(rates(member.services.publisher.loop_output))
+
+    member.services.publisher.subscribe("sampler", sample)
+    return samples
+
+
+def test_a_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> None:
+    prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            page_port = await stack.enter_async_context(pages())
+            replicas = ", ".join(f'{{name: {name}, address: "10.9.9.{at}:8000"}}' for at, name in enumerate(STEP, 1))
+            fleet = FLEET.replace("PORT", str(page_port)).replace("REPLICAS", replicas)
+            leader = AsyncExitStack()
+            first = await leader.enter_async_context(running("cp-1", tmp_path, port, prefix, fleet=fleet))
+            await until(lambda: first.member.leads)
+            second = await stack.enter_async_context(running("cp-2", tmp_path, port, prefix, fleet=fleet))
+            samples = sampled(second)
+            await until(lambda: rates(first.services.publisher.loop_output)["slow"] < 0.6)
+            await until(lambda: samples[-1:] != [] and samples[-1]["slow"] < 0.6)
+            await leader.aclose()
+            await until(lambda: second.member.leads and modes(second) == {"acting"})
+            first_decision = second.services.telemetry.loop.state.now
+            await until(lambda: second.services.telemetry.loop.state.now > first_decision + 1.0)
+            assert rates(second.services.publisher.loop_output)["slow"] < 0.6, "the new leader's evidence is the same"
+            for earlier, later in pairwise(samples):
+                for name in STEP:
+                    assert -DOWN - 1e-6 <= later[name] - earlier[name] <= UP + 1e-6, (name, samples)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def modes(member: Running) -> set[str]:
+    return {pool.mode for pool in member.services.telemetry.loop.state.pools.values()}
