@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.cli.proxy import unnamed
+from lbctl.importer.compare.differences import ObservedRequest
 from lbctl.importer.compare.processes import NotStartedError
-from lbctl.importer.compare.run import MissingProxyError, ObservedRequest, Row, compare
+from lbctl.importer.compare.run import MissingProxyError, Row, compare
 from lbctl.importer.run import Imported
 from lbctl.model.fleet import parse
 from lbctl.model.load import SourceText
@@ -43,7 +46,8 @@ def report(kind: str, files: Sequence[str], imported: Imported, diagnostics: Dia
 def _explained(kind: str, imported: Imported, rows: Sequence[Row]) -> list[str]:
     """Return the route that each request takes in the fleet, as `lbctl explain route` finds it."""
     source = parse([SourceText("import", imported.text.encode(), ".")], diagnostics := Diagnostics())
-    loaded = complete(source, diagnostics) if source is not None else None
+    own = {str(Path(name)): text.encode() for name, text in imported.own.items()}
+    loaded = complete(replace(source, target_contents=own), diagnostics) if source is not None else None
     if loaded is None:
         return ["" for _ in rows]
     topology = loaded.compiled.topology

@@ -24,6 +24,8 @@ class Draft:
         """Whether own lines may go into files beside the fleet."""
         self.own: dict[str, list[str]] = {}
         """Path of a file with own lines, relative to the fleet → its lines."""
+        self.moved: set[Path] = set()
+        """Routes that answer 404 where the proxy's own figures stood."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
         """The object of the fleet → the directive whose position its comment shows."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
 from lbctl.importer.statement import Statement, walk
 
+WRITTEN = "lbctl writes this part of the configuration itself"
 UNKNOWN = "lbctl has no key that means this"
 _SECRET = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%)[^\s\"']+"
@@ -120,6 +121,9 @@ class Ledger:
                 self.imply("its content is accounted for", item)
                 continue
             reason = (reasons or {}).get(item.name) or self._inherited_reason(item)
+            if reason == WRITTEN:
+                self.imply(WRITTEN, item, *walk(item.block))
+                continue
             part = content(item) if whole_blocks and item.is_block else ""
             self.omit(item, reason, self._place(item), part)
 

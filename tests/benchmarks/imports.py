@@ -1,15 +1,36 @@
-"""`python -m tests.benchmarks.imports`: the table of docs/import.md, by importing and comparing every sample."""
+"""`python -m tests.benchmarks.imports`: the tables of docs/import.md, by importing and comparing every sample."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lbctl.importer.compare.processes import NotStartedError
 from lbctl.importer.compare.run import Row, compare
-from lbctl.importer.run import KINDS
+from lbctl.importer.draft import CLOSED_STATUS
+from lbctl.importer.run import KINDS, Imported
 from tests.support.importer import imported, samples
 
-HEAD = "| sample | directives | carried over | done anyway | comments | requests that agree | what differs |"
+HEAD = (
+    "| sample | directives | carried over | done anyway | comments | requests that agree | what differs | how much |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+LEVELS = ("whole", "nearly", "in part", "not")
+_AT_ONCE = 4
+"""How many comparisons run at the same time: each waits for two proxies to start."""
+_LOST = (
+    "take the next",
+    "no pool can be",
+    "to import",
+    "external processor",
+    "only its certificate",
+    "the whole route",
+)
+"""Words of the reasons of comments on what decides about requests."""
+_INTENDED = "status 302 → 301"
+"""What a fleet does otherwise by intention: redirects to https are 301 or 308."""
 
 
 def counts(kind: str, file: Path) -> str:
@@ -18,30 +39,60 @@ def counts(kind: str, file: Path) -> str:
     return f"| {kind}/{file.name} | {carried + implied + noted} | {carried} | {implied} | {noted} |"
 
 
-def main() -> None:
-    """Print the table."""
-    print(f"{HEAD}\n|---|---|---|---|---|---|---|", flush=True)
-    for kind in KINDS:
-        for file in samples(kind):
-            print(f"{counts(kind, file)} {_compared(kind, file)} |", flush=True)
+def rows(kind: str) -> Iterator[str]:
+    """Yield the row of each sample of a kind."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(lambda file: _row(kind, file), samples(kind))
 
 
-def _compared(kind: str, file: Path) -> str:
+def _row(kind: str, file: Path) -> str:
+    result = imported(kind, file)[0]
     try:
-        rows = compare(kind, [str(file)], imported(kind, file)[0].draft)
+        compared = compare(kind, [str(file)], result.draft)
     except NotStartedError as error:
-        return f"none | {error}"
-    compared = [row for row in rows if not row.skipped]
-    agree = sum(not row.differences for row in compared)
-    return f"{agree} of {len(compared)} | {'; '.join(_reasons(rows))}"
+        return f"{counts(kind, file)} none | {error} | not |"
+    seen = [row for row in compared if not row.skipped]
+    agree = sum(not row.differences for row in seen)
+    return (
+        f"{counts(kind, file)} {agree} of {len(seen)} | {'; '.join(_reasons(compared))} | {level(result, compared)} |"
+    )
 
 
-def _reasons(rows: list[Row]) -> list[str]:
+def _reasons(compared: Sequence[Row]) -> list[str]:
     return list(
         dict.fromkeys(
-            [*(each for row in rows for each in row.differences), *(row.skipped for row in rows if row.skipped)]
+            [*(each for row in compared for each in row.differences), *(row.skipped for row in compared if row.skipped)]
         )
     )
+
+
+def level(result: Imported, compared: Sequence[Row]) -> str:
+    """Return how much of a configuration its fleet does.
+
+    `whole`: no comment is left, and all requests agree. `nearly`: comments are left on what decides nothing about
+    requests. `in part`: a route is closed, or a request meets something else. `not`: nothing goes to a replica.
+    """
+    routes = result.draft.fleet["routes"].values()
+    if not any("pool" in item or "split" in item for item in routes):
+        return "not"
+    closed = any(item.get("respond", {}).get("status") == CLOSED_STATUS for item in routes)
+    differ = any(each != _INTENDED for row in compared for each in row.differences)
+    notes = result.draft.ledger.notes
+    if closed or differ or any(word in note.reason for note in notes for word in _LOST):
+        return "in part"
+    return "nearly" if notes else "whole"
+
+
+def total(lines: Sequence[str]) -> str:
+    """Return the sentence that counts the levels."""
+    number = Counter(line.rstrip(" |").rpartition("| ")[2] for line in lines)
+    return f"Of {len(lines)} samples {', '.join(f'{number[each]} are carried over {each}' for each in LEVELS)}."
+
+
+def main() -> None:
+    """Print the table, and how many samples are of each level."""
+    lines = [line for kind in KINDS for line in rows(kind)]
+    print(HEAD, *lines, "", total(lines), sep="\n")
 
 
 if __name__ == "__main__":

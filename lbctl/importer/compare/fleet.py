@@ -31,6 +31,7 @@ def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
     version = ".".join(version_text(version_of(binary)).split(".")[:2])
     entry = {"kind": kind, "version": version, "config": f"{places.directory}/{kind}.conf"}
     local.fleet["proxies"] = {"compared": entry | _include(draft, kind)}
+    _write_secrets(draft, places)
     diagnostics = Diagnostics()
     source = parse([SourceText("compared.yaml", text(local, kind, "").encode(), str(places.directory))], diagnostics)
     own = {str(places.directory / name): _own(text).encode() for name, text in draft.own_files().items()}
@@ -42,6 +43,17 @@ def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
     bundle = prepared.target.render(prepared.rooted(str(places.directory)))
     write_bundle(bundle, str(places.directory))
     return str(Path(places.directory) / bundle.main.name)
+
+
+def _write_secrets(draft: Draft, places: Places) -> None:
+    """Write stand-ins for the keys of hosted APIs."""
+    for pool in draft.fleet["pools"].values():
+        for value in pool.get("upstream", {}).get("headers", {}).values():
+            if isinstance(value, dict):
+                file = places.directory / str(value["file"])
+                file.parent.mkdir(exist_ok=True)
+                file.write_text("stand-in\n")
+                file.chmod(0o600)
 
 
 def _include(draft: Draft, kind: str) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from lbctl.apply.binaries import find_binary
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import fleet, sources
+from lbctl.importer.compare.differences import ObservedRequest, addresses, differences, observed, without_key
 from lbctl.importer.compare.echo import LOOPBACK, echoes
 from lbctl.importer.compare.places import Places, free_ports
 from lbctl.importer.compare.processes import NotStartedError, running
@@ -23,34 +23,6 @@ from lbctl.importer.draft import CLOSED_STATUS, Draft
 from lbctl.targets import target
 
 _TIMEOUT = 10.0
-_NOT_COMPARED = frozenset(
-    {
-        "connection", "keep-alive", "x-request-id", "content-length", "transfer-encoding",
-        "x-envoy-expected-rq-timeout-ms", "x-envoy-attempt-count", "x-envoy-internal", "x-envoy-external-address",
-        "x-forwarded-proto", "x-forwarded-for", "x-real-ip", "x-envoy-original-path", "x-envoy-original-host", "te"
-    }
-)  # fmt: skip
-"""Headers that every proxy writes in its own way."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedRequest:
-    """What a request met behind one of the proxies."""
-
-    status: int
-    """The status of the response; 0 if there was none."""
-    replica: str = ""
-    """The replica that answered; empty if the proxy itself did."""
-    method: str = ""
-    """The method at the replica."""
-    path: str = ""
-    """The path at the replica."""
-    host: str = ""
-    """The Host at the replica."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Its other headers at the replica, without those that every proxy writes in its own way."""
-    body: str = ""
-    """The body at the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +50,13 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[Row]:
     binary = find_binary(target(kind))
     if binary is None:
         raise MissingProxyError(f"--compare needs the program {target(kind).binary}, and it is not on this machine")
-    addresses = [address for pool in draft.fleet["pools"].values() for address in _addresses(pool)]
+    pools = draft.fleet["pools"].values()
+    echoed = [address for pool in pools for address in addresses(pool)]
     binds = {name: str(item["bind"]) for name, item in draft.fleet["listeners"].items()}
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
         base.chmod(0o755)
-        echo_ports = stack.enter_context(echoes(addresses))
+        echo_ports = stack.enter_context(echoes(echoed))
         old, new = (_places(base / name, binds.values(), echo_ports) for name in ("before", "after"))
         (old.directory / "main").write_text(_source(kind, files, old))
         _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration")
@@ -94,12 +67,6 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[Row]:
         _start(stack, kind, binary, new, config, "the fleet")
         return [_row(draft, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
                 for sample in samples(draft.fleet)]  # fmt: skip
-
-
-def _addresses(pool: dict[str, Any]) -> Iterator[str]:
-    yield from (str(item["address"]) for item in pool.get("replicas", []))
-    if dns := pool.get("discovery", {}).get("dns"):
-        yield f"{dns['name']}:{dns['port']}"
 
 
 def _places(directory: Path, binds: Any, replicas: dict[str, int]) -> Places:
@@ -146,8 +113,8 @@ def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
     nothing = ObservedRequest(0)
     if route.get("respond", {}).get("status") == CLOSED_STATUS:
         return Row(sample, nothing, nothing, (), "the import closed the route")
-    if "auth" in route:
-        return Row(sample, nothing, nothing, (), "it needs a key, which was not copied")
+    if ("routes", sample.route) in draft.moved:
+        return Row(sample, nothing, nothing, (), "the proxy's figures have an address of their own")
     pools = {route.get("pool"), *route.get("split", {})} & set(draft.fleet["pools"])
     if any(draft.fleet["pools"][name].get("protocol", "http1") != "http1" for name in pools):
         return Row(sample, nothing, nothing, (), "the echo servers speak HTTP/1.1 only")
@@ -156,7 +123,9 @@ def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
         return Row(sample, one, other, (), "the import closed the route")
     if one.status == 0 and _speaks_http2(draft, sample.listener):
         return Row(sample, one, other, (), "the listener speaks HTTP/2 only")
-    return Row(sample, one, other, tuple(_differences(draft, one, other)))
+    if "auth" in route:
+        return Row(sample, one, other, tuple(without_key(one, other)))
+    return Row(sample, one, other, tuple(differences(draft.fleet, one, other)))
 
 
 def _speaks_http2(draft: Draft, listener: str) -> bool:
@@ -181,48 +150,4 @@ def _ask(sample: Sample, port: int, *, tls: bool) -> ObservedRequest:
         return ObservedRequest(0)
     finally:
         connection.close()
-    return _observed(response.status, content)
-
-
-def _observed(status: int, content: bytes) -> ObservedRequest:
-    try:
-        received = json.loads(content)
-        headers = dict(received["headers"])
-        shown = sorted((name, value) for name, value in headers.items() if name not in {*_NOT_COMPARED, "host"})
-        return ObservedRequest(
-            status,
-            received["replica"],
-            received["method"],
-            received["path"],
-            headers.get("host", ""),
-            tuple(shown),
-            received["body"],
-        )
-    except (ValueError, KeyError, TypeError):
-        return ObservedRequest(status)
-
-
-def _differences(draft: Draft, before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
-    if before.status != after.status:
-        yield f"status {before.status} → {after.status}"
-    if bool(before.replica) != bool(after.replica) or (before.replica and not _same_pool(draft, before, after)):
-        yield f"replica {before.replica or 'none'} → {after.replica or 'none'}"
-    if not before.replica or not after.replica:
-        return
-    for name in ("method", "path", "host", "body"):
-        one, other = getattr(before, name), getattr(after, name)
-        if one != other:
-            yield f"{name} {one!r} → {other!r}"
-    lost = [name for name, value in before.headers if dict(after.headers).get(name) != value]  # never a value: a secret
-    if lost:
-        yield f"headers lost: {', '.join(lost)}"
-
-
-def _same_pool(draft: Draft, before: ObservedRequest, after: ObservedRequest) -> bool:
-    pools = [set(_addresses(pool)) for pool in draft.fleet["pools"].values()]
-    splits = [
-        set().union(*(set(_addresses(draft.fleet["pools"][name])) for name in route["split"]))
-        for route in draft.fleet["routes"].values()
-        if "split" in route
-    ]
-    return any({before.replica, after.replica} <= pool for pool in (*pools, *splits))
+    return observed(response.status, dict(response.getheaders()), content)

@@ -196,7 +196,17 @@ def _quoted(word: str) -> str:
 # ── Envoy ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _ENVOY_FILTERS = frozenset(
-    {"router", "health_check", "local_ratelimit", "buffer", "json_to_metadata", "header_mutation", "cors"}
+    {
+        "router",
+        "health_check",
+        "local_ratelimit",
+        "buffer",
+        "json_to_metadata",
+        "cors",
+        "ext_authz",
+        "basic_auth",
+        "rbac",
+    }
 )
 _CLUSTER_KEYS = frozenset(
     {"name", "connect_timeout", "lb_policy", "circuit_breakers", "typed_extension_protocol_options"}

@@ -42,7 +42,7 @@ def pool(context: Context, cluster: View, secrets: tuple[str, ...] = ()) -> Path
     algorithm = _POLICIES.get(cluster.get("lb_policy").text, "round_robin")
     context.put((*path, "balance"), {"algorithm": algorithm}, cluster.get("lb_policy"))
     context.put((*path, "replicas"), _weighted(replicas), *_endpoint_parts(assignment))
-    context.imply("replicas are the endpoints", assignment.get("cluster_name"))
+    context.imply("replicas are the endpoints", assignment.get("cluster_name"), cluster.get("eds_cluster_config"))
     handle(context, path, cluster, _HANDLERS, "name", "type", "dns_lookup_family", "alt_stat_name", "cluster_type")
     if not cluster.get("connect_timeout"):
         message = "Envoy's default of 5s for connecting: a replica that is gone costs every request that long"

@@ -10,16 +10,19 @@ from lbctl.importer.envoy.filters import filters
 from lbctl.importer.envoy.listeners import Manager, managers
 from lbctl.importer.envoy.routes import routes
 from lbctl.importer.envoy.view import EMPTY, View
-from lbctl.importer.ledger import Ledger
+from lbctl.importer.ledger import WRITTEN, Ledger
 from lbctl.model.node import Node
 
-_OWN = "lbctl writes this part of the configuration itself"
 _REASONS = {
-    "admin": "`proxies` names the admin address", "node": "`lbctl bootstrap` writes the node",
+    "node": "`lbctl bootstrap` writes the node",
     "tracing": "write `tracing`",
-    "dynamic_resources": "`lbctl bootstrap` connects to `lbctl serve`", "layered_runtime": _OWN, "stats_sinks": _OWN,
-    "overload_manager": _OWN, "stats_config": _OWN, "dns_resolution_config": _OWN, "stream_idle_timeout": _OWN,
-    "typed_per_filter_config": "a fleet has no filters", "server_name": _OWN, "per_connection_buffer_limit_bytes": _OWN,
+    "dynamic_resources": "`lbctl bootstrap` connects to `lbctl serve`",
+    **dict.fromkeys(
+        ("layered_runtime", "stats_sinks", "overload_manager", "stats_config", "dns_resolution_config", "server_name",
+         "stream_idle_timeout", "per_connection_buffer_limit_bytes"),
+        WRITTEN,
+    ),
+    "typed_per_filter_config": "a fleet has no filters",
     "response_headers_to_add": "a header with variables of Envoy",
     "eds_cluster_config": "endpoints come from elsewhere",
 }  # fmt: skip
@@ -39,6 +42,7 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
         hint = "give a static configuration, or the `config_dump` of a running Envoy"
         diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
         return context.draft
+    _admin(context, view.get("admin"))
     context.managers = len(connection_managers)
     for manager in connection_managers:
         _routes(context, manager)
@@ -62,6 +66,20 @@ def _routes(context: Context, manager: Manager) -> None:
     for name in ("name", "validate_clusters"):
         context.imply("it only names or selects", config.get(name))
     routes(context, manager.path, config, filters(context, manager))
+
+
+def _admin(context: Context, view: View) -> None:
+    """Set the address of the admin interface, on loopback: whoever reaches it can stop the proxy."""
+    address = view.get("address", "socket_address")
+    host, port = address.get("address").text, address.get("port_value").text
+    if not port:
+        return
+    near = host if host.startswith("127.") else "127.0.0.1"
+    context.draft.put(("proxies", "envoy", "kind"), "envoy")
+    context.put(("proxies", "envoy", "admin"), f"{near}:{port}", view)
+    if near != host:
+        message = f"the admin interface listens on {host}: whoever reaches it can stop the proxy"
+        context.draft.ledger.advise(view.statement, message, "it listens on 127.0.0.1")
 
 
 def _unused(context: Context) -> None:

@@ -24,7 +24,6 @@ _OTHERS = {
     "ext_proc": "an external processor is not carried over: `balance.algorithm: pick` chooses replicas by request",
     "cors": "headers for browsers are `headers.response` of a route",
     "compressor": "responses of models are not compressed", "grpc_web": "gRPC-Web is not translated",
-    "json_to_metadata": "`match.model` reads the model of the body",
     "ratelimit": "limits by another service are not carried over: write `rate_limit`",
 }  # fmt: skip
 
@@ -41,8 +40,6 @@ class Filters:
     """Where they come from."""
     answers: list[tuple[dict[str, Any], View]] = field(default_factory=list)
     """Matches that a filter answers with 200."""
-    reads_model: bool = False
-    """Whether a filter reads the model of the body."""
 
 
 def filters(context: Context, manager: Manager) -> Filters:
@@ -73,8 +70,9 @@ def _filter(context: Context, manager: Manager, item: View, result: Filters) -> 
             result.protections.append((item, lay, why))
     elif own.keep(context, kind, item):
         return
+    elif kind == "json_to_metadata":
+        context.imply("`match.model` reads the model of the body", item)
     else:
-        result.reads_model |= kind == "json_to_metadata"
         context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)
 
 

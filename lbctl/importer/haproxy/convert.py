@@ -12,19 +12,23 @@ from lbctl.importer.haproxy.context import Context, Section, sections
 from lbctl.importer.haproxy.listeners import listeners
 from lbctl.importer.haproxy.pools import pool
 from lbctl.importer.haproxy.routes import frontend
-from lbctl.importer.ledger import Ledger
+from lbctl.importer.ledger import WRITTEN, Ledger
 from lbctl.importer.statement import Statement, walk
 
-_OWN = "lbctl writes this part of the configuration itself"
 _REASONS = {
+    **dict.fromkeys(
+        ("daemon", "master-worker", "pidfile", "node", "description", "set-dumpable", "log-send-hostname", "quiet",
+         "stats-file", "insecure-fork-wanted", "nameserver", "hold", "resolve_retries", "parse-resolv-conf", "peer"),
+        WRITTEN,
+    ),
     "resolvers": "names are looked up by the proxy or by `lbctl serve`", "peers": "limits are divided by `instances`",
-    "global": _OWN, "log": "the access log has fields of its own, in JSON",
+    "global": WRITTEN, "log": "the access log has fields of its own, in JSON",
     "log-format": "the access log has its own fields",
     "stats": "lbctl has a dashboard, metrics and `lbctl status` of its own",
     "errorfile": "lbctl answers with JSON bodies",
     "userlist": "no rule asks for these users", "compression": "responses are not compressed",
     "stick-table": "a fleet counts by `rate_limit`", "stick": "a fleet keeps clients by `affinity`",
-    "maxconn": _OWN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
+    "maxconn": WRITTEN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
     "capture": "the access log has fields of its own", "unique-id-format": "lbctl makes the id of a request itself",
     "unique-id-header": "lbctl makes the id of a request itself", "timeout": "a fleet has no timeout that means this",
 }  # fmt: skip

@@ -45,6 +45,7 @@ def figures(context: Context, route: Path, rule: Rule) -> None:
     _put(context, "metrics", address, rule.line)
     message = f"the figures of the proxy among the paths of clients: they are at http://{address}/metrics now"
     context.draft.ledger.advise(rule.line, message, "ask there; this path answers 404")
+    context.draft.moved.add(route)
     context.draft.put((*route, "respond"), {"status": 404, "body": "not found"}, rule.line)
 
 

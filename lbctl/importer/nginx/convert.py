@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.draft import Draft
-from lbctl.importer.ledger import Ledger, is_credential
+from lbctl.importer.ledger import WRITTEN, Ledger, is_credential
 from lbctl.importer.nginx import metrics, pools
 from lbctl.importer.nginx import own as own_lines
 from lbctl.importer.nginx.context import Context, Scope, flat
@@ -15,28 +15,27 @@ from lbctl.importer.nginx.match import hosts_of
 from lbctl.importer.nginx.routes import Server, routes
 from lbctl.importer.statement import Statement
 
-_PROCESS = "lbctl writes this part of the configuration itself"
 _OWN = {
-    "user": _PROCESS, "worker_processes": _PROCESS, "worker_rlimit_nofile": _PROCESS, "pid": _PROCESS,
-    "events": _PROCESS, "worker_connections": _PROCESS, "multi_accept": _PROCESS, "use": _PROCESS,
-    "error_log": _PROCESS, "daemon": _PROCESS, "load_module": "modules are the operator's", "sendfile": _PROCESS,
-    "tcp_nopush": _PROCESS, "types": _PROCESS, "default_type": _PROCESS, "server_tokens": _PROCESS,
-    "types_hash_max_size": _PROCESS, "log_format": "the access log has fields of its own, in JSON",
+    "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
+    "events": WRITTEN, "worker_connections": WRITTEN, "multi_accept": WRITTEN, "use": WRITTEN,
+    "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "modules are the operator's", "sendfile": WRITTEN,
+    "tcp_nopush": WRITTEN, "types": WRITTEN, "default_type": WRITTEN, "server_tokens": WRITTEN,
+    "types_hash_max_size": WRITTEN, "log_format": "the access log has fields of its own, in JSON",
     "gzip": "responses of models are not compressed", "stream": "lbctl balances HTTP, not TCP",
     "mail": "lbctl balances HTTP", "ssl_ciphers": "ciphers are the proxy's own for the oldest version",
-    "ssl_session_cache": _PROCESS, "ssl_session_timeout": _PROCESS, "ssl_prefer_server_ciphers": _PROCESS,
-    "ssl_dhparam": _PROCESS, "ssl_session_tickets": _PROCESS, "ssl_ecdh_curve": _PROCESS,
+    "ssl_session_cache": WRITTEN, "ssl_session_timeout": WRITTEN, "ssl_prefer_server_ciphers": WRITTEN,
+    "ssl_dhparam": WRITTEN, "ssl_session_tickets": WRITTEN, "ssl_ecdh_curve": WRITTEN,
     "client_body_timeout": "a client that stops sending ends with `timeouts.idle` of the route",
     "send_timeout": "a client that stops reading ends with `timeouts.idle` of the route",
-    "client_body_buffer_size": _PROCESS, "large_client_header_buffers": _PROCESS, "client_header_buffer_size": _PROCESS,
-    "proxy_buffers": _PROCESS, "proxy_buffer_size": _PROCESS, "proxy_busy_buffers_size": _PROCESS,
+    "client_body_buffer_size": WRITTEN, "large_client_header_buffers": WRITTEN, "client_header_buffer_size": WRITTEN,
+    "proxy_buffers": WRITTEN, "proxy_buffer_size": WRITTEN, "proxy_busy_buffers_size": WRITTEN,
     "proxy_cache_path": "nothing is cached", "proxy_cache_bypass": "nothing is cached",
-    "proxy_max_temp_file_size": "responses are never held back", "map_hash_bucket_size": _PROCESS,
+    "proxy_max_temp_file_size": "responses are never held back", "map_hash_bucket_size": WRITTEN,
     "include": "it was not read",
-    "ssl_stapling": _PROCESS, "index": "lbctl serves no files", "root": "lbctl serves no files",
+    "ssl_stapling": WRITTEN, "index": "lbctl serves no files", "root": "lbctl serves no files",
     "proxy_intercept_errors": "errors of replicas are passed on",
     "internal": "the location is not one for clients",
-    "resolver": "names are looked up by the proxy or by `lbctl serve`", "server_names_hash_bucket_size": _PROCESS,
+    "resolver": "names are looked up by the proxy or by `lbctl serve`", "server_names_hash_bucket_size": WRITTEN,
 }  # fmt: skip
 
 

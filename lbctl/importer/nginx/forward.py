@@ -251,7 +251,7 @@ def _split(context: Context, scope: Scope, passing: Statement, scheme: str, tabl
         host = host or target.host
         for pool in target.pools:
             shares[pool] = shares.get(pool, 0) + share
-    if table.args and table.args[0] not in {"$remote_addr", "$binary_remote_addr", "$request_id"}:
+    if table.args and re.sub(r"[{}]", "", table.args[0]) not in {"$remote_addr", "$binary_remote_addr", "$request_id"}:
         reason = "each request draws by itself; `sticky_split` keeps a client with its variant"
         context.draft.ledger.omit(table, reason, (), part=f"split_clients {table.args[0]}")
     return Target(shares, host="", statements=(passing, table, *table.block))

@@ -38,6 +38,7 @@ def location(context: Context, route: Path, block: Statement) -> None:
     _put(context, address, status)
     message = f"stub_status among the paths of clients: the figures are at http://{address}/stub_status now"
     context.draft.ledger.advise(status, message, "ask there; this path answers 404")
+    context.draft.moved.add(route)
     context.draft.put((*route, "respond"), {"status": 404, "body": "not found"}, block)
     context.draft.ledger.imply(_HERE, *flat(block, "allow", "deny"))
 

@@ -7,24 +7,30 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run as command
+from lbctl.importer.run import KINDS
+from tests.benchmarks.imports import rows
 from tests.e2e.support.binaries import require
 from tests.support.importer import SAMPLES
+from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.e2e]
 
 
-@pytest.mark.parametrize(
-    ("kind", "file"),
-    [("nginx", "session-hash.conf"), ("haproxy", "canary-headers-hosts.cfg"), ("envoy", "canary-weighted.yaml")],
-)
-def test_a_configuration_and_its_fleet_agree(kind: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sample_is_compared_by_traffic_as_the_documentation_says(kind: str) -> None:
     require(kind)  # type: ignore[arg-type]
-    assert command(["import", kind, str(SAMPLES / kind / file), "--compare"]) == 0
+    table = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+    assert [row for row in rows(kind) if row not in table] == []
+
+
+def test_the_command_shows_the_route_of_each_request(capsys: pytest.CaptureFixture[str]) -> None:
+    require("nginx")
+    assert command(["import", "nginx", str(SAMPLES / "nginx" / "session-hash.conf"), "--compare"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    summary = next(line for line in lines if "compared requests agree" in line)
-    agree, _, compared = summary.split()[:3]
-    assert agree == compared
-    assert int(compared) >= 3
+    assert (
+        next(line for line in lines if line.startswith("POST tgi.example.com/generate/")).split()[2] == "tgi-generate"
+    )
+    assert "8 of 8 compared requests agree, 0 were not compared" in lines
 
 
 def test_a_header_that_is_not_carried_over_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import sources
+from lbctl.importer.compare.differences import ObservedRequest, differences, observed
 from lbctl.importer.compare.places import Places
-from lbctl.importer.compare.run import ObservedRequest, _differences
 from lbctl.importer.compare.samples import example, samples
 from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
@@ -80,7 +81,19 @@ def test_a_header_that_is_lost_is_named_without_its_value() -> None:
     file = next(item for item in files("nginx") if item.stem == "provider-fallback")
     draft = imported("nginx", file)[0].draft
     before = ObservedRequest(200, "10.4.0.1:8000", headers=(("authorization", "Bearer sk-secret"),))
-    assert list(_differences(draft, before, ObservedRequest(200, "10.4.0.2:8000"))) == ["headers lost: authorization"]
+    after = ObservedRequest(200, "10.4.0.2:8000", headers=(("x-more", "1"),))
+    found = list(differences(draft.fleet, before, after))
+    assert found == ["headers lost: authorization", "headers added: x-more"]
+
+
+def test_answers_of_the_proxies_themselves_are_compared_but_not_their_error_pages() -> None:
+    fleet: dict[str, Any] = {"pools": {}, "routes": {}}
+    before = observed(410, {"X-Why": "moved", "Server": "nginx"}, b"gone\n")
+    assert list(differences(fleet, before, observed(410, {"x-why": "moved"}, b"gone"))) == []
+    others = list(differences(fleet, before, observed(410, {}, b"else")))
+    assert others == ["headers of the answer lost: x-why", "body of the answer"]
+    page = observed(404, {}, b"<html><body>404</body></html>")
+    assert list(differences(fleet, page, observed(404, {}, b'{"error": {}}'))) == []
 
 
 def test_a_source_that_writes_files_or_runs_code_is_compared_without_that(tmp_path: Path) -> None:

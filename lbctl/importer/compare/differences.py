@@ -1,0 +1,149 @@
+"""What a request met behind each of the two proxies, and in what that differs.
+
+Values of headers are never shown: some are secrets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_NOT_COMPARED = frozenset(
+    {
+        "connection", "keep-alive", "x-request-id", "content-length", "transfer-encoding",
+        "x-envoy-expected-rq-timeout-ms", "x-envoy-attempt-count", "x-envoy-internal", "x-envoy-external-address",
+        "x-forwarded-proto", "x-forwarded-for", "x-real-ip", "x-envoy-original-path", "x-envoy-original-host", "te"
+    }
+)  # fmt: skip
+"""Headers of requests that every proxy writes in its own way."""
+_NOT_COMPARED_IN_ANSWERS = frozenset(
+    {
+        "connection", "keep-alive", "content-length", "transfer-encoding", "date", "server", "x-request-id", "via",
+        "x-envoy-upstream-service-time", "location", "content-type", "set-cookie", "retry-after"
+    }
+)  # fmt: skip
+"""Headers of answers that every proxy writes in its own way."""
+_OWN_ANSWERS = frozenset({"cache-control", "www-authenticate", "x-envoy-upstream-healthchecked-cluster"})
+"""Headers that a proxy adds to its own answers."""
+_REFUSALS = frozenset({401, 403, 500, 503})
+"""What a request without credentials meets, or one about which a service decides that does not answer."""
+_Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRequest:
+    """What a request met behind one of the proxies."""
+
+    status: int
+    """The status of the response; 0 if there was none."""
+    replica: str = ""
+    """The replica that answered; empty if the proxy itself did."""
+    method: str = ""
+    """The method at the replica."""
+    path: str = ""
+    """The path at the replica."""
+    host: str = ""
+    """The Host at the replica."""
+    headers: _Headers = ()
+    """Its other headers at the replica, without those that every proxy writes in its own way."""
+    body: str = ""
+    """The body at the replica."""
+    answer: _Headers = ()
+    """The headers of the response, without those that every proxy writes in its own way."""
+    text: str = ""
+    """The body of a response of the proxy itself; empty for its error page."""
+
+
+def observed(status: int, answer: Mapping[str, str], content: bytes) -> ObservedRequest:
+    """Read a response: that of an echo server, or one of the proxy itself."""
+    named = {name.lower(): value for name, value in answer.items()}
+    kept = tuple(sorted((name, value) for name, value in named.items() if name not in _NOT_COMPARED_IN_ANSWERS))
+    try:
+        received = json.loads(content)
+        headers = dict(received["headers"])
+        shown = sorted((name, value) for name, value in headers.items() if name not in {*_NOT_COMPARED, "host"})
+        return ObservedRequest(
+            status,
+            received["replica"],
+            received["method"],
+            received["path"],
+            headers.get("host", ""),
+            tuple(shown),
+            received["body"],
+            kept,
+        )
+    except (ValueError, KeyError, TypeError):
+        text = content.decode("utf-8", "replace").strip()
+        return ObservedRequest(status, answer=kept, text="" if "<html" in text.lower() else text)
+
+
+def without_key(before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
+    """Yield whether a request without credentials was let in by one of the two."""
+    if any(item.replica or item.status not in _REFUSALS for item in (before, after)):
+        yield f"without a key {before.status} → {after.status}"
+
+
+def differences(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
+    """Yield in what the two differ."""
+    if before.status != after.status:
+        yield f"status {before.status} → {after.status}"
+    if bool(before.replica) != bool(after.replica) or (before.replica and not _same_pool(fleet, before, after)):
+        yield f"replica {before.replica or 'none'} → {after.replica or 'none'}"
+        return
+    if before.status == after.status:
+        ignored = frozenset() if before.replica else _OWN_ANSWERS
+        yield from _of_headers("of the answer ", before.answer, after.answer, ignored=ignored)
+    if not before.replica:
+        if before.text and before.text != after.text:
+            yield "body of the answer"
+        return
+    for name in ("method", "path", "host", "body"):
+        one, other = getattr(before, name), getattr(after, name)
+        if one != other:
+            yield f"{name} {one!r} → {other!r}"
+    yield from _of_headers("", before.headers, after.headers, unequal=_unequal(fleet))
+
+
+def _of_headers(
+    where: str,
+    before: _Headers,
+    after: _Headers,
+    *,
+    ignored: frozenset[str] = frozenset(),
+    unequal: frozenset[str] = frozenset(),
+) -> Iterator[str]:
+    """Yield which headers are lost or added; those in `unequal` may have another value."""
+    old, new = dict(before), dict(after)
+    lost = [name for name in old if name not in new or (new[name] != old[name] and name not in unequal)]
+    lost = [name for name in lost if name not in ignored]
+    added = [name for name in new if name not in old and name not in ignored]
+    if lost:
+        yield f"headers {where}lost: {', '.join(lost)}"
+    if added:
+        yield f"headers {where}added: {', '.join(added)}"
+
+
+def _unequal(fleet: Mapping[str, Any]) -> frozenset[str]:
+    """Return the headers whose values are other ones by nature: of the request's id, and secrets."""
+    texts = [route.get("headers", {}).get("request", {}).get("set", {}) for route in fleet["routes"].values()]
+    ids = {name for each in texts for name, text in each.items() if "{request_id}" in text}
+    return frozenset(ids.union(*(pool.get("upstream", {}).get("headers", {}) for pool in fleet["pools"].values())))
+
+
+def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
+    pools = [set(addresses(pool)) for pool in fleet["pools"].values()]
+    splits = [
+        set().union(*(set(addresses(fleet["pools"][name])) for name in route["split"]))
+        for route in fleet["routes"].values()
+        if "split" in route
+    ]
+    return any({before.replica, after.replica} <= pool for pool in (*pools, *splits))
+
+
+def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the addresses of the replicas of a pool."""
+    yield from (str(item["address"]) for item in pool.get("replicas", []))
+    if dns := pool.get("discovery", {}).get("dns"):
+        yield f"{dns['name']}:{dns['port']}"
