@@ -46,7 +46,8 @@ class NginxDriver:
         self.composed: ForProxy | None = None
         self._served: PublishedFleet | None = None
         self._requested: tuple[Loaded, Prepared] | None = None
-        self._version = ""
+        self._wanted: tuple[tuple[View, str], ...] = ()
+        """What was requested since the last attempt began, each with the version of its snapshot, the newest last."""
         self._news = asyncio.Event()
         self._running = False
         self._absent = False
@@ -112,13 +113,16 @@ class NginxDriver:
         proxy = as_served(self.proxy, served)
         newest = await asyncio.to_thread(prepared, proxy, served.loaded, composed.snapshot)
         before, self._requested = self._requested, (served.loaded, newest)
-        self._version = served.cached_snapshot.version
+        version = served.cached_snapshot.version
         if before is None or before[0] is not served.loaded or before[1].view != newest.view:
             self._files = files_on_disk(served.loaded.source)
+            self._wanted = (*self._wanted, (newest.view, version))
             self._driver.want(newest)
             self.status = replace(self.status, state="WAITING", reason=self._next_reload)
-        elif self.status.state == "SYNCED":
-            self.status = replace(self.status, version=self._version)
+        else:
+            self._wanted = (*self._wanted[:-1], (self._wanted[-1][0], version))
+            if self.status.state == "SYNCED":
+                self.status = replace(self.status, version=version)
         change_at = composed.next_change
         return None if change_at is None else max(0.0, change_at - time.monotonic())
 
@@ -127,18 +131,27 @@ class NginxDriver:
         return f"its next reload is due; for weights there is one every {self._interval:g} s at most"
 
     def _record(self, applied: Applied) -> None:
-        """Record the result of an attempt in the status and the log."""
-        before = self.status
+        """Record the result of an attempt in the status and the log.
+
+        Something newer may have been requested meanwhile, which waits for the next attempt.
+        """
+        before, accepted = self.status, self._driver.accepted
         state = _STATES.get(applied.outcome, "WAITING")
         reason = applied.reason
         if applied.behind:
             state = "FAILING"
             reason = reason or "the newest fleet is refused; the one before runs with the newest weights"
         self._absent = applied.outcome == "absent"
+        reason, version = self._logged(reason), before.version
+        if state == "SYNCED":
+            version = next((version for view, version in reversed(self._wanted) if view == accepted), version)
+            if self._wanted[-1][0] != accepted:
+                state, reason = "WAITING", self._next_reload
+        self._wanted = self._wanted[-1:]
         self.status = DriverStatus(
             state,
-            self._version if state == "SYNCED" else before.version,
-            self._logged(reason),
+            version,
+            reason,
             before.reloads + (applied.outcome in ("applied", "unconfirmed")),
             applied.finishing,
             applied.at,

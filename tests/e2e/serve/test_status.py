@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,29 @@ def test_a_check_waits_for_the_next_reload_of_an_nginx(capsys: pytest.CaptureFix
             assert "ng is WAITING: its next reload is due" in capsys.readouterr().err
             assert run(["status", "proxies", "--check", "--wait", "30s", "--expect", "1", "--server", control.url]) == 0
             assert "SYNCED" in capsys.readouterr().out
+
+
+def test_an_nginx_has_only_what_it_has_loaded_while_something_newer_waits(tmp_path: Path) -> None:
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    with replicas("a", "b") as members, edges.nginx() as ng:
+        reload = shlex.join(ng.entry["reload"]["command"])
+        once = f"echo >> {begun}; until mv {gate} {gate}.used 2>/dev/null; do sleep 0.05; done; exec {reload}"
+        ng.entry["reload"]["command"] = ["/bin/sh", "-c", once]
+        fleet = _fleet(list(members), ng)
+        with edges.started_edge(ng, fleet), controlling(fleet) as control:
+            gate.touch()
+            eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+            _weight(control, 3)
+            first = control.status["snapshot"]["version"]
+            eventually(lambda: begun.read_text() == "\n\n")
+            _weight(control, 5)
+            time.sleep(1)  # the newer one is requested while the reload for the first one runs
+            gate.touch()
+            eventually(lambda: control.proxies["ng"]["reloads"] == 2)
+            assert (control.proxies["ng"]["state"], control.proxies["ng"]["last_good"]) == ("WAITING", first)
+            gate.touch()
+            eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+            assert control.proxies["ng"]["last_good"] == control.status["snapshot"]["version"]
 
 
 def test_an_envoy_that_has_left_is_missed_by_who_expects_it(capsys: pytest.CaptureFixture[str]) -> None:
