@@ -81,7 +81,8 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
     """Return how many errors come together, at least 1, by the changes of both pools' rates between intervals.
 
     Changes are used instead of the spread around a mean, so that a rate that is high throughout is no cluster. A change
-    that both pools show is an outage of what they share, and no cluster either.
+    that both pools show is an outage of what they share, and no cluster either. Two intervals of a pool without errors
+    say nothing of how many come together, and do not count.
     """
     terms = [term for before, after in pairwise(intervals) for term in _squared_changes(before, after)]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
@@ -124,18 +125,22 @@ def _part(side: RequestCounts) -> float:
 def _squared_changes(
     before: tuple[RequestCounts, RequestCounts], after: tuple[RequestCounts, RequestCounts]
 ) -> tuple[float, ...]:
-    """Return the squares of both pools' changes: 1 on average for independent errors."""
+    """Return the squares of the changes of both pools that show one: 1 on average for independent errors."""
     changes = [_change(*pool) for pool in zip(before, after, strict=True)]
-    if min(changes) > _COMMON or max(changes) < -_COMMON:
+    shown = [change for change in changes if change is not None]
+    if len(shown) == len(changes) and (min(shown) > _COMMON or max(shown) < -_COMMON):
         return (1.0, 1.0)
-    return tuple(min(_MAX_TERM, change**2) for change in changes)
+    return tuple(min(_MAX_TERM, change**2) for change in shown)
 
 
-def _change(before: RequestCounts, after: RequestCounts) -> float:
-    """Return the change of the rate in its standard deviations for independent errors."""
+def _change(before: RequestCounts, after: RequestCounts) -> float | None:
+    """Return the change of the rate in its standard deviations for independent errors.
+
+    None where it shows nothing, since all requests of both intervals failed, or none.
+    """
     requests = before.requests + after.requests
     rate = (before.errors + after.errors) / requests if requests else 0.0
     if not before.requests or not after.requests or rate in (0.0, 1.0):
-        return 1.0
+        return None
     variance = rate * (1 - rate) * (1 / before.requests + 1 / after.requests)
     return (after.errors / after.requests - before.errors / before.requests) / math.sqrt(variance)

@@ -256,6 +256,8 @@ def test_clusters_are_found_and_neither_a_high_rate_nor_an_outage_of_both_is_one
     assert cluster_size([pair(100, 45)] * 20) == 1.0
     assert cluster_size([pair(5, 0), pair(5, 90)] * 10) > 10
     assert cluster_size([pair(5, 45), pair(300, 2700)] * 10) < 2
+    rare = [pair(0, 0), pair(0, 0), pair(0, 30), pair(0, 0)] * 10
+    assert cluster_size(rare) > 20, "a pool without errors says nothing of how many come together"
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in ("equal, 1 %", "equal, 0.1 % in clusters of 10")])
