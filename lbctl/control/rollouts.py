@@ -1,7 +1,8 @@
 """Rollouts: they move the split of a route to one pool, step by step, and can be paused, continued and aborted.
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
-route until the files change the split or the rollout itself. In the mode `analysis` a step ends after its hold if the
+route until the files change the split or the rollout itself, and while it runs also until they change the model of an
+old pool, since it has been compared with another one. In the mode `analysis` a step ends after its hold if the
 evidence since its beginning is good, and the rollout ends when too many evaluations in a row are bad. This is pure:
 times are arguments, in seconds since the epoch.
 """
@@ -9,7 +10,7 @@ times are arguments, in seconds since the epoch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import gcd
@@ -24,7 +25,8 @@ from lbctl.ir.topology import Topology
 Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
 """waiting: nobody has started it. progressing: a step is held. paused: the share stays until somebody goes on.
 promoted: all steps are done, and the last share stays. aborted: the split of the files holds again. rolled_back: the
-same, because the analysis has found the new pool bad. superseded: the files have another split, which holds."""
+same, because the analysis has found the new pool bad. superseded: the files have another split, or other models of the
+old pools, and their split holds."""
 PHASES: tuple[Phase, ...] = (
     "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
 )  # fmt: skip
@@ -59,11 +61,18 @@ class RolloutState:
     """Why somebody, or the analysis, paused, set or ended it."""
     analysis: AnalysisState = AnalysisState()  # noqa: RUF009 -- a frozen value
     """The evidence, in the mode `analysis`."""
+    models: str = ""
+    """Digest of the models of the old pools; empty where it is not known yet."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the rollout has begun and has not ended."""
+        return self.phase in ("progressing", "paused")
 
     @property
     def moves(self) -> bool:
         """Whether the rollout decides the split of its route."""
-        return self.phase in ("progressing", "paused", "promoted")
+        return self.runs or self.phase == "promoted"
 
 
 Rollouts = tuple[RolloutState, ...]
@@ -97,23 +106,59 @@ def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
         for state in states
         if state.moves
         for route, rollout in _rollouts(topology, state.route)
-        if state.key == key_of(route, rollout, topology) and state.base == shares_of(route)
+        if state.key == key_of(route, rollout, topology) and not _superseded_by(state, _files(route, rollout, topology))
     }
 
 
 def key_of(route: Route, rollout: Rollout, topology: Topology) -> str:
     """Return the digest of what identifies a rollout."""
-    pool = next(item for item in topology.pools if item.name == rollout.to)
-    model = (pool.model.name, pool.model.version) if pool.model else None
+    model = _models(topology, (rollout.to,))[rollout.to]
     steps = [(step.percent, step.hold) for step in rollout.steps]
-    return blake2b(json.dumps([route.name, rollout.to, model, steps]).encode(), digest_size=8).hexdigest()
+    return _digest([route.name, rollout.to, model, steps])
+
+
+def _models(topology: Topology, names: Collection[str]) -> dict[str, tuple[str, str | None] | None]:
+    """Return pool → name and version of its model, None where it has none."""
+    pools = [item for item in topology.pools if item.name in names]
+    return {item.name: (item.model.name, item.model.version) if item.model else None for item in pools}
+
+
+def _digest(value: object) -> str:
+    return blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What the files have of a rollout besides its key."""
+
+    base: Shares
+    """The split of the route."""
+    models: str
+    """Digest of the models of the old pools."""
+
+
+def _files(route: Route, rollout: Rollout, topology: Topology) -> _Files:
+    base = shares_of(route)
+    old = _models(topology, {pool for pool, _ in base} - {rollout.to})
+    return _Files(base, _digest(sorted(old.items())))
+
+
+def _superseded_by(state: RolloutState, files: _Files) -> str:
+    """Return what in the files ends a rollout that is otherwise as it was, for people; empty where nothing does."""
+    if state.phase == "waiting":
+        return ""
+    if state.base != files.base:
+        return "the files have another split"
+    if state.runs and state.models not in ("", files.models):
+        return "the files have another model of an old pool"
+    return ""
 
 
 def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
     """Return the states of the rollouts that the files have now.
 
     A new rollout waits in the mode `manual`, and starts in the other modes. One that is as it was goes on. A changed
-    split of the files ends a rollout that is otherwise as it was.
+    split of the files ends a rollout that is otherwise as it was, and a changed model of an old pool one that runs.
     """
     by_route = {state.route: state for state in states}
     return tuple(
@@ -124,15 +169,13 @@ def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
 def _followed(
     state: RolloutState | None, route: Route, rollout: Rollout, topology: Topology, now: float
 ) -> RolloutState:
-    key, base = key_of(route, rollout, topology), shares_of(route)
+    key, files = key_of(route, rollout, topology), _files(route, rollout, topology)
     if state is None or state.key != key:
-        new = RolloutState(route.name, key, base, since=now)
+        new = RolloutState(route.name, key, files.base, since=now, models=files.models)
         return new if rollout.mode == "manual" else _at_step(new, rollout, 0, now)
-    if state.base == base:
-        return state
-    if state.phase == "waiting":
-        return replace(state, base=base)
-    return replace(state, base=base, phase="superseded", since=now, reason="the files have another split")
+    current = replace(state, base=files.base, models=files.models)
+    reason = _superseded_by(state, files)
+    return replace(current, phase="superseded", since=now, reason=reason) if reason else current
 
 
 def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:
@@ -214,10 +257,10 @@ def act(state: RolloutState, rollout: Rollout, action: Action, now: float, perce
     if action == "abort":
         return replace(state, phase="aborted", since=now)
     if action == "start":
-        if state.phase in ("progressing", "paused"):
+        if state.runs:
             raise ValueError(f"it is {state.phase}, at step {state.step + 1}")
         return _at_step(replace(state, analysis=AnalysisState()), rollout, 0, now)
-    if state.phase not in ("progressing", "paused"):
+    if not state.runs:
         raise ValueError(f"it is {state.phase}: start it first")
     return _act_on_running(state, rollout, action, now, percent)
 

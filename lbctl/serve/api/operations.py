@@ -38,7 +38,7 @@ class Operations(PartialViews):
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         now = time.time()
-        states = follow(self._parts.publisher.rollouts, files, now)  # those that are saved may be of the files before
+        states = follow(self._parts.rollouts.published, files, now)  # those that are saved may be of the files before
         return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, served.composed.overrides, now)))
 
     def splits(self) -> tuple[schema.LiveSplit, ...]:

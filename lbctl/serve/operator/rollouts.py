@@ -59,12 +59,16 @@ class RolloutService:
         self._lock = asyncio.Lock()
         self._unsaved = False
         """Whether an abort or a rollback is applied that could not be saved yet."""
+        self.published = saved
+        """The states that the API shows. A step is among them once it is published, so that who waits for it, and then
+        for the proxies, does not see what these had before."""
         publisher.set_rollouts(saved)
 
     def adopt(self, updated: Rollouts) -> None:
         """Take the states that the leader has saved; they are in force with the next publication."""
         before = self._publisher.rollouts
         self._publisher.set_rollouts(updated)
+        self.published = updated
         self._on_change(before, updated)
 
     async def save(self) -> None:
@@ -194,6 +198,7 @@ class RolloutService:
         self._on_change(before, updated)
         if [_split(state) for state in before] != [_split(state) for state in updated]:
             await self._reconciler.refresh(cause)
+        self.published = updated
 
     def _log(self, state: RolloutState, action: Action | None = None, author: str | None = None) -> None:
         step, percent = (state.step + 1, f"{state.percent:g} %") if state.moves else (None, None)
@@ -214,8 +219,8 @@ def _summary(state: RolloutState, action: Action | None = None) -> str:
 
 
 def _moved(before: RolloutState, after: RolloutState) -> bool:
-    """Return whether more than the evidence has changed."""
-    return replace(after, analysis=before.analysis) != before
+    """Return whether more has changed than the evidence and what is noted of the files."""
+    return replace(after, analysis=before.analysis, models=before.models) != before
 
 
 def _split(state: RolloutState) -> tuple[object, ...]:

@@ -213,6 +213,7 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
         elapsed=_time(row["elapsed"]),
         reason=_text(row["reason"]),
         analysis=_analysis(row["analysis"]) if "analysis" in row else AnalysisState(),
+        models=_text(row.get("models", "")),
     )
 
 

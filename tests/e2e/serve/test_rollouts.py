@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from lbctl.cli import run
 from tests.e2e.support import edges
-from tests.e2e.support.client import Steady
+from tests.e2e.support.client import Client, Steady
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.edges import Edge
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.fleet import Fleet, pool_of
-from tests.e2e.support.http1 import Request
+from tests.e2e.support.http1 import Request, Response
 from tests.e2e.support.state import refusing
 from tests.e2e.support.waiting import eventually
 
@@ -63,26 +64,59 @@ def _in_sync(control: ControlPlane) -> None:
 
 
 def _only(loads: list[Steady], pool: str) -> None:
+    """All requests go to this pool. On a connection that was kept over its reload, HAProxy's process of before answers
+    one more request and closes the connection."""
     began = time.monotonic()
     time.sleep(1)
-    assert [set(load.since(began).by_replica) for load in loads] == [{pool}] * len(loads)
+    for load in loads:
+        answers = load.since(began).responses
+        assert any(answer.replica == pool for answer in answers)
+        assert [
+            answer for answer in answers if answer.replica != pool and not (load is loads[1] and _last(answer))
+        ] == []
+
+
+def _last(answer: Response) -> bool:
+    """Whether the server closes the connection after this answer."""
+    return (answer.header("connection") or "").lower() == "close"
+
+
+@contextmanager
+def _three(**rollout: Any) -> Iterator[tuple[Fleet, ControlPlane, list[Client]]]:
+    """`serve` with this rollout, and an Envoy, a HAProxy and an nginx that it drives."""
+    with ExitStack() as stack:
+        old, new = stack.enter_context(engines("old", "new"))
+        sites = [stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())]
+        fleet = _fleet(old, new, rollout, *sites)
+        for site in sites:
+            stack.enter_context(edges.started_edge(site, fleet))
+        control = stack.enter_context(controlling(fleet))
+        envoy = stack.enter_context(control.envoy("edge", ["edge"]))
+        _in_sync(control)
+        yield fleet, control, [envoy.client(), *sites]
+
+
+@contextmanager
+def _loaded(clients: list[Client]) -> Iterator[list[Steady]]:
+    """Steady traffic through an Envoy and a HAProxy, on connections that are kept, and an nginx. No request may fail.
+
+    At the nginx each request has a connection of its own: its reload closes idle ones, now and then just as they are
+    used again.
+    """
+    with ExitStack() as stack:
+        kept = (True, True, False)
+        pairs = zip(clients, kept, strict=True)
+        loads = [stack.enter_context(client.steady(15, _GENERATE, keep_alive=keep)) for client, keep in pairs]
+        yield loads
+    for load in loads:
+        load.load.assert_no_failure()
 
 
 def test_a_timed_rollout_is_promoted_on_all_three_proxies_over_a_killed_serve_and_loses_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with ExitStack() as stack:
-        old, new = stack.enter_context(engines("old", "new"))
-        ha, ng = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
-        steps = [{"percent": "50%", "hold": "8s"}, {"percent": "100%"}]
-        fleet = _fleet(old, new, {"mode": "timed", "steps": steps}, ha, ng)
-        for site in (ha, ng):
-            stack.enter_context(edges.started_edge(site, fleet))
-        control = stack.enter_context(controlling(fleet))
-        envoy = stack.enter_context(control.envoy("edge", ["edge"]))
-        _in_sync(control)
-        clients = [envoy.client(), ha, ng]
-        loads = [stack.enter_context(each.steady(15, _GENERATE, keep_alive=False)) for each in clients]
+    steps = [{"percent": "50%", "hold": "8s"}, {"percent": "100%"}]
+    with _three(mode="timed", steps=steps) as (_, control, clients), _loaded(clients) as loads:
         eventually(lambda: _row(control)["phase"] == "progressing")
         begun = _row(control)["since"]
         control.kill()
@@ -110,42 +144,63 @@ def test_a_timed_rollout_is_promoted_on_all_three_proxies_over_a_killed_serve_an
         _in_sync(control)
         _only(loads, "old")
         assert (_row(control)["phase"], _row(control)["reason"]) == ("aborted", "worse answers")
-        for load in loads:
-            load.load.assert_no_failure()
-            assert {"old", "new"} <= set(load.load.by_replica)
+        assert all({"old", "new"} <= set(load.load.by_replica) for load in loads)
 
 
-def test_a_person_moves_a_manual_rollout_and_sticky_clients_keep_their_variant(
+def test_a_person_moves_a_manual_rollout_and_sticky_clients_keep_their_variant_on_all_three_proxies(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with engines("old", "new") as (old, new):
-        fleet = _fleet(old, new, {"mode": "manual", "steps": [{"percent": "40%"}, {"percent": "100%"}]})
-        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
-            client = envoy.client()
-            assert {client.post("/v1/completions?n=1").replica for _ in range(20)} == {"old"}
-            assert _row(control)["phase"] == "waiting"
-            assert _rollout(control, "promote", "chat") == 1
-            assert "it is waiting: start it first" in capsys.readouterr().err
-            assert _rollout(control, "start", "chat", "--wait") == 0
-            assert "step 1 of 2: new has 40 %" in capsys.readouterr().err
-            answers = [client.post("/v1/completions?n=1") for _ in range(40)]
-            assert {answer.replica for answer in answers} == {"old", "new"}
-            cookie = (
-                next(answer for answer in answers if answer.replica == "old").header("set-cookie").partition(";")[0]
-            )
-            assert _rollout(control, "set", "chat", "90", "--wait") == 0
-            assert _row(control)["phase"] == "paused"
-            metrics = control.metrics()
-            assert metrics['lbctl_rollout_share{route="chat"}'] == 0.9
-            assert metrics['lbctl_rollout_phase{phase="paused",route="chat"}'] == 1
-            sticky = {client.post("/v1/completions?n=1", headers=[("cookie", cookie)]).replica for _ in range(20)}
-            assert sticky == {"old"}
-            assert _rollout(control, "promote", "chat", "--wait") == 0
-            assert {client.post("/v1/completions?n=1").replica for _ in range(20)} == {"new"}
-            fleet["routes"]["chat"]["split"] = {"old": 1, "new": 0}
-            control.write(fleet)
-            eventually(lambda: _row(control)["phase"] == "superseded")
-            eventually(lambda: {client.post("/v1/completions?n=1").replica for _ in range(5)} == {"old"})
+    steps = [{"percent": "40%"}, {"percent": "100%"}]
+    with _three(mode="manual", steps=steps) as (fleet, control, clients):
+        assert [_variants(client) for client in clients] == [{"old"}] * 3
+        assert _row(control)["phase"] == "waiting"
+        assert _rollout(control, "promote", "chat") == 1
+        assert "it is waiting: start it first" in capsys.readouterr().err
+        assert _rollout(control, "start", "chat", "--wait") == 0
+        assert "step 1 of 2: new has 40 %" in capsys.readouterr().err
+        _in_sync(control)
+        cookies = [_cookie_of_old(client) for client in clients]
+        assert _rollout(control, "set", "chat", "90", "--wait") == 0
+        assert _row(control)["phase"] == "paused"
+        metrics = control.metrics()
+        assert metrics['lbctl_rollout_share{route="chat"}'] == 0.9
+        assert metrics['lbctl_rollout_phase{phase="paused",route="chat"}'] == 1
+        _in_sync(control)
+        sticky = [_variants(client, cookie) for client, cookie in zip(clients, cookies, strict=True)]
+        assert sticky == [{"old"}] * 3
+        assert _rollout(control, "promote", "chat", "--wait") == 0
+        _in_sync(control)
+        assert [_variants(client) for client in clients] == [{"new"}] * 3
+        fleet["routes"]["chat"]["split"] = {"old": 1, "new": 0}
+        control.write(fleet)
+        eventually(lambda: _row(control)["phase"] == "superseded")
+        _in_sync(control)
+        eventually(lambda: [_variants(client) for client in clients] == [{"old"}] * 3)
+
+
+def _variants(client: Client, cookie: str = "") -> set[str | None]:
+    """The pools that have answered twenty requests."""
+    headers = [("cookie", cookie)] if cookie else []
+    return {client.post("/v1/completions?n=1", headers=headers).replica for _ in range(20)}
+
+
+def _cookie_of_old(client: Client) -> str:
+    """The cookie of a client that has drawn the old pool; of forty clients some draw each pool."""
+    answers = [client.post("/v1/completions?n=1") for _ in range(40)]
+    assert {answer.replica for answer in answers} == {"old", "new"}
+    return next(answer for answer in answers if answer.replica == "old").header("set-cookie").partition(";")[0]
+
+
+def test_blue_green_is_one_step_there_and_one_back_on_all_three_proxies_and_loses_nothing() -> None:
+    with _three(mode="manual", steps=[{"percent": "100%"}]) as (_, control, clients), _loaded(clients) as loads:
+        _only(loads, "old")
+        assert _rollout(control, "start", "chat", "--wait") == 0
+        _in_sync(control)
+        assert _row(control)["phase"] == "promoted"
+        _only(loads, "new")
+        assert _rollout(control, "abort", "chat", "--wait") == 0
+        _in_sync(control)
+        _only(loads, "old")
 
 
 def test_who_may_not_and_what_cannot_be_is_refused_and_nothing_moves(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,11 @@ from lbctl.ir.topology import Topology
 STEPS = (RolloutStep(5, 60_000), RolloutStep(50, 120_000), RolloutStep(100))
 
 
-def fleet(mode: str = "timed", version: str = "v2", old: int = 100, **more: Any) -> Topology:
+def fleet(mode: str = "timed", version: str = "v2", old: int = 100, old_version: str = "v1", **more: Any) -> Topology:
     rollout = Rollout("new", mode, more.pop("steps", STEPS))  # type: ignore[arg-type]
     route = Route("chat", Forward((Share("new", 0), Share("old", old))), rollout=rollout)
-    return Topology((), (route,), (Pool("new", model=Model("m", version)), Pool("old")), **more)
+    pools = (Pool("new", model=Model("m", version)), Pool("old", model=Model("m", old_version)))
+    return Topology((), (route,), pools, **more)
 
 
 def only(states: tuple[RolloutState, ...]) -> RolloutState:
@@ -99,6 +100,28 @@ def test_files_end_a_rollout_or_begin_a_new_one_and_replicas_do_not() -> None:
     replicas = replace(topology, pools=(replace(topology.pools[0], drain_deadline=1), topology.pools[1]))
     assert follow(states, replicas, 70) == states
     assert follow(states, replace(topology, routes=()), 70) == ()
+
+
+def test_another_model_of_an_old_pool_ends_a_rollout_that_runs_and_none_that_has_ended() -> None:
+    topology, other = fleet(), fleet(old_version="v1.1")
+    running = advance(follow((), topology, 0), topology, 60)
+    assert splits(running, other) == {}, "the split of the files holds with the first publication of the files"
+    ended = only(follow(running, other, 70))
+    assert (ended.phase, ended.reason) == ("superseded", "the files have another model of an old pool")
+    assert follow((ended,), topology, 80) == (replace(ended, models=only(running).models),)
+    promoted = advance(running, topology, 100_000)
+    after = follow(promoted, other, 100_001)
+    assert only(after).phase == "promoted"
+    assert splits(after, other) == splits(promoted, other) == {"chat": (("new", 1), ("old", 0))}
+
+
+def test_a_rollout_that_an_earlier_version_has_saved_goes_on_and_notes_the_models() -> None:
+    topology = fleet()
+    saved = (replace(only(follow((), topology, 0)), models=""),)
+    assert splits(saved, topology) == {"chat": (("new", 1), ("old", 19))}
+    state = only(follow(saved, topology, 1))
+    assert (state.phase, state.since) == ("progressing", 0)
+    assert only(follow((state,), fleet(old_version="v1.1"), 2)).phase == "superseded"
 
 
 @given(st.lists(st.integers(0, MAX_SHARE), min_size=1, max_size=4), st.integers(0, MAX_SHARE), st.integers(0, 10_000))

@@ -109,7 +109,8 @@ class Rollout:
     phase: RolloutPhase
     """`waiting`: nobody has started it. `progressing`: a step is held. `paused`: the share stays. `promoted`: all steps
     are done. `aborted`: the split of the files holds again. `rolled_back`: the same, because the analysis has found the
-    target pool bad. `superseded`: the files have another split, which holds."""
+    target pool bad. `superseded`: the files have another split, or another model of an old pool, and their split
+    holds."""
     step: int
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
