@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from lbctl.base.registry import Registry
 from lbctl.ir.proxies import Proxy
 
 
@@ -45,9 +44,6 @@ class Host(Protocol):
         """
 
 
-HOSTS = Registry({"nginx": "lbctl.apply.nginx.host", "haproxy": "lbctl.apply.haproxy.host"})
-
-
 def host(kind: str) -> Host:
-    """Return the module of a kind that has fragments."""
-    return cast("Host", import_module(HOSTS.get(kind)))
+    """Return the module of a kind that has fragments, which is in the package of the kind beside this module."""
+    return cast("Host", import_module(f"lbctl.apply.{kind}.host"))

@@ -13,6 +13,7 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
 from lbctl.cli.fleet import show
 from lbctl.cli.options import completions, options_of
+from lbctl.importer.run import KINDS
 
 if TYPE_CHECKING:
     from lbctl.importer.run import Imported
@@ -21,7 +22,7 @@ option = options_of("import")
 
 
 @click.command("import")
-@click.argument("kind", type=click.Choice(["nginx", "haproxy", "envoy"]))
+@click.argument("kind", type=click.Choice(KINDS))
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, shell_complete=completions)
 @option("-f", "out", metavar="OUT", help="Write the fleet there, where no file is yet; default: to standard output.")
 @option("--compare", is_flag=True, help="Start both on loopback, and compare what sample requests meet there.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position, did_you_mean, show
+from lbctl.ir.own_lines import Place
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.model.fleet import Fleet, FleetSource
 from lbctl.model.node import position_of
 from lbctl.model.prune import original_path
@@ -28,13 +31,27 @@ class FileTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyKind:
+    """The facts about a kind of proxy that passes need. Its target states them."""
+
+    oldest: Version
+    """The oldest version that lbctl renders for."""
+    own_line_places: Mapping[str, Place]
+    """The key of `include` → the place in the configuration."""
+    fragment_example: str
+    """An example of the path of a fragment; empty where the kind has no fragments."""
+    companions: Callable[[Proxy, Sequence[Pool]], Sequence[str]]
+    """Returns the files that such a proxy has beside its configuration under names that are always the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """The fleet as written, and where passes report."""
 
     source: FleetSource
     """The fleet as it was written."""
-    oldest: Mapping[str, Version]
-    """Kind of proxy → the oldest version that lbctl renders for."""
+    kinds: Mapping[str, ProxyKind]
+    """Kind of proxy → the facts about it."""
     diagnostics: Diagnostics
     """Where the passes report."""
     requires_own_lines: bool = True

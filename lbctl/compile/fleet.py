@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.compile.context import Context, Version
+from lbctl.compile.context import Context, ProxyKind
 from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pick import check_picker
 from lbctl.compile.pools import pools
-from lbctl.compile.proxies import check_store, control, proxies
+from lbctl.compile.proxies import check_companions, check_store, control, proxies
 from lbctl.compile.ranks import entries
 from lbctl.compile.residency import check_residency
 from lbctl.compile.routes import routes
@@ -40,14 +40,14 @@ class Compiled:
 
 
 def compile_fleet(
-    source: FleetSource, oldest: Mapping[str, Version], diagnostics: Diagnostics, requires_own_lines: bool = True
+    source: FleetSource, kinds: Mapping[str, ProxyKind], diagnostics: Diagnostics, requires_own_lines: bool = True
 ) -> Compiled | None:
     """Resolve the fleet; None if it has errors, in its files or here.
 
-    `oldest` maps each kind of proxy to the oldest version that lbctl renders for. A missing file of own lines is an
-    error, or a warning without `requires_own_lines`: then the fleet is checked and not rendered.
+    `kinds` maps each kind of proxy to the facts about it. A missing file of own lines is an error, or a warning without
+    `requires_own_lines`: then the fleet is checked and not rendered.
     """
-    ctx = Context(source, oldest, diagnostics, requires_own_lines)
+    ctx = Context(source, kinds, diagnostics, requires_own_lines)
     resolved_routes = routes(ctx)
     topology = Topology(
         listeners=_guarded(listeners(ctx), resolved_routes),
@@ -62,6 +62,7 @@ def compile_fleet(
     check_telemetry(ctx)
     check_picker(ctx)
     check_store(ctx)
+    check_companions(ctx, topology.proxies, topology.pools)
     return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(ctx)))
 
 

@@ -16,16 +16,6 @@ from lbctl.ir.own_lines import OwnLines
 from lbctl.model import control as model
 from lbctl.model.node import Node, descend
 
-_PLACES: Mapping[str, tuple[str, str]] = {
-    "http": ("nginx", ""),
-    "server": ("nginx", "listeners"),
-    "location": ("nginx", "routes"),
-    "global": ("haproxy", ""),
-    "frontend": ("haproxy", "listeners"),
-    "backend": ("haproxy", "pools"),
-    "http_filters": ("envoy", ""),
-}
-"""Place → the kind of proxy that has it, and the section whose names are its keys; empty where it has no keys."""
 _CODES = {"listeners": "LB102", "routes": "LB132", "pools": "LB101"}
 _MAX_BYTES = 1 << 20
 
@@ -57,16 +47,16 @@ def _texts(node: Node) -> Iterator[Node]:
 
 
 def _place(ctx: Context, name: str, proxy: model.Proxy, place: str, value: Any) -> Iterator[OwnLines]:
-    path, (kind, section) = ("proxies", name, "include", place), _PLACES[place]
-    if proxy.kind != kind:
-        places = [key for key, (other, _) in _PLACES.items() if other == proxy.kind]
+    path, places = ("proxies", name, "include", place), ctx.kinds[proxy.kind].own_line_places
+    if place not in places:
         hint = f"{proxy.kind} has {', '.join(places)}" if places else f"{proxy.kind} takes no own lines"
         ctx.error("LB131", f"{proxy.kind} has no place {show(place)} for own lines", path, hint, key=True)
         return
-    if proxy.form == "fragment" and place == "global":
-        message = "a fragment has no `global` section: that is the host's"
+    if proxy.form == "fragment" and not places[place].in_fragments:
+        message = f"a fragment has no `{place}` section: that is the host's"
         ctx.error("LB131", message, path, "write these lines into the host's own file", key=True)
         return
+    section = places[place].section
     by_owner: Mapping[str, list[str]] = value if section else {"": value}
     for owner, files in sorted(by_owner.items()):
         here = (*path, owner) if owner else path

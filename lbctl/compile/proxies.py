@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Sequence
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
 from lbctl.compile.own_lines import own_lines
 from lbctl.ir import proxies as ir
+from lbctl.ir.pools import Pool
 from lbctl.ir.store_url import TLS_SCHEMES, parse_store_url
 from lbctl.model import control as model
 
-_EXAMPLES = {"nginx": "/etc/nginx/conf.d/lbctl.conf", "haproxy": "/etc/haproxy/lbctl.cfg"}
-_HOSTS = tuple(_EXAMPLES)
-"""The kinds that have fragments."""
-
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    """Resolve all proxies. Reports LB102, LB103, LB112, LB113, LB124, LB130 to LB132 and LB134."""
-    _check_files(ctx)
+    """Resolve all proxies. Reports LB102, LB103, LB112, LB113, LB130 to LB132 and LB134."""
     resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
     return tuple(proxy for proxy in resolved if proxy is not None)
 
 
-def _check_files(ctx: Context) -> None:
-    """Report HAProxies whose files beside the configuration would overwrite each other; their names are fixed."""
-    directories: dict[str, str] = {}
-    for name, proxy in sorted(ctx.fleet.proxies.items()):
-        if proxy.kind != "haproxy" or proxy.config is None or not _has_companions(ctx, proxy):
+def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence[Pool]) -> None:
+    """Report LB124: proxies whose files beside the configuration, which have fixed names, overwrite each other."""
+    owners: dict[str, str] = {}
+    for proxy in resolved:
+        if proxy.config is None:
             continue
-        directory = posixpath.dirname(posixpath.normpath(proxy.config))
-        other = directories.setdefault(directory, name)
-        if other != name:
-            message = f"the files that {name} has beside its configuration would overwrite those of {other}"
-            ctx.error("LB124", message, ("proxies", name, "config"), f"a directory of its own, as {name}/haproxy.cfg")
-
-
-def _has_companions(ctx: Context, proxy: model.Proxy) -> bool:
-    """Return whether a HAProxy has a script of picks or a map of server slots."""
-    pools = ctx.fleet.pools.values()
-    if any(pool.balance.algorithm == "pick" for pool in pools):
-        return True
-    has_slots = any(pool.affinity for pool in pools) if proxy.slots is None else proxy.slots > 0
-    return has_slots and proxy.runtime_api is not None and proxy.agent_check is None
+        directory, main = posixpath.split(posixpath.normpath(proxy.config))
+        files = [posixpath.join(directory, name) for name in ctx.kinds[proxy.kind].companions(proxy, pools)]
+        other = next((owners[file] for file in files if file in owners), None)
+        if other is not None:
+            message = f"the files that {proxy.name} has beside its configuration would overwrite those of {other}"
+            hint = f"a directory of its own, as {proxy.name}/{main}"
+            ctx.error("LB124", message, ("proxies", proxy.name, "config"), hint)
+        owners |= {file: proxy.name for file in files if file not in owners}
 
 
 def control(section: model.Control) -> ir.Control:
@@ -109,10 +100,10 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
     path = ("proxies", name)
     for index, listener in enumerate(proxy.listeners or []):
         ctx.check_name("LB102", "listener", listener, ctx.source.names("listeners"), (*path, "listeners", index))
-    if not ctx.check_name("LB103", "kind of proxy", proxy.kind, ctx.oldest, (*path, "kind")):
+    if not ctx.check_name("LB103", "kind of proxy", proxy.kind, ctx.kinds, (*path, "kind")):
         return None
     _check_metrics(ctx, path, proxy)
-    oldest = ctx.oldest[proxy.kind]
+    oldest = ctx.kinds[proxy.kind].oldest
     version = proxy.version or oldest
     if version < oldest:
         ctx.error(
@@ -157,16 +148,15 @@ def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
 
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
     """Report LB134: a fragment needs an absolute `config`, and none of the process's own settings."""
-    path = ("proxies", name)
-    if proxy.kind not in _HOSTS:
+    path, example = ("proxies", name), ctx.kinds[proxy.kind].fragment_example
+    if not example:
         message = f"{proxy.kind} has no fragments"
-        ctx.error("LB134", message, (*path, "form"), f"form: whole, or {' or '.join(_HOSTS)}")
+        kinds = [kind for kind, facts in ctx.kinds.items() if facts.fragment_example]
+        ctx.error("LB134", message, (*path, "form"), f"form: whole, or {' or '.join(kinds)}")
         return
     if proxy.config is None or not proxy.config.startswith("/"):
         message = "a fragment needs the absolute path of its file: the files beside it are named by theirs"
-        ctx.error(
-            "LB134", message, (*path, "form" if proxy.config is None else "config"), f"config: {_EXAMPLES[proxy.kind]}"
-        )
+        ctx.error("LB134", message, (*path, "form" if proxy.config is None else "config"), f"config: {example}")
     for key in ("user", "group", "chroot", "slots"):
         if getattr(proxy, key) is not None:
             ctx.error("LB134", f"a fragment has no {key}", (*path, key), "leave it out", key=True)

@@ -11,6 +11,16 @@ _DIGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A place of a kind of proxy's configuration that own lines can go to."""
+
+    section: str = ""
+    """The section of the fleet whose names are its keys, as `routes`; empty where it has no keys."""
+    in_fragments: bool = True
+    """Whether a fragment has it."""
+
+
+@dataclass(frozen=True, slots=True)
 class OwnLines:
     """One file of own lines, and the place of the configuration that they go to."""
 

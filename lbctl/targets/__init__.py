@@ -60,11 +60,6 @@ def untimed(proxy: Proxy, logs_written: bool) -> str:
     return " and ".join(name for name in ("config", "reload") if not getattr(proxy, name))
 
 
-def oldest_versions() -> dict[str, tuple[int, ...]]:
-    """Return, for every kind, the oldest version that lbctl renders for."""
-    return {kind: target(kind).versions[0] for kind in KINDS}
-
-
 def xds_kinds() -> dict[str, tuple[int, ...]]:
     """Return, for every kind that the xDS server serves, the oldest version that lbctl renders for."""
     return {kind: target(kind).versions[0] for kind in KINDS if target(kind).served_by_xds}

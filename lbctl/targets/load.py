@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.compile.context import ProxyKind
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
 from lbctl.compile.secrets import read_secrets
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot, view
 from lbctl.model.fleet import FleetSource, read
-from lbctl.targets import oldest_versions, target
+from lbctl.targets import KINDS, target
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Loaded:
     """The resolved fleet."""
     secrets: Secrets
     """The contents of its key files."""
+
+
+def proxy_kinds() -> dict[str, ProxyKind]:
+    """Return kind of proxy → the facts that compiling needs."""
+    targets = map(target, KINDS)
+    return {
+        item.kind: ProxyKind(item.versions[0], item.own_line_places, item.fragment_example, item.companions)
+        for item in targets
+    }
 
 
 def load(
@@ -54,7 +64,7 @@ def complete(
     `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines` a missing file
     of own lines is a warning: for callers that render nothing.
     """
-    compiled = compile_fleet(source, oldest_versions(), diagnostics, require_own_lines)
+    compiled = compile_fleet(source, proxy_kinds(), diagnostics, require_own_lines)
     check_files(source, require_files, diagnostics)
     if secrets is None:
         secrets = read_secrets(source, require_files, diagnostics)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.ir.own_lines import Place
 from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 
@@ -191,6 +193,17 @@ class Target(Protocol):
     @property
     def reads_bodies(self) -> bool:
         """Whether the proxy can read the model in a JSON body."""
+
+    @property
+    def own_line_places(self) -> Mapping[str, Place]:
+        """The keys of `include` that a proxy of this kind may have → the places in its configuration."""
+
+    @property
+    def fragment_example(self) -> str:
+        """An example of the path of a fragment within somebody's own configuration; empty: the kind has none."""
+
+    def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
+        """Return the files that the proxy has beside its configuration under names that are always the same."""
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
         """Render a view to files; the same view gives the same bytes.

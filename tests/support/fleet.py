@@ -10,6 +10,7 @@ from lbctl.compile.fleet import Compiled, compile_fleet
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.model.fleet import FleetSource, read
+from lbctl.targets.load import proxy_kinds
 
 OLDEST: Mapping[str, tuple[int, ...]] = {"nginx": (1, 22), "haproxy": (2, 6), "envoy": (1, 40)}
 
@@ -25,7 +26,7 @@ def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:
     """The same, and then the compiler."""
     diagnostics = Diagnostics()
     source = read(["-"], diagnostics, io.BytesIO(text.encode()))
-    compiled = compile_fleet(source, OLDEST, diagnostics) if source else None
+    compiled = compile_fleet(source, proxy_kinds(), diagnostics) if source else None
     return compiled, list(diagnostics)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.own_lines import Place
 from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.envoy.capabilities import CAPABILITIES
@@ -28,6 +30,12 @@ class EnvoyTarget:
     reads_bodies = True
     versions: Sequence[Version] = ((1, 40),)
     capabilities: Mapping[str, Capability] = CAPABILITIES
+    own_line_places: Mapping[str, Place] = {"http_filters": Place()}
+    fragment_example = ""
+
+    def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
+        """Return nothing: an Envoy has one file."""
+        return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
         """Return Envoy's files for a view, in YAML or JSON."""

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.own_lines import Place
 from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.haproxy.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
+
+_PLACES = {
+    "global": Place(in_fragments=False), "frontend": Place("listeners"), "backend": Place("pools")
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,24 @@ class Haproxy:
     """Whether it can read a request's body to choose a route or a replica."""
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
     """The versions that are rendered differently, the oldest first."""
+    fragment_example: str = "/etc/haproxy/lbctl.cfg"
+    """An example of the path of a fragment."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
         """Feature id → whether and how HAProxy supports the feature."""
         return CAPABILITIES
+
+    @property
+    def own_line_places(self) -> Mapping[str, Place]:
+        """The keys of `include` that a HAProxy may have."""
+        return _PLACES
+
+    def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
+        """Return the script of picks and the map of server slots, where the proxy has them."""
+        from lbctl.targets.haproxy.companions import companions
+
+        return companions(proxy, pools)
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- haproxy.cfg has one form
         """Render a view to haproxy.cfg and the files that it reads."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.locality_tiers import Part
 from lbctl.targets.target import File
@@ -25,21 +27,20 @@ _LEAST = 4
 def names(part: Part) -> tuple[str, ...]:
     """Return the names of the slots of one backend."""
     backend = quote.name(part.name).text
-    return tuple(f"{PREFIX}{backend}.{number}" for number in range(1, _count(part) + 1))
+    return tuple(f"{PREFIX}{backend}.{number}" for number in range(1, count(part.view.proxy, part.pool) + 1))
 
 
-def _count(part: Part) -> int:
+def count(proxy: Proxy, pool: Pool) -> int:
     """Return how many slots a backend has: the number of the fleet, else half of the replicas where they are needed.
 
     Agents know the replicas of the file alone, and a standby cannot become an active server. The map is found by a path
     relative to `default-path`, which a fragment cannot set.
     """
-    proxy = part.view.proxy
     if not proxy.runtime_api or proxy.agent_check or proxy.is_fragment:
         return 0
     if proxy.slots is not None:
         return proxy.slots
-    return max(_LEAST, -(-len(part.pool.replicas) // 2)) if part.pool.affinity else 0
+    return max(_LEAST, -(-len(pool.replicas) // 2)) if pool.affinity else 0
 
 
 def files(parts: Iterable[Part]) -> Iterator[File]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.own_lines import Place
 from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.nginx import check
@@ -32,11 +34,19 @@ class Nginx:
     versions: tuple[Version, ...] = (
         (1, 22), (1, 25, 1), (1, 27, 3), (1, 29, 4), (1, 29, 6), (1, 31),
     )  # fmt: skip
+    own_line_places: Mapping[str, Place] = {
+        "http": Place(), "server": Place("listeners"), "location": Place("routes")
+    }  # fmt: skip
+    fragment_example = "/etc/nginx/conf.d/lbctl.conf"
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
         """Feature id → whether and how nginx supports the feature."""
         return CAPABILITIES
+
+    def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
+        """Return nothing: the files beside an nginx's configuration are named after it."""
+        return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- nginx.conf has one form
         """Render a view to nginx.conf and the files that it includes."""

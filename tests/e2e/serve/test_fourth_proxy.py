@@ -79,6 +79,31 @@ def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Pa
     assert [(row["state"], row["message"]) for row in doctor if row["what"] == "toy"] == [("ok", f"1.0.0, {binary}")]
 
 
+def test_its_own_facts_decide_about_fragments_own_lines_and_files_beside_its_own(tmp_path: Path) -> None:
+    fleet = toy_fleet(tmp_path / "toy.json", free_port())
+    fleet["pools"]["second"] = fleet["pools"]["pool"]
+    (tmp_path / "mine").write_text("mine\n")
+    fleet["proxies"] = {
+        "one": {"kind": "toy", "config": "etc/one.json", "include": {"http": ["mine"]}},
+        "two": {"kind": "toy", "config": "etc/two.json", "include": {"server": {"gateway": ["mine"]}}},
+        "three": {
+            "kind": "toy", "form": "fragment", "config": "three.json", "include": {"backend": {"pool": ["mine"]}}
+        },
+        "four": {"kind": "envoy", "form": "fragment"},
+    }  # fmt: skip
+    done = lbctl("validate", str(write(fleet, tmp_path)))
+    faults = [line.partition(" error ")[2] for line in done.stderr.splitlines()]
+    for expected in (
+        "LB124 proxies.two.config: the files that two has beside its configuration would overwrite those of one",
+        "LB131 proxies.two.include.server: toy has no place 'server' for own lines (toy has http, backend)",
+        "LB131 proxies.three.include.backend: a fragment has no `backend` section: that is the host's",
+        "LB134 proxies.four.form: envoy has no fragments (form: whole, or nginx or haproxy or toy)",
+    ):
+        assert [line for line in faults if line.startswith(expected)], (expected, done.stderr)
+    assert any("(config: /etc/toy/lbctl.json)" in line for line in faults)
+    assert "proxies.one." not in done.stderr
+
+
 def test_a_kind_that_is_not_registered_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
     fleet = toy_fleet(tmp_path / "toy.json", free_port())
     fleet["proxies"]["edge"]["kind"] = "toi"

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.own_lines import Place
 from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
@@ -47,6 +49,17 @@ class ToyTarget:
     capabilities: Mapping[str, Capability] = {
         item.id: Rendered() if item.id in _RENDERED else CONTROL_PLANE.get(item.id, _NO) for item in FEATURES
     }
+
+    own_line_places: Mapping[str, Place] = {"http": Place(), "backend": Place("pools", in_fragments=False)}
+    fragment_example = "/etc/toy/lbctl.json"
+
+    def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
+        del proxy
+        return ["toy.map"] if len(pools) > 1 else []
+
+    def refusals(self, view: View) -> Iterable[Diagnostic]:
+        del view
+        return ()
 
     def render(self, view: View, form: str = "json") -> Bundle:
         del form

@@ -1,4 +1,4 @@
-"""Rules that stand in `base` alone: the text of an exception, and where this machine reaches a listener."""
+"""Facts and rules that stand in one place: the text of an exception, a listener's address, the kinds of proxies."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ def test_no_module_has_a_copy_of_the_rule(find: object, home: str) -> None:
     copies = {name: lines for name, text in MODULES.items() if (lines := [*find(ast.parse(text))])}
     assert copies.pop(home, None), "the rule is found in its own module"
     assert copies == {}
+
+
+REGISTRIES = {
+    "importer/run.py", "serve/drivers/registry.py", "serve/traffic/interface.py", "simulate/policies.py",
+    "targets/__init__.py", "up/launchers.py",
+}  # fmt: skip
+OWN_PACKAGES = ("targets/nginx/", "targets/haproxy/", "targets/envoy/", "importer/")
+FIELDS = {"serve/api/status_rows.py": "the fields of an xDS node", "xds/protocol/node_status.py": "a key of the API"}
+"""Modules in which the word is no kind of proxy."""
+
+
+def test_no_module_outside_the_registries_and_their_packages_names_a_kind_of_proxy() -> None:
+    named = {
+        name
+        for name, text in MODULES.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and node.value in ("nginx", "haproxy", "envoy")
+    }
+    elsewhere = {name for name in named if not name.startswith(OWN_PACKAGES)} - {*FIELDS}
+    assert elsewhere - REGISTRIES == set()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.fleet import compile_fleet
 from lbctl.model.fleet import read
-from lbctl.targets import oldest_versions
+from lbctl.targets.load import proxy_kinds
 from tests.support.paths import FIXTURES
 
 FLEET = FIXTURES / "fleet.yaml"
@@ -18,7 +18,7 @@ def test_every_number_of_the_contract_fleet_is_a_plain_one() -> None:
     diagnostics = Diagnostics()
     source = read([str(FLEET)], diagnostics)
     assert source is not None
-    compiled = compile_fleet(source, oldest_versions(), diagnostics)
+    compiled = compile_fleet(source, proxy_kinds(), diagnostics)
     assert compiled is not None
     odd = [(path, value) for path, value in _leaves(compiled.topology, "topology") if _is_odd(value)]
     assert odd == []
