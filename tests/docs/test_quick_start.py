@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from tests.docs.pages import Block, blocks
 from tests.e2e.support.binaries import require
 from tests.e2e.support.ports import free_port
 from tests.e2e.support.up import up
 from tests.support import init as it
+from tests.support.model_servers import model_server
 
 PLACE = "tests/docs/test_quick_start.py::test_a_newcomer_gets_a_url_with_a_key"
 
@@ -27,30 +27,25 @@ def shown(page: str) -> Block:
     return block
 
 
-async def model_server(request: web.Request) -> web.StreamResponse:
-    """A vLLM that answers chat requests too."""
-    if request.method == "POST":
-        return web.json_response({"choices": [{"message": {"role": "assistant", "content": "Hello!"}}]})
-    return await it.answering({**it.vllm(), "/health": ""})(request)
-
-
 @pytest.mark.e2e
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_a_newcomer_gets_a_url_with_a_key(page: str, tmp_path: Path) -> None:
     require("envoy")
     commands = [command.text.partition("   #")[0].strip() for command in shown(page).commands]
-    init = next(command for command in commands if command.startswith("lbctl init"))
-    assert "lbctl up" in commands
+    *before, last = [command for command in commands if command.startswith("lbctl ")]
     with up(tmp_path) as run, it.serving(model_server, model_server) as servers:
-        for written, server in zip(re.findall(r"http://\S+", init), servers, strict=True):
-            init = init.replace(written, server.url)
-        done = subprocess.run(
-            init, shell=True, cwd=tmp_path, env=run.env, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        fleet = tmp_path / "fleet.yaml"
-        fleet.write_text(fleet.read_text().replace("127.0.0.1:8080", f"127.0.0.1:{free_port()}"))
-        run.start()
+        urls = dict(zip(re.findall(r"http://\S+", " ".join((*before, last))), servers, strict=True))
+        for command in before:
+            made = [urls[word].url if word in urls else word for word in shlex.split(command)]
+            done = subprocess.run(
+                made, cwd=tmp_path, env=run.env, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            fleet = tmp_path / "fleet.yaml"
+            fleet.write_text(fleet.read_text().replace("127.0.0.1:8080", f"127.0.0.1:{free_port()}"))
+        lbctl, verb, *options = shlex.split(last)
+        assert (lbctl, verb) == ("lbctl", "up")
+        run.start(*(urls[word].url if word in urls else word for word in options))
         (curl,) = re.findall(r"^ +try +(curl .*)$", run.await_ready(), re.MULTILINE)
         answer = subprocess.run(
             [*shlex.split(curl), "-s"], capture_output=True, text=True, timeout=60, check=True

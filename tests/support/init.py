@@ -17,13 +17,15 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from lbctl.init.probe import PATHS, REPOSITORY_INDEX
-from tests.e2e.support.certs import Pair
 from tests.support.paths import FIXTURES
+
+if TYPE_CHECKING:
+    from tests.e2e.support.certs import Pair
 
 METRICS = FIXTURES / "metrics"
 Says = Mapping[str, Any]
