@@ -1,7 +1,8 @@
-"""Records the control loop's decisions in the audit log: ejections, readmissions, and modes of pools, not weights.
+"""Records the control loop's decisions in the audit log: ejections, readmissions, slow replicas, and modes of pools.
 
-Decisions are taken whether they can be recorded or not: an ejection must not wait for a disk. What cannot be recorded
-is tried again, up to a limit.
+Weights move all the time and are not recorded; that a replica is given less because it is slow is, once. Decisions are
+taken whether they can be recorded or not: an ejection must not wait for a disk. What cannot be recorded is tried again,
+up to a limit.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
+from lbctl.control.loop_output import LoopOutput
 from lbctl.serve.errors import NotSavedError
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 
 _ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor", "in": "readmit"}
 _MOST_PENDING = 1000
 """Decisions that wait while the audit log cannot be written; later ones are lost."""
+_SLOW, _FAST = 0.75, 0.9
+"""The speeds, relative to the peers, below which a replica is recorded as slow, and from which on as slow no more."""
 _MOST_SINGLE = 5
 """More replicas of a pool than this in one go are one record, so that a flapping fleet does not push others out."""
 
@@ -33,7 +37,18 @@ class DecisionAudit:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._verdicts: dict[tuple[str, str], Verdict] = {}
+        self._slow: set[tuple[str, str]] = set()
         self._pending: list[_Decision] = []
+
+    def adopt(self, output: LoopOutput) -> None:
+        """Take the decisions that were in force before as recorded."""
+        self._verdicts = {(pool, name): "out" for pool, names in output.ejections.items() for name in names}
+        self._slow = {
+            (pool, name)
+            for pool, weights in output.weights.items()
+            for name, weight in weights.items()
+            if weight.speed < _SLOW
+        }
 
     def note(self, effect: Effect) -> None:
         """Take a decision, unless it only changes the reasons of an earlier one."""
@@ -46,11 +61,22 @@ class DecisionAudit:
             case ModeChanged():
                 self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
             case WeightsChanged():
-                pass  # weights move all the time
+                for replica, weight in effect.weights.items():
+                    self._note_speed(effect.pool, replica, weight.speed)
+
+    def _note_speed(self, pool: str, replica: str, speed: float) -> None:
+        key = pool, replica
+        if key not in self._slow and speed < _SLOW:
+            self._slow.add(key)
+            self._add(_Decision("slow", *key, f"it works at {speed:.0%} of the speed of its peers and gets less"))
+        elif key in self._slow and speed >= _FAST:
+            self._slow.remove(key)
+            self._add(_Decision("no longer slow", *key, ""))
 
     def keep(self, replicas: Container[tuple[str, str]]) -> None:
-        """Forget the verdicts on all replicas, each with its pool, but these."""
+        """Forget all replicas, each with its pool, but these."""
         self._verdicts = {key: verdict for key, verdict in self._verdicts.items() if key in replicas}
+        self._slow = {key for key in self._slow if key in replicas}
 
     def _add(self, decision: _Decision) -> None:
         if len(self._pending) < _MOST_PENDING:

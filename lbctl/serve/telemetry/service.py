@@ -93,6 +93,7 @@ class Telemetry:
         """(pool, replica) → how its metrics are scraped, by whichever member."""
         self._patience: Mapping[str, float] = {}
         self._decisions = DecisionAudit(audit)
+        self._decisions.adopt(saved)
         self.loop = ControlLoop(
             self._output_changed, latency, saved, in_flight=in_flight, on_effect=self._decisions.note
         )
@@ -197,6 +198,7 @@ class Telemetry:
         """Decide from now on, beginning with the output that is in force, which is saved anew."""
         self._follows, self._measured = False, {}
         self.loop.adopt(self._publisher.loop_output)
+        self._decisions.adopt(self._publisher.loop_output)
         self._saved = (LoopOutput(), 0.0)
         self._changed.clear()
         if self._publisher.served is not None:

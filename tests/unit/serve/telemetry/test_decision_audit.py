@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from lbctl.control.effects import HealthChanged, ModeChanged, Verdict, WeightsChanged
+from lbctl.control.loop_output import LoopOutput
+from lbctl.ir.weight import Weight
 from lbctl.serve.errors import NotSavedError
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
@@ -25,6 +27,33 @@ class Records(AuditLog):
 
 def health(replica: str, verdict: Verdict, *reasons: str) -> HealthChanged:
     return HealthChanged("chat", replica, verdict, reasons)
+
+
+def weights(**speeds: float) -> WeightsChanged:
+    return WeightsChanged("chat", {name: Weight(speed, 1.0, speed) for name, speed in speeds.items()})
+
+
+def test_a_slow_replica_is_recorded_once_until_it_is_as_fast_as_its_peers_and_its_weights_are_not() -> None:
+    records = Records()
+    audit = DecisionAudit(records)
+    for speed in (1.0, 0.8, 0.7, 0.33, 0.8, 0.7, 0.95, 0.85, 0.5):
+        audit.note(weights(a=speed, b=1.0))
+    asyncio.run(audit.save())
+    assert [row[1:] for row in records.rows] == [
+        ("slow", "chat/a", "it works at 70% of the speed of its peers and gets less"),
+        ("no longer slow", "chat/a", ""),
+        ("slow", "chat/a", "it works at 50% of the speed of its peers and gets less"),
+    ]
+
+
+def test_what_was_in_force_before_is_not_recorded_again() -> None:
+    records = Records()
+    audit = DecisionAudit(records)
+    audit.adopt(LoopOutput({"chat": {"a": Weight(0.5, 1.0, 0.5)}}, {"chat": {"b": ("it is hot",)}}))
+    for effect in (weights(a=0.4), health("b", "out", "it is hotter"), weights(a=1.0), health("b", "in")):
+        audit.note(effect)
+    asyncio.run(audit.save())
+    assert [row[1:3] for row in records.rows] == [("no longer slow", "chat/a"), ("readmit", "chat/b")]
 
 
 def test_decisions_are_recorded_and_weights_and_new_reasons_are_not() -> None:
