@@ -9,11 +9,16 @@ from lbctl.serve.api import schema
 
 _SAME = 0.01
 """The difference of two shares that is not worth a word."""
+_LEFT = ("draining", "drained", "removed", "ejected")
+"""The states of a replica that gets nothing new."""
 
 
 def sentence(row: schema.Replica) -> str:
-    """Return the sentence about a replica: by what the proxies observe, else by what is decided."""
-    gets = row.share if row.observed is None else row.observed
+    """Return the sentence about a replica: by what the proxies observe, else by what is decided.
+
+    A replica that is taken out gets nothing, although the last minute still has requests of before.
+    """
+    gets = row.share if row.observed is None or (row.state in _LEFT and not row.share) else row.observed
     differs = abs(gets - row.declared) >= _SAME
     text = f"{row.name} gets {_percent(gets)} of the pool's requests"
     text += f" instead of {_percent(row.declared)}" if differs else ""

@@ -248,11 +248,16 @@ def split_of(row: schema.Rollout) -> str:
 
 
 def _sentence(row: schema.Rollout) -> str:
+    return f"the rollout of {row.route} is {place_of(row)}"
+
+
+def place_of(row: schema.Rollout) -> str:
+    """Return how far the rollout is, in words that begin with its phase."""
     return ", ".join(_clauses(row))
 
 
 def _clauses(row: schema.Rollout) -> Iterator[str]:
-    yield f"the rollout of {row.route} is {row.phase}"
+    yield row.phase
     if row.percent is None:
         yield f"the split of the files holds: {split_of(row)}" + (f": {row.reason}" if row.reason else "")
         return

@@ -83,7 +83,9 @@ def _text(remote: Server, what: str | None, form: str, pool: str | None) -> str:
     if what == "members":
         return status_tables.members(remote.get("/api/v1/members", schema.Members), form)
     summary = remote.get("/api/v1/status", schema.Status)
-    return as_text(summary, form) if form in ("json", "yaml") else summary_text(summary)
+    if form in ("json", "yaml"):
+        return as_text(summary, form)
+    return summary_text(summary, rollouts_of(remote, None))
 
 
 def _of_pool(remote: Server, rows: Sequence[T], names: Sequence[str], pool: str | None) -> Sequence[T]:

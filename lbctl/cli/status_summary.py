@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lbctl.cli.api_client import age, plain
+from lbctl.cli.rollout import place_of
 from lbctl.cli.terminal import paint, wrapped
 from lbctl.serve.api import schema
 
@@ -15,9 +16,10 @@ _NAME = 11
 """The width of the names of the lines."""
 
 
-def summary_text(summary: schema.Status) -> str:
-    """Return the summary, with the errors and warnings of the files below it."""
-    lines = [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in _lines(summary)]
+def summary_text(summary: schema.Status, rollouts: Sequence[schema.Rollout]) -> str:
+    """Return the summary with a line for each rollout, and the errors and warnings of the files below it."""
+    pairs = (*_lines(summary), *(("rollout", f"{row.route}: {place_of(row)}") for row in rollouts))
+    lines = [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in pairs]
     serious = [item for item in summary.fleet.diagnostics if item.severity in ("error", "warning")]
     unique = dict.fromkeys((item.text, item.severity) for item in (*serious, *summary.fleet.shrink))
     colours = {"error": "red", "warning": "yellow"}

@@ -35,6 +35,19 @@ ACTIONS: tuple[Action, ...] = ("start", "promote", "pause", "resume", "set", "ab
 DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
 """The criteria of a rollout in the mode `analysis` that writes none."""
 _HUNDREDTHS = 10_000
+_KEPT = 20
+"""Earlier rollouts of a route whose ends are kept, as many as earlier fleets."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRollout:
+    """How an earlier rollout of a route has ended. The fields are those of RolloutState."""
+
+    key: str
+    base: Shares
+    phase: Phase
+    step: int
+    percent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,8 @@ class RolloutState:
     """The evidence, in the mode `analysis`."""
     models: str = ""
     """Digest of the models of the old pools; empty where it is not known yet."""
+    earlier: tuple[EndedRollout, ...] = ()
+    """The earlier rollouts of the route, the newest last."""
 
     @property
     def runs(self) -> bool:
@@ -103,10 +118,10 @@ def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
     """Return route → the split that its rollout has decided. `topology` has the splits of the files."""
     return {
         state.route: shares_at(state.base, rollout.to, state.percent)
-        for state in states
-        if state.moves
-        for route, rollout in _rollouts(topology, state.route)
-        if state.key == key_of(route, rollout, topology) and not _superseded_by(state, _files(route, rollout, topology))
+        for saved in states
+        for route, rollout in _rollouts(topology, saved.route)
+        if (state := _of_key(saved, key_of(route, rollout, topology))) is not None
+        if state.moves and not _superseded_by(state, _files(route, rollout, topology))
     }
 
 
@@ -157,8 +172,9 @@ def _superseded_by(state: RolloutState, files: _Files) -> str:
 def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
     """Return the states of the rollouts that the files have now.
 
-    A new rollout waits in the mode `manual`, and starts in the other modes. One that is as it was goes on. A changed
-    split of the files ends a rollout that is otherwise as it was, and a changed model of an old pool one that runs.
+    A new rollout waits in the mode `manual`, and starts in the other modes. One that is as it was goes on. An earlier
+    one that the files have again, as after a rollback, stays as it ended. A changed split of the files ends a rollout
+    that is otherwise as it was, and a changed model of an old pool one that runs.
     """
     by_route = {state.route: state for state in states}
     return tuple(
@@ -170,12 +186,35 @@ def _followed(
     state: RolloutState | None, route: Route, rollout: Rollout, topology: Topology, now: float
 ) -> RolloutState:
     key, files = key_of(route, rollout, topology), _files(route, rollout, topology)
-    if state is None or state.key != key:
-        new = RolloutState(route.name, key, files.base, since=now, models=files.models)
+    same = _of_key(state, key) if state is not None else None
+    if same is None:
+        earlier = _ends(state) if state is not None else ()
+        new = RolloutState(route.name, key, files.base, since=now, models=files.models, earlier=earlier)
         return new if rollout.mode == "manual" else _at_step(new, rollout, 0, now)
-    current = replace(state, base=files.base, models=files.models)
-    reason = _superseded_by(state, files)
-    return replace(current, phase="superseded", since=now, reason=reason) if reason else current
+    if same is not state:
+        same = replace(same, since=now, reason="the files have it again, and it stays as it ended")
+    reason = _superseded_by(same, files)
+    same = replace(same, base=files.base, models=files.models)
+    return replace(same, phase="superseded", since=now, reason=reason) if reason else same
+
+
+def _of_key(state: RolloutState, key: str) -> RolloutState | None:
+    """Return the rollout of the route that has this key: the current one, or an earlier one as it ended."""
+    if state.key == key:
+        return state
+    ended = next((item for item in state.earlier if item.key == key), None)
+    if ended is None:
+        return None
+    earlier = tuple(item for item in _ends(state) if item.key != key)
+    return RolloutState(state.route, key, ended.base, ended.phase, ended.step, ended.percent, earlier=earlier)
+
+
+def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
+    """Return the earlier rollouts of a route and the current one, which another one replaces."""
+    if state.phase == "waiting":
+        return state.earlier
+    phase: Phase = "superseded" if state.runs else state.phase
+    return (*state.earlier, EndedRollout(state.key, state.base, phase, state.step, state.percent))[-_KEPT:]
 
 
 def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:

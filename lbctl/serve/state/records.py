@@ -27,7 +27,7 @@ from lbctl.control.analysis.evidence import (
 from lbctl.control.analysis.latency import Histogram
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
-from lbctl.control.rollouts import PHASES, Rollouts, RolloutState
+from lbctl.control.rollouts import PHASES, EndedRollout, Rollouts, RolloutState
 from lbctl.control.splits import MAX_SHARE, Shares
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
@@ -198,23 +198,29 @@ def _override(row: Mapping[str, Any]) -> Override:
 
 
 def _rollout(row: Mapping[str, Any]) -> RolloutState:
-    if row["phase"] not in PHASES:
-        raise ValueError(f"there is no phase {row['phase']!r}")
-    if type(row["step"]) is not int or row["step"] < 0 or not 0 <= _time(row["percent"]) <= 100:
-        raise ValueError("a rollout has a step from 0 and a share from 0 to 100")
+    place = _ended(row)
     return RolloutState(
         route=_text(row["route"]),
-        key=_text(row["key"]),
-        base=_shares(row["base"]),
-        phase=row["phase"],
-        step=row["step"],
-        percent=_time(row["percent"]),
+        key=place.key,
+        base=place.base,
+        phase=place.phase,
+        step=place.step,
+        percent=place.percent,
         since=_time(row["since"]),
         elapsed=_time(row["elapsed"]),
         reason=_text(row["reason"]),
         analysis=_analysis(row["analysis"]) if "analysis" in row else AnalysisState(),
         models=_text(row.get("models", "")),
+        earlier=tuple(map(_ended, row.get("earlier", ()))),
     )
+
+
+def _ended(row: Mapping[str, Any]) -> EndedRollout:
+    if row["phase"] not in PHASES:
+        raise ValueError(f"there is no phase {row['phase']!r}")
+    if type(row["step"]) is not int or row["step"] < 0 or not 0 <= _time(row["percent"]) <= 100:
+        raise ValueError("a rollout has a step from 0 and a share from 0 to 100")
+    return EndedRollout(_text(row["key"]), _shares(row["base"]), row["phase"], row["step"], _time(row["percent"]))
 
 
 def _analysis(row: Mapping[str, Any]) -> AnalysisState:

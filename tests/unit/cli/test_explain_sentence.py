@@ -44,6 +44,13 @@ def test_what_is_observed_counts_more_than_what_is_decided() -> None:
     )
 
 
+def test_a_drained_replica_gets_nothing_whatever_the_last_minute_still_has() -> None:
+    drained = {"state": "drained", "state_reason": "drained by an operator: a fan"}
+    assert of(**drained, share=0.0, observed=0.19) == (
+        "gpu3 gets 0 % of the pool's requests instead of 20 %: drained by an operator: a fan"
+    )
+
+
 def test_the_line_about_what_is_observed_names_who_reports_and_who_does_not() -> None:
     pool = replace(
         api.pool("llama"),

@@ -86,6 +86,13 @@ def test_a_split_by_hand_is_named_where_it_covers_the_rollout(capsys: pytest.Cap
     assert "`lbctl split unset chat`" in shown
 
 
+def test_the_summary_of_status_has_a_line_for_each_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Moving(BEFORE)) as url:
+        assert run(["status", "--server", url]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "rollout chat: progressing, step 1 of 2: new has 50 %, until 2026-05-01T11:00:00.000Z or later" in shown
+
+
 def test_a_wait_outlasts_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     codes: list[int] = []

@@ -102,6 +102,29 @@ def test_files_end_a_rollout_or_begin_a_new_one_and_replicas_do_not() -> None:
     assert follow(states, replace(topology, routes=()), 70) == ()
 
 
+@pytest.mark.parametrize("end", ["abort", "superseded", "promoted"])
+def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None:
+    first, second = fleet(), fleet(version="v3")
+    rollout = first.routes[0].rollout
+    assert rollout is not None
+    states = advance(follow((), first, 0), first, 60)
+    if end == "abort":
+        states = (act(only(states), rollout, "abort", 70),)
+    elif end == "promoted":
+        states = advance(states, first, 180)
+    before = splits(states, first)
+    other = follow(states, second, 200)
+    assert only(other).phase == "progressing", "another model is a new one"
+    assert splits(other, first) == (before if end == "promoted" else {}), "also before it is followed"
+    again = follow(other, first, 210)
+    assert only(again).phase == {"abort": "aborted"}.get(end, end)
+    assert splits(again, first) == splits(other, first)
+    assert follow(again, first, 220) == advance(again, first, 9_999) == again
+    assert only(follow(again, second, 230)).phase == "superseded", "it has been replaced while it ran"
+    started = act(only(again), rollout, "start", 240)
+    assert (started.phase, started.step) == ("progressing", 0)
+
+
 def test_another_model_of_an_old_pool_ends_a_rollout_that_runs_and_none_that_has_ended() -> None:
     topology, other = fleet(), fleet(old_version="v1.1")
     running = advance(follow((), topology, 0), topology, 60)

@@ -7,13 +7,13 @@ import resource
 import secrets
 import sqlite3
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from lbctl.control.rollouts import RolloutState
+from lbctl.control.rollouts import EndedRollout, RolloutState
 from lbctl.serve.state.interface import (
     ABSENT,
     Change,
@@ -260,6 +260,8 @@ def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> No
         await state.lead(pytest.fail)
         assert await state.rollouts() == ()
         moved = RolloutState("chat", "k", (("new", 0), ("old", 1)), "paused", 1, 12.5, 99.5, 3.25, "asked", models="d")
+        earlier = EndedRollout("j", (("new", 0), ("old", 1)), "promoted", 2, 100.0)
+        moved = replace(moved, earlier=(earlier,))
         await state.save_rollouts((RolloutState("chat", "k", ()),))
         await state.save_rollouts((moved, RolloutState("embed", "k", ())))
         assert await state.rollouts() == (moved, RolloutState("embed", "k", ()))
