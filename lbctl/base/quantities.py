@@ -19,6 +19,7 @@ _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _DECIMAL_UNITS = frozenset({"k", "kb", "kib", "m", "mb", "mib", "g", "gb", "gib"})
 _RATE_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
 """A last label that resolvers read as part of an IPv4 address, in any notation."""
@@ -135,6 +136,14 @@ def parse_rate(value: object) -> Rate:
     if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
         raise QuantityError(f"{show(value)} is not a rate", "write a whole number with /s, /m or /h, as 50/s")
     return Rate(int(number), _RATE_UNITS[unit[1:]])
+
+
+def parse_per_second(text: str) -> float:
+    """Parse `23.7/s`, `90/m`, or a number alone, which is a rate for each second. Raises QuantityError."""
+    number, _, unit = text.partition("/")
+    if not _DECIMAL.fullmatch(number) or not float(number):
+        raise QuantityError(f"{show(text)} is not a rate", "write a number with /s, /m or /h, as 50/s or 23.7/s")
+    return float(number) * 1000 / parse_rate(f"1/{unit or 's'}").per
 
 
 def parse_address(value: object) -> Endpoint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
+from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
-from lbctl.base.quantities import QuantityError, parse_duration, parse_rate
+from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
 from lbctl.cli.findings import FORMS, counted, written
 from lbctl.cli.fleet import paths_argument
 from lbctl.cli.options import options_of
@@ -21,7 +20,6 @@ from lbctl.lint.run import CodeFilter, LintResult, lint
 from lbctl.model.load import SourceText, texts
 
 option = options_of("lint")
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +141,6 @@ def _load(rate: str | None, mean_service: str | None) -> StatedLoad | None:
     if rate is None:
         return None
     try:
-        return StatedLoad(_per_second(rate), parse_duration(mean_service) / 1000)
+        return StatedLoad(parse_per_second(rate), parse_duration(mean_service) / 1000)
     except QuantityError as error:
         raise click.UsageError(f"{error}{f' ({error.hint})' if error.hint else ''}") from None
-
-
-def _per_second(rate: str) -> float:
-    """Parse `23.7/s`, `90/m`, or a number alone, which is a rate for each second."""
-    number, _, unit = rate.partition("/")
-    if not _NUMBER.fullmatch(number) or not float(number):
-        raise QuantityError(f"{show(rate)} is not a rate", "write a number with /s, /m or /h, as 50/s or 23.7/s")
-    return float(number) * 1000 / parse_rate(f"1/{unit or 's'}").per

@@ -18,9 +18,9 @@ from typing import Any
 import aiohttp
 
 from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanarySite, Plan
-from lbctl.demo.lengths import conversation
 from lbctl.demo.load import Load, Outcomes, poisson
 from lbctl.demo.replica import HOST
+from lbctl.simulate.lengths import conversation
 
 _BLOCK = 1.0
 """Seconds of arrivals that are drawn at once."""

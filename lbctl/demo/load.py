@@ -7,15 +7,15 @@ takes one request at a time. No request is sent twice; a failure is counted as o
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lbctl.demo.lengths import Lengths
 from lbctl.demo.replica import HOST
+from lbctl.simulate import load
+from lbctl.simulate.lengths import Lengths
 
 PATIENCE = 60.0
 """Seconds for which a client waits for the first byte; then it closes its connection, and has failed."""
@@ -104,11 +104,8 @@ class Outcomes:
 
 def poisson(rate: float, seconds: float, lengths: Lengths, seed: str) -> list[Arrival]:
     """Return Poisson arrivals of requests with these lengths. `rate` is a second's."""
-    chance = random.Random(seed)
-    arrivals, now = [], 0.0
-    while (now := now + chance.expovariate(rate)) < seconds:
-        arrivals.append(Arrival(now, *lengths(chance)))
-    return arrivals
+    trace = load.poisson(rate, seconds, lengths, seed)
+    return [Arrival(*each) for each in zip(trace.times, trace.prompts, trace.answers, strict=True)]
 
 
 class Load:

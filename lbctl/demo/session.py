@@ -16,12 +16,12 @@ from lbctl.compile.proxies import version_text
 from lbctl.demo.canary import Canaries
 from lbctl.demo.faults import FAULTS, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
-from lbctl.demo.lengths import conversation
 from lbctl.demo.load import Load, lateness, poisson
 from lbctl.demo.observer import Observer
 from lbctl.demo.replica import HOST
 from lbctl.demo.report import PATIENCE, Report, report
 from lbctl.ir.address import Address
+from lbctl.simulate.lengths import conversation
 from lbctl.targets.load import load
 from lbctl.up.prepare import Program, prepare_run
 from lbctl.up.run import Programs, run

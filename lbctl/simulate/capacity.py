@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.quantities import parse_duration
-from lbctl.ir.pools import Pool, Replica
+from lbctl.ir import stability
+from lbctl.ir.pools import CircuitBreaker, Pool, Replica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.results import Latency, Summary
 from lbctl.simulate.trace import Trace
@@ -25,10 +27,11 @@ def engines_of(
     `speeds`: replica → factor on its speed. `largest` is by default that of the pool.
     """
     whole = max(item.capacity for item in pool.replicas) if largest is None else largest
-    return tuple(_scaled(reference, item.capacity / whole * speeds.get(item.name, 1.0)) for item in pool.replicas)
+    return tuple(faster(reference, item.capacity / whole * speeds.get(item.name, 1.0)) for item in pool.replicas)
 
 
-def _scaled(cost: CostModel, speed: float) -> CostModel:
+def faster(cost: CostModel, speed: float) -> CostModel:
+    """Return an engine of another speed, with a cache to go with it."""
     return CostModel(
         cost.a / speed,
         cost.b / speed,
@@ -46,8 +49,7 @@ def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
     """
     count = len(trace.times)
     prompt, answer = sum(trace.prompts) / count, sum(trace.answers) / count
-    carried = sum(saturated_rate(1.0, prompt, answer, cost) for cost in costs)
-    return trace.rate / carried
+    return stability.utilisation(trace.rate, (saturated_rate(1.0, prompt, answer, cost) for cost in costs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,12 @@ class Objective:
     percentile: str
     """`p50`, `p95` or `p99`; empty for `failed`."""
     limit: float
-    """Seconds, or for `failed` a part of the requests."""
+    """Seconds, or for `failed` a part of the requests; those that were shed count too."""
 
     def is_met(self, summary: Summary) -> bool:
         """Return whether the figures of a replay stay below the limit."""
         if self.figure == "failed":
-            return summary.failed < self.limit
+            return summary.unanswered < self.limit
         latency: Latency = getattr(summary, self.figure)
         value: float = getattr(latency, self.percentile)
         return value < self.limit
@@ -129,13 +131,27 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 
 
 def with_replicas(pool: Pool, count: int) -> Pool:
-    """Return the pool with so many replicas: the first ones, or copies of all of them in turn."""
+    """Return the pool with so many replicas, the first ones or copies of all in turn; its limits grow along."""
     originals = pool.replicas
     replicas = [
         originals[index] if index < len(originals) else _copy(originals[index % len(originals)], index)
         for index in range(count)
     ]
-    return replace(pool, replicas=tuple(sorted(replicas, key=lambda item: item.name)))
+    ordered = tuple(sorted(replicas, key=lambda item: item.name))
+    return replace(pool, replicas=ordered, circuit_breaker=_grown(pool.circuit_breaker, count / len(originals)))
+
+
+def _grown(limits: CircuitBreaker, factor: float) -> CircuitBreaker:
+    def times(limit: int) -> int:
+        return max(1, math.ceil(limit * factor))
+
+    return replace(
+        limits,
+        max_connections=times(limits.max_connections),
+        max_pending_requests=times(limits.max_pending_requests),
+        max_requests=times(limits.max_requests),
+        max_retries=times(limits.max_retries),
+    )
 
 
 def _copy(original: Replica, index: int) -> Replica:

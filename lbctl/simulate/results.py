@@ -58,6 +58,13 @@ class Summary:
     """The part of prompt tokens that was in the prefix cache; None where the trace has no prefixes."""
     preempted: int
     """Sequences that lost their cache and were read again."""
+    fleet: str = ""
+    """The name of the fleet; empty where there is only one."""
+
+    @property
+    def row(self) -> str:
+        """The name of its row: `fleet/policy`, or the policy."""
+        return f"{self.fleet}/{self.policy}" if self.fleet else self.policy
 
     @property
     def unanswered(self) -> float:

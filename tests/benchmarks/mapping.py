@@ -28,10 +28,10 @@ from typing import Any
 
 import yaml
 
-from lbctl.demo.lengths import lognormal
 from lbctl.demo.load import Arrival, Load, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
+from lbctl.simulate.lengths import lognormal
 from lbctl.targets.quantise import quantise
 from tests.benchmarks.descriptors import many_connections
 from tests.e2e.support.binaries import Kind, require

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lbctl.ir import stability
 from lbctl.lint.fleet_view import FleetView, StatedLoad
 from lbctl.lint.rule import RuleFinding, rule
 from lbctl.lint.sample import sample
 
-_BUSY = 0.8
 _SLOTS = "circuit_breaker: {per_replica: {max_requests: 8}}\n"
 PAGE_LOAD = StatedLoad(7.0, 2.0)
 """The load with which the fleets of the pages are checked: `--rate 7/s --mean-service 2s`."""
@@ -35,11 +35,11 @@ _USAGE = (
 def high_utilisation(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB221: a utilisation from 80 % to 100 %."""
     utilisation = _utilisation(fleet)
-    if utilisation is not None and _BUSY <= utilisation[0] < 1:
+    if utilisation is not None and stability.BUSY <= utilisation[0] < 1:
         yield RuleFinding(
             ("pools",),
             f"{utilisation[1]}: {utilisation[0]:.0%} busy, and queues grow from 80 % on",
-            _hint(utilisation[0]),
+            stability.advice(utilisation[0]),
         )
 
 
@@ -62,7 +62,7 @@ def overload(fleet: FleetView) -> Iterator[RuleFinding]:
         yield RuleFinding(
             ("pools",),
             f"{utilisation[1]}: {utilisation[0]:.0%} of it, and no algorithm saves that",
-            _hint(utilisation[0]),
+            stability.advice(utilisation[0]),
         )
 
 
@@ -70,21 +70,17 @@ def _utilisation(fleet: FleetView) -> tuple[float, str] | None:
     """The utilisation of the fleet, as a number and as text; None without a stated load."""
     load = fleet.load
     used_pools = {share.pool for _, action in fleet.forwards for share in action.shares if share.weight}
-    slots = sum(_slots(fleet, name) for name in used_pools)
-    if load is None or not slots:
+    slots = [_slots(fleet, name) for name in used_pools]
+    if load is None or not any(slots):
         return None
     offered = load.rate * load.mean_service
     description = (
-        f"{load.rate:g}/s × {load.mean_service:g} s = {offered:g} requests at once, and the fleet works on {slots}"
+        f"{load.rate:g}/s × {load.mean_service:g} s = {offered:g} requests at once, and the fleet works on {sum(slots)}"
     )
-    return offered / slots, description
+    return stability.utilisation(load.rate, (number / load.mean_service for number in slots)), description
 
 
 def _slots(fleet: FleetView, name: str) -> int:
     pool = fleet.pool(name)
     per_replica = pool.circuit_breaker.replica_max_requests or 1
     return per_replica * sum(not replica.drain for replica in pool.replicas)
-
-
-def _hint(utilisation: float) -> str:
-    return f"{utilisation / 0.7:.1f} times the replicas would be busy for 70 %"

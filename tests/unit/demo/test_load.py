@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lbctl.demo.lengths import lognormal
 from lbctl.demo.load import Arrival, Load, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel
+from lbctl.simulate.lengths import lognormal
 from tests.support.signals import reading
 
 _STEP = 0.01

@@ -10,8 +10,11 @@ import pytest
 from lbctl.ir.pools import Telemetry, Weighting
 from lbctl.simulate.columns import DONE
 from lbctl.simulate.control import ControlLoop
+from lbctl.simulate.replay import Replay
+from lbctl.simulate.results import summarise
+from lbctl.simulate.setup import SpeedChange
 from lbctl.simulate.trace import Trace
-from tests.support.simulate import EASY, pool, replayed
+from tests.support.simulate import EASY, load, pool, replayed
 
 PAUSED = Trace([0.0, 1.0, 1e8, 1e8 + 1.0], [10] * 4, [5] * 4)
 
@@ -53,3 +56,44 @@ def test_behind_nginx_the_picker_does_not_see_prompts() -> None:
     }
     assert used["haproxy:pick"] == used["envoy:pick"] == 1
     assert used["nginx:pick"] > 1
+
+
+# ── The control loop ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+WATCHED = replace(
+    pool(1.0, 1.0, 1.0, 1.0), telemetry=Telemetry(2_000, stale_after=15_000), weighting=Weighting("adaptive")
+)
+STEADY = load(1500, 6.0, 800, 100)
+
+
+def after(result: Replay, since: float) -> float:
+    """The part of the requests that wedged or halved r1 gets from then on."""
+    late = [at for at in range(1500) if result.requests.arrived[at] >= since]
+    return sum(result.requests.replica[at] == 1 for at in late) / len(late)
+
+
+@pytest.mark.parametrize("policy", ["haproxy:round_robin", "nginx:least_request", "envoy:least_request"])
+def test_with_telemetry_fewer_requests_fail_at_a_wedged_replica(policy: str) -> None:
+    wedged = SpeedChange(60.0, "r1", 0.0)
+    blind = replayed(replace(WATCHED, telemetry=None), STEADY, policy, wedged)
+    watched = replayed(WATCHED, STEADY, policy, wedged)
+    assert summarise(watched).failed < 0.7 * summarise(blind).failed
+    assert after(watched, 120.0) < 0.3 * after(blind, 120.0)
+
+
+def test_a_halved_replica_gets_its_fair_share() -> None:
+    halved = SpeedChange(0.0, "r1", 0.5)
+    assert after(replayed(WATCHED, STEADY, "haproxy:round_robin", halved), 60.0) == pytest.approx(0.5 / 3.5, abs=0.04)
+    blind = replayed(replace(WATCHED, telemetry=None), STEADY, "haproxy:round_robin", halved)
+    assert after(blind, 60.0) == pytest.approx(0.25, abs=0.02)
+
+
+def test_samples_that_come_late_help_less_and_stale_ones_not_at_all() -> None:
+    wedged = SpeedChange(60.0, "r1", 0.0)
+    failed = {
+        delay: summarise(replayed(WATCHED, STEADY, "haproxy:round_robin", wedged, delay=delay)).failed
+        for delay in (1.0, 12.0, 40.0)
+    }
+    assert failed[1.0] < failed[12.0] < failed[40.0]
+    without = summarise(replayed(replace(WATCHED, telemetry=None), STEADY, "haproxy:round_robin", wedged)).failed
+    assert failed[40.0] == pytest.approx(without, rel=0.05)

@@ -1,0 +1,26 @@
+"""Synthetic load: Poisson arrivals of requests, single or in bursts."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+from lbctl.simulate.lengths import Lengths
+from lbctl.simulate.trace import Trace
+
+
+def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: float = 1.0) -> Trace:
+    """Return Poisson arrivals of requests with these lengths; perhaps there are none.
+
+    `rate`: requests per second. `burst`: the mean number of requests that arrive together, exponentially distributed.
+    """
+    chance = random.Random(seed)
+    times, prompts, answers = array("d"), array("i"), array("i")
+    now = 0.0
+    while (now := now + chance.expovariate(rate / burst)) < seconds:
+        for _ in range(1 if burst == 1 else max(1, round(chance.expovariate(1 / burst)))):
+            prompt, answer = lengths(chance)
+            times.append(now)
+            prompts.append(prompt)
+            answers.append(answer)
+    return Trace(times, prompts, answers)

@@ -1,0 +1,35 @@
+"""The bound that lint and the simulation share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from lbctl.ir import stability
+from lbctl.simulate import capacity
+from lbctl.simulate.engine import CostModel
+from tests.support.simulate import load, pool
+
+
+def test_it_is_what_arrives_by_what_is_served() -> None:
+    assert stability.utilisation(6.0, [2.0, 1.0, 1.0]) == 1.5
+    assert stability.utilisation(6.0, []) == float("inf")
+    assert stability.advice(2.1) == "3.0 times the replicas would be busy for 70 %"
+
+
+def test_lint_and_the_simulation_use_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With another bound both say another thing."""
+    monkeypatch.setattr(stability, "utilisation", lambda *_: 3.33)
+    where = pool(1.0)
+    assert capacity.load_of(capacity.engines_of(where, CostModel(), {}), load(10, 1.0)) == 3.33
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        'version: 1\nlisteners: {l: {bind: "127.0.0.1:8000"}}\nroutes: {r: {match: {path_prefix: /}, pool: p}}\n'
+        'pools: {p: {replicas: [{address: "127.0.0.1:8001"}]}}\n'
+    )
+    assert run(["lint", "--select", "LB222", "--rate", "1/s", "--mean-service", "1ms", str(fleet)]) == 1
+    assert "333% of it" in capsys.readouterr().out

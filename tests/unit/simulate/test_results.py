@@ -1,0 +1,73 @@
+"""The figures of a replay, on runs whose answers can be counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.ir.pools import CircuitBreaker
+from lbctl.simulate.lengths import conversation
+from lbctl.simulate.load import poisson
+from lbctl.simulate.results import Latency, summarise
+from lbctl.simulate.setup import Outage
+from lbctl.simulate.trace import Trace
+from tests.support.simulate import EASY, pool, replayed
+
+FOUR = Trace([0.0, 1.0, 2.0, 3.0], [100] * 4, [11, 21, 31, 101])
+"""One after the other: 0.11, 0.21, 0.31 and 1.01 s by EASY, of which 0.01 s are for the first token."""
+
+
+def near(*seconds: float) -> Latency:
+    return Latency(*(pytest.approx(each) for each in seconds))
+
+
+def test_times_tokens_and_shares() -> None:
+    figures = summarise(replayed(pool(1.0), FOUR, cost=EASY))
+    assert (figures.requests, figures.failed, figures.shed, figures.unanswered) == (4, 0, 0, 0)
+    assert figures.ttft == near(0.01, 0.01, 0.01)
+    assert figures.tpot == near(0.01, 0.01, 0.01)
+    assert figures.total == near(0.31, 1.01, 1.01)
+    assert figures.throughput == pytest.approx((11 + 21 + 31 + 101) / 4.01)
+    assert figures.utilisation == {"r0": pytest.approx((0.11 + 0.21 + 0.31 + 1.01) / 4.01)}
+    assert figures.share == {"r0": 1.0}
+    assert (figures.cache_hits, figures.preempted) == (None, 0)
+
+
+def test_the_spread_is_between_the_most_and_the_least_busy() -> None:
+    figures = summarise(replayed(pool(1.0, 1.0), FOUR, "haproxy:least_request", cost=EASY))
+    busy = sorted(figures.utilisation.values())
+    assert busy == pytest.approx([(0.11 + 0.31) / 4.01, (0.21 + 1.01) / 4.01])
+    assert figures.spread == pytest.approx(busy[1] - busy[0])
+    assert figures.share == {"r0": 0.5, "r1": 0.5}
+
+
+def test_hits_are_a_part_of_all_prompt_tokens() -> None:
+    trace = Trace([0.0, 10.0], [1024, 2048], [2, 2], (), [(1, 2), (1, 2, 3, 4)], 512)
+    assert summarise(replayed(pool(1.0), trace)).cache_hits == pytest.approx(1024 / 3072)
+
+
+def test_failed_and_shed_are_told_apart_and_count_with_the_patience() -> None:
+    breaker = CircuitBreaker(1_000_000, 1_000_000, 1_000_000, 1_000_000, replica_max_requests=1)
+    trace = Trace([0.0, 0.5, 2.0, 3.0], [10] * 4, [101] * 4)
+    result = replayed(
+        replace(pool(1.0), circuit_breaker=breaker), trace, "nginx:round_robin", cost=EASY, outages=(Outage("r0", 2.5),)
+    )
+    figures = summarise(result)
+    assert (figures.failed, figures.shed, figures.unanswered) == (0.5, 0.25, 0.75)
+    assert (figures.ttft.p50, figures.ttft.p99) == (60.0, 60.0)
+    assert figures.total.p99 == pytest.approx(1.01)
+
+
+def test_a_synthetic_load_has_the_rate_and_the_lengths_that_were_asked_for() -> None:
+    lengths = conversation(500.0, 80.0)
+    load = poisson(20.0, 300.0, lengths, "seed")
+    assert len(load.times) == pytest.approx(6000, rel=0.05)
+    assert sum(load.prompts) / len(load.times) == pytest.approx(500, rel=0.05)
+    assert sum(load.answers) / len(load.times) == pytest.approx(80, rel=0.05)
+    assert list(load.times) == sorted(load.times)
+    assert load.times[-1] < 300.0
+    bursts = poisson(20.0, 300.0, lengths, "seed", burst=10.0)
+    assert len(bursts.times) == pytest.approx(6000, rel=0.3)
+    assert len(bursts.times) / len(set(bursts.times)) == pytest.approx(10, rel=0.2)
+    assert not poisson(0.001, 1.0, lengths, "seed").times
