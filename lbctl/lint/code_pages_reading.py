@@ -131,6 +131,13 @@ READING = (
         "Look at the unit: a CSV has seconds, JSON lines have milliseconds. Take out a pause that is meant.",
         "warning",
     ),
+    code_page(
+        "LB032",
+        "a file of engines that cannot be used",
+        "The file of `lbctl simulate --engine` is not a map of costs (a, b, c, p, sequences, cache), for itself or "
+        "under `gpus` by type of GPU.",
+        "docs/simulate.md shows one.",
+    ),
 )
 REFERENCES = (
     code_page(

@@ -1,0 +1,147 @@
+"""Fits the costs of an engine to what a live replica publishes: differences of its counters between scrapes.
+
+Between two scrapes the sum and the number of inter-token times give the mean time of an iteration, and tokens per
+iteration give how many sequences and prompt tokens it had. The context of a sequence is estimated from the lengths of
+the requests that ended in the whole time. The costs are those that explain these times best, in relative error; where
+the load was too uniform to tell them apart, they keep the proportions of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from lbctl.signals import table
+from lbctl.signals.devices import Selection
+from lbctl.signals.source import SourceReading
+from lbctl.simulate.engine import CostModel
+
+KINDS = ("vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim")
+"""The engines whose pages are tried, in order."""
+_NEEDED = ("iterations", "decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
+_LEAST = 3
+"""The fewest differences with tokens for a fit."""
+_RIDGE = 1e-3
+"""How much the proportions of the reference count beside the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The result of a fit."""
+
+    cost: CostModel
+    """The costs."""
+    error: float
+    """The median error of the time of an iteration, as a part of it."""
+    samples: int
+    """The number of differences between scrapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    seconds: float
+    sequences: float
+    prompt: float
+    context: float
+
+
+def reading(page: bytes, at: float) -> SourceReading | None:
+    """Return what a metrics page says, by the first kind of engine that has all that is needed; None: none has."""
+    for kind in KINDS:
+        metrics = table(kind)
+        found = metrics.reading(metrics.reader().read(page), Selection(), at)
+        if all(name in found.quantities for name in _NEEDED):
+            return found
+    return None
+
+
+def fit(readings: Sequence[SourceReading]) -> Calibration:
+    """Return the costs that explain the readings. Raises ValueError where they are too few, or counters restarted."""
+    reference = CostModel()
+    samples = _samples(readings)
+    if len(samples) < _LEAST:
+        raise ValueError(
+            f"{len(samples)} of {max(0, len(readings) - 1)} intervals have generated tokens; {_LEAST} are needed: "
+            "send the replica requests, and watch it for longer"
+        )
+    scale = median(item.seconds / _time(item, reference) for item in samples)
+    start = [cost * scale for cost in (reference.a, reference.b, reference.c, reference.p)]
+    a, b, c, p = _least_squares(samples, start)
+    cost = replace(reference, a=a, b=b, c=c, p=p)
+    return Calibration(cost, median(abs(_time(item, cost) / item.seconds - 1) for item in samples), len(samples))
+
+
+def _samples(readings: Sequence[SourceReading]) -> list[_Sample]:
+    if len(readings) < 2:
+        return []
+    first, last = readings[0].quantities, readings[-1].quantities
+    ended = last["finished"] - first["finished"]
+    prompt, answer = ((last[name] - first[name]) / ended if ended > 0 else 0.0 for name in _NEEDED[2:0:-1])
+    samples = []
+    for before, after in pairwise(readings):
+        grown = {name: after.quantities[name] - before.quantities[name] for name in _NEEDED}
+        if min(grown.values()) < 0:
+            raise ValueError("its counters went back: it was restarted while it was watched")
+        if grown["itl_count"] <= 0 or grown["iterations"] <= 0 or grown["itl_seconds"] <= 0:
+            continue
+        sequences = grown["itl_count"] / grown["iterations"]
+        samples.append(
+            _Sample(
+                grown["itl_seconds"] / grown["itl_count"],
+                sequences,
+                grown["prefill_tokens"] / grown["iterations"],
+                sequences * (prompt + answer / 2),
+            )
+        )
+    return samples
+
+
+def _time(item: _Sample, cost: CostModel) -> float:
+    return cost.a + cost.b * item.sequences + cost.c * item.context + cost.p * item.prompt
+
+
+def _least_squares(samples: Sequence[_Sample], start: Sequence[float]) -> list[float]:
+    """Return the factors ≥ 0 of (1, sequences, context, prompt) with the least squared relative error near `start`."""
+    free = list(range(len(start)))
+    while True:
+        factors = _solve(samples, start, free)
+        wrong = [place for place in free if factors[place] < 0]
+        if not wrong:
+            return [max(value, 1e-12) for value in factors]
+        free.remove(min(wrong, key=lambda place: factors[place] / start[place]))
+
+
+def _solve(samples: Sequence[_Sample], start: Sequence[float], free: Sequence[int]) -> list[float]:
+    """Solve the normal equations, in units of `start`, for the costs in `free`; the others are 0."""
+    rows = [
+        [
+            value * start[place] / item.seconds
+            for place, value in enumerate((1, item.sequences, item.context, item.prompt))
+        ]
+        for item in samples
+    ]
+    ridge = _RIDGE * len(samples)
+    matrix = [[sum(row[i] * row[j] for row in rows) + (ridge if i == j else 0) for j in free] for i in free]
+    right = [sum(row[i] for row in rows) + ridge for i in free]
+    solved = _eliminate(matrix, right)
+    factors = [0.0] * len(start)
+    for place, value in zip(free, solved, strict=True):
+        factors[place] = value * start[place]
+    return factors
+
+
+def _eliminate(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Solve a system with a positive definite matrix by Gauss."""
+    size = len(right)
+    for column in range(size):
+        for row in range(column + 1, size):
+            factor = matrix[row][column] / matrix[column][column]
+            matrix[row] = [one - factor * other for one, other in zip(matrix[row], matrix[column], strict=True)]
+            right[row] -= factor * right[column]
+    solved = [0.0] * size
+    for row in reversed(range(size)):
+        rest = sum(matrix[row][column] * solved[column] for column in range(row + 1, size))
+        solved[row] = (right[row] - rest) / matrix[row][row]
+    return solved

@@ -1,0 +1,82 @@
+"""A YAML file with the costs of engines: of the strongest replica, or by type of GPU.
+
+a: 0.03          # seconds of an iteration; b: for each sequence, c: of context, p: of prompt; sequences, cache
+gpus:
+  L40S: {a: 0.06, p: 0.0003}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean
+from lbctl.base.errors import reason_of
+from lbctl.model.node import Node
+from lbctl.model.yaml import read as read_yaml
+from lbctl.simulate.engine import CostModel
+
+WHOLE = ("sequences", "cache")
+"""The costs that are whole numbers."""
+KEYS = tuple(item.name for item in fields(CostModel))
+"""The names of the costs."""
+_LARGEST = 1e9
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFile:
+    """The costs of engines."""
+
+    strongest: CostModel = field(default_factory=CostModel)
+    """Those of the strongest replica, and what the others leave out."""
+    gpus: Mapping[str, CostModel] = field(default_factory=dict)
+    """Type of GPU → those of a replica on it."""
+
+
+def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
+    """Return the costs in a file; None where it has errors, which are added (LB032)."""
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(_MOST_BYTES)
+    except OSError as error:
+        diagnostics.add(Diagnostic("LB032", f"it cannot be read: {reason_of(error)}", Position(name)))
+        return None
+    before = len(diagnostics)
+    root = read_yaml(data, name, diagnostics)
+    if root is None or not isinstance(root.value, dict):
+        return None
+    content = dict(root.value)
+    by_gpu = content.pop("gpus", None)
+    strongest = _costs(content, CostModel(), diagnostics)
+    gpus = {}
+    if by_gpu is not None and not isinstance(by_gpu.value, dict):
+        _wrong(by_gpu, "gpus is a map of types of GPU", diagnostics)
+    elif by_gpu is not None and isinstance(by_gpu.value, dict):
+        for gpu, node in by_gpu.value.items():
+            if isinstance(node.value, dict):
+                gpus[gpu] = _costs(node.value, strongest, diagnostics)
+            else:
+                _wrong(node, f"{gpu} is a map of costs", diagnostics)
+    return EngineFile(strongest, gpus) if len(diagnostics) == before else None
+
+
+def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnostics) -> CostModel:
+    values: dict[str, Any] = {}
+    for key, node in content.items():
+        if key not in KEYS:
+            known = did_you_mean(key, KEYS) or f"one of {', '.join(KEYS)}"
+            diagnostics.add(Diagnostic("LB032", f"{key!r} is no cost of an engine", node.key_position, hint=known))
+            continue
+        value = node.value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
+            _wrong(node, f"{key} is a number above 0{'' if key in WHOLE else ', in seconds'}", diagnostics)
+            continue
+        values[key] = int(value) if key in WHOLE else float(value)
+    return replace(default, **values)
+
+
+def _wrong(node: Node, message: str, diagnostics: Diagnostics) -> None:
+    diagnostics.add(Diagnostic("LB032", message, node.position))

@@ -1,0 +1,111 @@
+"""Engines by model and GPU, from public measurements: two measured profiles, and ratios of MLPerf results to them.
+
+This module is data. Each figure has its source and its spread; what an own replica does is measured by `--calibrate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from lbctl.compile.gpus import GPUS
+from lbctl.simulate.engine import CostModel
+
+RULE = (
+    "Shape: the times of Llama-2-70B in fp16 on eight H100-SXM and on eight A100-80GB (Splitwise's "
+    "`perf_model.csv`, fitted; median error of a decoding step 2 % and 1 %, of a prompt 19 % and 7 %). Speed of "
+    "another GPU or model: the MLPerf result per accelerator (v4.1 and v5.1, closed, Offline and Server, medians "
+    "over submitters) by that of llama2-70b on H100-SXM in the same round and scenario, as a geometric mean; the "
+    "spread is from the lowest submitter to the highest. No ratio corrects for precision (v5.1: fp4 on B200, fp8 "
+    "elsewhere), software, or the lengths of another model's requests. Half the GPUs have half the speed. KV cache: "
+    "90 % of the memory less the weights in fp16, by the bytes of a token."
+)
+_MEASURED_GPUS = 8
+_USABLE = 0.9
+_SPLITWISE = "Splitwise perf_model.csv, llama2-70b, tensor parallel over 8"
+_H100 = CostModel()
+_A100 = CostModel(a=44.2e-3, b=0.2e-3, c=3.1e-7, p=0.154e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What of a model decides how much fits into the memory of GPUs."""
+
+    weights: float
+    """GB in fp16."""
+    token: int
+    """Bytes of a token in the KV cache, in fp16."""
+
+
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        "llama-2-70b": Model(140.0, 327_680),
+        "llama-3.1-8b": Model(16.0, 131_072),
+        "mixtral-8x7b": Model(94.0, 131_072),
+    }
+)
+"""The models with profiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A GPU's engine for a model."""
+
+    model: str
+    """The model."""
+    gpu: str
+    """The type of GPU."""
+    shape: CostModel
+    """The measured costs on eight GPUs of the type whose shape is used."""
+    speed: float = 1.0
+    """Relative to them."""
+    low: float = 1.0
+    """The speed by the lowest result."""
+    high: float = 1.0
+    """The speed by the highest result."""
+    cells: int = 0
+    """The number of rounds and scenarios that are compared; 0: measured itself."""
+
+    @property
+    def source(self) -> str:
+        """Where the figures were published."""
+        return f"MLPerf v4.1, v5.1 ({self.cells} cells) on {_SPLITWISE}" if self.cells else _SPLITWISE
+
+
+_ALL = (
+    Profile("llama-2-70b", "H100-SXM", _H100, low=0.83, high=1.10),
+    Profile("llama-2-70b", "A100-80GB", _A100),
+    Profile("llama-2-70b", "B200", _H100, 3.54, 2.52, 3.99, 4),
+    Profile("llama-2-70b", "GH200", _H100, 1.39, 1.35, 1.44, 2),
+    Profile("llama-2-70b", "H200", _H100, 1.22, 1.05, 1.56, 4),
+    Profile("llama-2-70b", "MI325X", _H100, 1.06, 0.94, 1.11, 2),
+    Profile("llama-2-70b", "MI300X", _H100, 0.91, 0.78, 1.02, 4),
+    Profile("llama-2-70b", "H100-PCIe", _H100, 0.38, 0.37, 0.38, 2),
+    Profile("llama-2-70b", "L40S", _H100, 0.15, 0.15, 0.15, 2),
+    Profile("llama-3.1-8b", "B200", _H100, 4.39, 3.91, 4.71, 2),
+    Profile("llama-3.1-8b", "H200", _H100, 1.88, 1.35, 2.12, 2),
+    Profile("llama-3.1-8b", "H100-SXM", _H100, 1.41, 1.34, 1.48, 2),
+    Profile("llama-3.1-8b", "L40S", _H100, 0.36, 0.32, 0.42, 2),
+    Profile("mixtral-8x7b", "GH200", _H100, 2.71, 2.66, 2.76, 2),
+    Profile("mixtral-8x7b", "H100-SXM", _H100, 2.26, 2.11, 2.38, 2),
+    Profile("mixtral-8x7b", "H200", _H100, 2.14, 1.96, 2.65, 4),
+    Profile("mixtral-8x7b", "MI325X", _H100, 2.04, 1.83, 2.24, 2),
+    Profile("mixtral-8x7b", "MI300X", _H100, 1.63, 1.56, 1.71, 2),
+)
+PROFILES: Mapping[tuple[str, str], Profile] = MappingProxyType({(item.model, item.gpu): item for item in _ALL})
+"""(model, type of GPU) → profile."""
+
+
+def engine(model: str, gpu: str | None, count: int) -> CostModel:
+    """Return the costs of a replica on so many GPUs. Raises ValueError where that is unknown, or nothing fits."""
+    profile = PROFILES.get((model, gpu or ""))
+    if profile is None:
+        known = ", ".join(sorted(each for name, each in PROFILES if name == model))
+        raise ValueError(f"{model} was not measured on {gpu or 'a replica without a gpu'}; measured: {known}")
+    speed, shape = profile.speed * count / _MEASURED_GPUS, profile.shape
+    memory = GPUS[profile.gpu].memory_gb or 0.0
+    cache = int((count * memory * _USABLE - MODELS[model].weights) * 1e9 / MODELS[model].token)
+    if cache < 1:
+        raise ValueError(f"{model} with {MODELS[model].weights:g} GB in fp16 does not fit on {count} × {gpu}")
+    return CostModel(shape.a / speed, shape.b / speed, shape.c / speed, shape.p / speed, shape.sequences, cache)

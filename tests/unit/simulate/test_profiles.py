@@ -1,0 +1,145 @@
+"""Engines by GPU and model, and those that are fitted to what a live replica publishes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from lbctl.compile.gpus import GPUS
+from lbctl.demo.load import Load, poisson
+from lbctl.demo.replica import PacedReplica
+from lbctl.signals.source import SourceReading
+from lbctl.simulate import calibrate, profiles
+from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, saturated_rate
+from lbctl.simulate.lengths import lognormal
+
+
+def test_every_profile_has_its_source_and_lies_within_its_spread() -> None:
+    for (model, gpu), profile in profiles.PROFILES.items():
+        assert model in profiles.MODELS
+        assert gpu in GPUS
+        assert profile.low <= profile.speed <= profile.high
+        assert "Splitwise" in profile.source
+        assert bool(profile.cells) == ("MLPerf" in profile.source)
+
+
+def test_an_engine_follows_its_gpus() -> None:
+    eight, four = (profiles.engine("llama-2-70b", "H100-SXM", count) for count in (8, 4))
+    assert (eight.a, eight.p) == (CostModel().a, CostModel().p)
+    assert four.a == 2 * eight.a
+    assert eight.cache == int((8 * 80 * 0.9 - 140) * 1e9 / 327_680)
+    rates = [
+        saturated_rate(1.0, 900, 130, profiles.engine("llama-2-70b", gpu, 8))
+        for gpu in ("B200", "H100-SXM", "A100-80GB")
+    ]
+    assert all(one > 1.3 * other for one, other in pairwise(rates))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "count", "said"),
+    [
+        ("llama-2-70b", "T4", 8, "was not measured on T4; measured: A100-80GB, B200"),
+        ("llama-2-70b", None, 1, "a replica without a gpu"),
+        ("llama-2-70b", "H100-SXM", 1, "does not fit on 1 × H100-SXM"),
+    ],
+)
+def test_what_is_not_known_is_said(model: str, gpu: str | None, count: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        profiles.engine(model, gpu, count)
+
+
+# ── Calibration ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SLOW = CostModel(a=60e-3, b=0.5e-3, c=4e-7, p=0.2e-3)
+
+
+def watched(cost: CostModel, seconds: float, rate: float) -> list[SourceReading]:
+    """What an engine under a load that comes and goes publishes every two seconds."""
+    engine, rng, now, readings = Engine(1.0, curve=cost), random.Random(4), 0.0, []
+    arrivals, at = [], 0.0
+    while at < seconds:
+        at += rng.expovariate(rate * (2 if int(at / 20) % 2 else 0.4))
+        arrivals.append(SimulatedRequest(at, rng.randint(50, 2000), rng.randint(20, 300)))
+    finished, end = 0, None
+    for number in range(int(seconds / 2)):
+        until = 2.0 * number
+        while True:
+            begin = arrivals[0].arrived if arrivals else float("inf")
+            now = min(end if end is not None else float("inf"), begin)
+            if now > until:
+                break
+            if end is not None and end <= begin:
+                finished += len(engine.end(end))
+                end = engine.begin(end)
+            else:
+                engine.add(arrivals.pop(0))
+                end = engine.begin(now) if end is None else end
+        counters = engine.counters
+        quantities = {name: float(getattr(counters, name)) for name in calibrate._NEEDED[:-1]}
+        readings.append(SourceReading(until, {**quantities, "finished": float(finished)}))
+    return readings
+
+
+def test_the_costs_are_found_again_from_differences_of_counters() -> None:
+    result = calibrate.fit(watched(SLOW, 300.0, 0.5))
+    assert result.error < 0.03
+    for prompt, answer in ((500, 200), (2000, 50)):
+        assert saturated_rate(1.0, prompt, answer, result.cost) == pytest.approx(
+            saturated_rate(1.0, prompt, answer, SLOW), rel=0.15
+        )
+
+
+def test_where_the_load_says_nothing_about_prompts_the_proportions_stay() -> None:
+    readings = [
+        SourceReading(float(at), dict.fromkeys(calibrate._NEEDED, 0.0) | {
+            "iterations": 10.0 * at, "decode_tokens": 10.0 * at, "itl_count": 10.0 * at, "itl_seconds": 0.6 * at,
+        })
+        for at in range(6)
+    ]  # fmt: skip
+    cost = calibrate.fit(readings).cost
+    assert cost.a + cost.b == pytest.approx(0.06, rel=0.02)
+    assert cost.p / CostModel().p == pytest.approx(2.0, rel=0.1)
+
+
+def test_too_little_and_a_restart_are_errors() -> None:
+    readings = watched(SLOW, 60.0, 0.5)
+    with pytest.raises(ValueError, match="3 are needed: send the replica requests"):
+        calibrate.fit(readings[-2:])
+    back = [*readings[-6:], replace(readings[0], at=99.0)]
+    with pytest.raises(ValueError, match="it was restarted while it was watched"):
+        calibrate.fit(back)
+
+
+def test_a_live_replica_is_fitted_by_its_page() -> None:
+    """A real exporter's text, by the real parser; the replica keeps pace with the clock, at a tenth of the costs."""
+    fast = CostModel(a=3e-3, b=0.05e-3, c=2e-8, p=0.01e-3, sequences=24)
+
+    async def pages() -> list[bytes]:
+        replica = PacedReplica("a", 1.0, fast)
+        await replica.start()
+        load, loop = Load([replica.port], "/v1"), asyncio.get_running_loop()
+        arrivals = poisson(120.0, 3.0, lognormal(300.0, 40.0, 0.8), "calibration")
+        sending = loop.create_task(load.run(arrivals, loop.time()))
+        found = [replica.page()]
+        while replica._finished < 200:
+            await asyncio.sleep(0.1)
+            found.append(replica.page())
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await load.close()
+        await replica.stop()
+        return found
+
+    readings = [calibrate.reading(page, float(at)) for at, page in enumerate(asyncio.run(pages()))]
+    result = calibrate.fit([each for each in readings if each is not None])
+    assert result.error < 0.1
+    rate = saturated_rate(1.0, 300, 40, replace(result.cost, sequences=24))
+    assert rate == pytest.approx(saturated_rate(1.0, 300, 40, fast), rel=0.25)
+
+
+def test_a_page_without_the_counters_gives_nothing() -> None:
+    assert calibrate.reading(b"vllm:num_requests_running 3\n", 0.0) is None
