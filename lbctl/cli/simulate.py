@@ -1,8 +1,9 @@
-"""`lbctl simulate`: a trace of requests replayed against a pool, for each algorithm of each proxy."""
+"""`lbctl simulate`: a load of requests replayed against a pool, for each algorithm of each proxy."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,67 +16,109 @@ from lbctl.cli.api_client import show as show_value
 from lbctl.cli.api_client import table
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
+from lbctl.cli.simulate_options import SimulationOptions, check, synthetic_load
 from lbctl.cli.simulate_search import StudyResult, compare, search
-from lbctl.cli.simulate_study import SimulationOptions, Study, study_of
-from lbctl.cli.simulate_text import HEAD, row_of
+from lbctl.cli.simulate_study import Study, studies_of
+from lbctl.cli.simulate_text import HEAD, WIDE, row_of, wide_row_of
 from lbctl.simulate import plot
 from lbctl.simulate import trace as traces
 
 _option = options_of("simulate")
+_tokens = click.FloatRange(1, 1_000_000)
 
 
 @click.command("simulate")
 @paths_argument
-@_option("--trace", "trace_file", metavar="FILE", required=True, help="Requests: CSV or JSON lines; docs/simulate.md.")
+@_option("--trace", "trace_file", metavar="FILE", help="Requests: CSV or JSON lines; docs/simulate.md.")
+@_option("--rate", metavar="R", help="Instead of a trace: Poisson arrivals, as 23.7/s or 90/m.")
+@_option("--prompt", type=_tokens, help="With --rate: the mean prompt in tokens.")
+@_option("--answer", type=_tokens, help="With --rate: the mean answer in tokens.")
+@_option("--duration", metavar="D", help="With --rate: how long they arrive, as 10m.")
+@_option("--burst", type=click.FloatRange(1, 10_000), help="With --rate: so many arrive together on average.")
+@_option("--against", metavar="PATH", multiple=True, help="Another fleet, to be compared with PATH….")
 @_option("--pool", metavar="NAME", help="The pool that gets them. Default: the only one.")
 @_option("--policy", metavar="PROXY:ALGORITHM,…", help="Default: every algorithm of the fleet's proxies.")
-@_option("--speedup", type=click.FloatRange(1e-4, 1e4), default=1.0, show_default=True, help="Times the trace's rate.")
-@_option("--requests", type=click.IntRange(1), help="Only so many requests of the trace.")
+@_option("--speedup", type=click.FloatRange(1e-4, 1e4), default=1.0, show_default=True, help="Times the load's rate.")
+@_option("--requests", type=click.IntRange(1), help="Only so many requests of the load.")
 @_option("--proxies", type=click.IntRange(1, 1024), default=2, show_default=True, help="Proxies that share the load.")
-@_option("--engine", metavar="KEY=VALUE,…", help="Costs of the strongest replica: a, b, c, p, sequences, cache.")
+@_option("--engine", metavar="FILE|KEY=VALUE,…", help="Costs of engines; the strongest: a, b, c, p, sequences, cache.")
+@_option(
+    "--model", metavar="NAME", help="Engines measured with this model, by GPU: llama-2-70b, llama-3.1-8b, mixtral-8x7b."
+)
+@_option("--calibrate", metavar="URL", help="Fit the strongest replica's engine to a live one's metrics page.")
+@_option("--calibrate-for", metavar="D", default="60s", show_default=True, help="How long that page is watched.")
 @_option("--slow", metavar="REPLICA=FACTOR[@SECONDS]", multiple=True, help="A replica's real speed, from then on.")
+@_option("--kill", metavar="REPLICA@SECONDS[-SECONDS]", multiple=True, help="A replica dies, and comes back.")
+@_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="A replica joins later.")
 @_option("--lose", metavar="REPLICA|largest|zone=Z", help="Without these replicas.")
+@_option("--telemetry-delay", metavar="D", default="1s", show_default=True, help="From a sample to its use.")
 @_option("--find", type=click.Choice(["rate", "replicas"]), help="The largest rate, or the fewest replicas, for --slo.")
 @_option("--slo", metavar="LIMITS", help="For --find: 'ttft p99 < 2s, failed < 1%'.")
+@_option("--gpu", metavar="[Nx]TYPE", multiple=True, help="For --find replicas: how many on N GPUs of this type.")
+@_option("--price", metavar="TYPE=PRICE", multiple=True, help="Of one GPU for an hour.")
 @_option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The same seed gives the same figures.")
-@_option("--plot", "plot_file", metavar="FILE", help="Write the times to the first token as an SVG picture.")
+@_option("--plot", "plot_file", metavar="FILE", help="Write a picture of the figures as SVG.")
 @_option(
-    "-o", "output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="The form."
+    "-o",
+    "output",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="The form.",
 )
 def command(**values: Any) -> int:
-    """Replay a trace against a pool of the fleet, for each algorithm as each proxy implements it.
+    """Replay a load against a pool of the fleet, for each algorithm as each proxy implements it.
 
-    Engines batch continuously, caches are bounded, and weights follow the same control loop as in `serve`. Nothing is
-    sent anywhere. Figures compare algorithms and fleets; docs/simulate.md says how far they can be trusted as such.
+    Engines batch continuously, caches are bounded, replicas may fail, and weights follow the same control loop as in
+    `serve`. Nothing is sent anywhere. Figures compare algorithms and fleets; docs/simulate.md says how far they can be
+    trusted as such.
     """
     options = SimulationOptions(**values)
+    check(options)
     diagnostics = Diagnostics()
-    loaded = load(options.paths, diagnostics)
-    trace = traces.read(options.trace_file, diagnostics)
+    fleets = [load(paths, diagnostics) for paths in (options.paths, *((path,) for path in options.against))]
+    trace = traces.read(options.trace_file, diagnostics) if options.trace_file else synthetic_load(options)
+    loaded = [each for each in fleets if each is not None]
+    studies = None
+    if trace is not None and len(loaded) == len(fleets) and not diagnostics.failed:
+        studies = studies_of(options, loaded, trace, diagnostics)
     show(item for item in diagnostics if item.severity == "error" or item.code == "LB031")
-    if loaded is None or trace is None or diagnostics.failed:
+    if studies is None or diagnostics.failed:
         return 1
-    study = study_of(options, loaded.compiled.topology, trace)
-    result = search(options, study) if options.find else compare(study)
-    if options.plot_file:
-        text = plot.svg(f"{study.pool.name}: {options.trace_file}", [(item.policy, item) for item in result.summaries])
-        try:
-            Path(options.plot_file).write_text(text, encoding="utf-8")
-        except OSError as error:
-            show(
-                [Diagnostic("LB001", f"the picture cannot be written: {reason_of(error)}", Position(options.plot_file))]
-            )
-            return 1
-    _print(options.output, study, result)
+    result = search(options, studies) if options.find else compare(studies)
+    if options.plot_file and not _plot(options, studies, result):
+        return 1
+    _print(options.output, studies, result)
     return 0 if result.is_found else 1
 
 
-def _print(form: str, study: Study, result: StudyResult) -> None:
-    if form != "table":
-        rows = [asdict(item) for item in result.summaries]
-        value = {"pool": study.pool.name, "load": result.load, "found": dict(result.answers), "policies": rows}
+def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyResult) -> bool:
+    assert options.plot_file is not None
+    load = options.trace_file or f"{options.rate}, {options.prompt:g} + {options.answer:g} tokens"
+    text = plot.svg(f"{studies[0].pool.name}: {load}", [(item.row, item) for item in result.summaries])
+    try:
+        Path(options.plot_file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        show([Diagnostic("LB001", f"the picture cannot be written: {reason_of(error)}", Position(options.plot_file))])
+        return False
+    return True
+
+
+def _print(form: str, studies: Sequence[Study], result: StudyResult) -> None:
+    if form in ("json", "yaml"):
+        value: dict[str, Any] = {
+            "pool": studies[0].pool.name,
+            "load": max(result.loads.values()),
+            "loads": dict(result.loads) if any(result.loads) else {},
+            "found": {answer.row: answer.value for answer in result.answers},
+            "loads_found": {answer.row: answer.load for answer in result.answers},
+            "cost_per_hour": {answer.row: answer.cost for answer in result.answers if answer.cost is not None},
+            "policies": [asdict(item) for item in result.summaries],
+            "summary": [sentence for sentence in result.sentences if sentence],
+        }
         show_value(json.loads(json.dumps(value)), form)
         return
-    table(HEAD, [row_of(item) for item in result.summaries])
+    is_wide = form == "wide"
+    table(WIDE if is_wide else HEAD, [(wide_row_of if is_wide else row_of)(item) for item in result.summaries])
     for sentence in filter(None, result.sentences):
         click.echo(sentence)

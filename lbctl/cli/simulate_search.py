@@ -7,96 +7,136 @@ from dataclasses import dataclass
 
 import click
 
-from lbctl.cli.simulate_study import SimulationOptions, Study
-from lbctl.cli.simulate_text import ProgressBar, load_sentence, recommendation
+from lbctl.cli.simulate_options import SimulationOptions
+from lbctl.cli.simulate_study import Study
+from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, recommendation, replicas
+from lbctl.ir.pools import Pool
 from lbctl.simulate import capacity
 from lbctl.simulate.policies import Policy
 from lbctl.simulate.results import Summary
+from lbctl.simulate.trace import Trace
 
 _MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one search."""
+
+    row: str
+    """The name of its row."""
+    value: float | None
+    """Requests per second, or replicas; None: nothing meets the limits."""
+    load: float
+    """The load of what was found, as a part of what its engines carry; where nothing was, of the fleet as it is."""
+    cost: float | None
+    """The price of the replicas for an hour; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class StudyResult:
-    """What a study has found."""
+    """What studies have found."""
 
     summaries: tuple[Summary, ...]
     """The figures of each policy; after a search, at the rate or with the replicas that were found."""
     sentences: tuple[str, ...]
     """What the figures mean."""
-    load: float
-    """The offered load as a part of what the engines carry."""
-    answers: Mapping[str, float | None]
-    """Policy → requests per second, or replicas; None: nothing meets the limits. Empty where nothing was searched."""
+    loads: Mapping[str, float]
+    """Fleet → the offered load as a part of what its engines carry."""
+    answers: tuple[Answer, ...] = ()
+    """What was searched for each policy."""
 
     @property
     def is_found(self) -> bool:
         """Return whether a search, if there was one, has found anything."""
-        return not self.answers or any(value is not None for value in self.answers.values())
+        return not self.answers or any(answer.value is not None for answer in self.answers)
 
 
-def compare(study: Study) -> StudyResult:
-    """Replay the trace for each policy."""
+def compare(studies: Sequence[Study]) -> StudyResult:
+    """Replay the load for each policy of each fleet."""
     summaries = []
-    with ProgressBar(len(study.policies)) as bar:
-        for policy in study.policies:
-            summaries.append(study.run(policy, study.pool, study.trace, bar.report))
-            bar.next()
-    load = study.load(study.pool, study.trace)
-    return StudyResult(tuple(summaries), (load_sentence(load), recommendation(summaries)), load, {})
+    with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
+        for study in studies:
+            for policy in study.policies:
+                summaries.append(study.run(policy, study.pool, study.trace, bar.report))
+                bar.next()
+    loads = {study.name: study.load(study.pool, study.trace) for study in studies}
+    sentences = [
+        load_sentence(load, f"the engines of {name}" if name else "the engines") for name, load in loads.items()
+    ]
+    return StudyResult(tuple(summaries), (*sentences, recommendation(summaries, loads)), loads)
 
 
-def search(options: SimulationOptions, study: Study) -> StudyResult:
-    """Search for each policy. Raises UsageError for limits that cannot be read."""
+def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
+    """Search for each policy of each fleet. Raises UsageError for limits that cannot be read."""
     try:
         limits = capacity.objectives(options.slo or "")
     except ValueError as error:
         raise click.UsageError(f"--slo: {error}") from None
-    find = _rate if options.find == "rate" else _replicas
-    limits_of_policies = {policy.name: find(study, policy, limits) for policy in study.policies}
-    load = study.load(study.pool, study.trace)
-    sentences = (
-        load_sentence(load),
-        *(_answer(options, study, name, value) for name, (value, _) in limits_of_policies.items()),
-    )
-    answers = {name: value for name, (value, _) in limits_of_policies.items()}
-    return StudyResult(tuple(summary for _, summary in limits_of_policies.values()), sentences, load, answers)
+    summaries, answers, sentences = [], [], []
+    with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
+        for study in studies:
+            for policy in study.policies:
+                found = _Search(study, policy, limits, bar)
+                answer, summary = found.rate() if options.find == "rate" else found.replicas()
+                answers.append(answer)
+                summaries.append(summary)
+                sentences.append(_sentence(options, study, answer))
+                bar.next()
+    loads = {study.name: study.load(study.pool, study.trace) for study in studies}
+    best = best_answer([(answer.row, answer.value, answer.cost) for answer in answers], most=options.find == "rate")
+    return StudyResult(tuple(summaries), (*sentences, best), loads, tuple(answers))
 
 
-_Found = tuple[float | None, Summary]
-_Limits = Sequence[capacity.Objective]
+class _Search:
+    """The search for one policy."""
+
+    def __init__(self, study: Study, policy: Policy, limits: Sequence[capacity.Objective], bar: ProgressBar) -> None:
+        self._study, self._policy, self._limits, self._bar = study, policy, limits, bar
+        self._row = study.row(policy)
+
+    def _run(self, pool: Pool, trace: Trace) -> Summary:
+        summary = self._study.run(self._policy, pool, trace, self._bar.report_search)
+        self._bar.step()
+        return summary
+
+    def _meets(self, pool: Pool, trace: Trace) -> bool:
+        if not self._study.loss(pool).replicas:
+            return False
+        summary = self._run(pool, trace)
+        return all(limit.is_met(summary) for limit in self._limits)
+
+    def rate(self) -> tuple[Answer, Summary]:
+        """Return the largest rate that meets the limits, and the figures there, or at the trace's rate."""
+        study, pool = self._study, self._study.pool
+        start = min(64.0, max(1 / 64, 0.9 / study.load(pool, study.trace)))
+        factor = capacity.largest_rate(lambda factor: self._meets(pool, study.trace.faster(factor)), start)
+        trace = study.trace.faster(factor or 1.0)
+        value = None if factor is None else factor * study.trace.rate
+        return Answer(self._row, value, study.load(pool, trace), study.cost(pool)), self._run(pool, trace)
+
+    def replicas(self) -> tuple[Answer, Summary]:
+        """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
+        study, own = self._study, len(self._study.pool.replicas)
+
+        def meets(count: int) -> bool:
+            return self._meets(capacity.with_replicas(study.pool, count), study.trace)
+
+        start = max(1, min(_MOST_REPLICAS, round(own * study.load(study.pool, study.trace))))
+        count = capacity.fewest_replicas(meets, start, _MOST_REPLICAS)
+        pool = capacity.with_replicas(study.pool, count or own)
+        cost = study.cost(pool) if count else None
+        return Answer(self._row, count, study.load(pool, study.trace), cost), self._run(pool, study.trace)
 
 
-def _rate(study: Study, policy: Policy, limits: _Limits) -> _Found:
-    """Return the largest rate that meets the limits, and the figures there, or at the trace's rate if there is none."""
-
-    def meets(factor: float) -> bool:
-        return _meets(study.run(policy, study.pool, study.trace.faster(factor)), limits)
-
-    start = min(64.0, max(1 / 64, 0.9 / study.load(study.pool, study.trace)))
-    factor = capacity.largest_rate(meets, start)
-    summary = study.run(policy, study.pool, study.trace.faster(factor or 1.0))
-    return (None if factor is None else factor * study.trace.rate), summary
-
-
-def _replicas(study: Study, policy: Policy, limits: _Limits) -> _Found:
-    """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
-
-    def meets(count: int) -> bool:
-        return _meets(study.run(policy, capacity.with_replicas(study.pool, count), study.trace), limits)
-
-    own = len(study.pool.replicas)
-    count = capacity.fewest_replicas(meets, max(1, round(own * study.load(study.pool, study.trace))), _MOST_REPLICAS)
-    return count, study.run(policy, capacity.with_replicas(study.pool, count or own), study.trace)
-
-
-def _meets(summary: Summary, limits: _Limits) -> bool:
-    return all(limit.is_met(summary) for limit in limits)
-
-
-def _answer(options: SimulationOptions, study: Study, policy: str, value: float | None) -> str:
-    if value is None:
-        return f"{policy}: nothing meets {options.slo}"
+def _sentence(options: SimulationOptions, study: Study, answer: Answer) -> str:
+    if answer.value is None:
+        return f"{answer.row}: nothing meets {options.slo}. {load_sentence(answer.load, 'the engines')}"
+    rest = f", also without {options.lose}" if options.lose else ""
     if options.find == "rate":
-        return f"{policy}: up to {value:.3g} requests/s ({value / study.trace.rate:.2f} × the trace) meet {options.slo}"
-    return f"{policy}: {value:.0f} replicas meet {options.slo}"
+        factor = answer.value / study.trace.rate
+        what, who = f"up to {answer.value:.3g} requests/s ({factor:.2f} × the trace) meet", "the engines then"
+    else:
+        what, who = replicas(answer.value, " meet", " meets"), "those that are left" if options.lose else "they"
+    cost = f", for {answer.cost:,.2f} per hour" if answer.cost is not None else ""
+    return f"{answer.row}: {what} {options.slo}{rest}{cost}. {load_sentence(answer.load, who)}"

@@ -1,123 +1,203 @@
-"""What `lbctl simulate` is asked: the pool, the policies, the trace, the engines and what happens to them."""
+"""What `lbctl simulate` simulates: pools, policies, the load, the engines and what happens to them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
-from lbctl.base.diagnostics import did_you_mean
-from lbctl.ir.pools import Pool, Replica
+from lbctl.base.diagnostics import Diagnostics, did_you_mean
+from lbctl.cli import simulate_options as texts
+from lbctl.cli.simulate_calibrate import calibration
+from lbctl.cli.simulate_options import SimulationOptions
+from lbctl.compile.gpus import GPUS
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward, Retry
 from lbctl.ir.topology import Topology
-from lbctl.simulate import capacity
+from lbctl.simulate import capacity, engine_file, profiles
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES, Policy
 from lbctl.simulate.replay import replay
 from lbctl.simulate.results import Summary, summarise
-from lbctl.simulate.setup import Setup, SpeedChange
+from lbctl.simulate.setup import Outage, Setup, SpeedChange
 from lbctl.simulate.trace import Trace
+from lbctl.targets.load import Loaded
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationOptions:
-    """The options of the command line; None: not given."""
+class Engines:
+    """The engines of replicas: by their GPU where that says it, else in proportion to their capacity."""
 
-    paths: tuple[str, ...]
-    """The files of the fleet."""
-    trace_file: str
-    """The trace."""
-    pool: str | None
-    """The pool that gets the requests."""
-    policy: str | None
-    """`proxy:algorithm`, separated by commas."""
-    speedup: float
-    """The factor on the rate of the trace."""
-    requests: int | None
-    """The number of requests of the trace that are used."""
-    proxies: int
-    """The number of proxies that share the load."""
-    engine: str | None
-    """Costs of the strongest replica, as `key=value`, separated by commas."""
-    slow: tuple[str, ...]
-    """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
-    lose: str | None
-    """The replicas that are not there."""
-    find: str | None
-    """`rate` or `replicas`."""
-    slo: str | None
-    """The limits of a search."""
-    seed: int
-    """The seed of everything random."""
-    plot_file: str | None
-    """Where the picture is written."""
-    output: str
-    """The form of the result."""
+    strongest: CostModel
+    """The engine of the strongest replica."""
+    largest: float
+    """The capacity of the strongest replica of all fleets, also where it is lost."""
+    gpus: Mapping[str, CostModel]
+    """Type of GPU → the engine of a replica on it."""
+    model: str | None
+    """The model whose profiles say all engines."""
+
+    def of(self, pool: Pool, speeds: Mapping[str, float]) -> tuple[CostModel, ...]:
+        """Return the engine of each replica. `speeds`: replica → factor. Raises UsageError."""
+        if self.model is None:
+            relative = capacity.engines_of(pool, self.strongest, {}, self.largest)
+            costs = [self.gpus.get(item.gpu or "", cost) for item, cost in zip(pool.replicas, relative, strict=True)]
+        else:
+            try:
+                costs = [profiles.engine(self.model, item.gpu, item.gpu_count) for item in pool.replicas]
+            except ValueError as error:
+                raise click.UsageError(f"--model: {error}") from None
+        return tuple(
+            capacity.faster(cost, speeds.get(item.name, 1.0)) for item, cost in zip(pool.replicas, costs, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is simulated."""
+    """One fleet, or type of GPU, with the load that it gets."""
 
+    name: str
+    """What distinguishes it from others; empty where it is the only one."""
     pool: Pool
-    """The pool that gets the requests."""
+    """The pool that gets the requests, with all of its replicas."""
     policies: tuple[Policy, ...]
     """How the proxies choose, one after the other."""
     trace: Trace
     """The requests."""
-    reference: CostModel
-    """The engine of the strongest replica."""
-    largest: float
-    """The capacity of the strongest replica, also where it is lost."""
+    engines: Engines
+    """The engines."""
     speeds: Mapping[str, float]
-    """Replica → factor on the speed that its capacity promises."""
+    """Replica → factor on its speed."""
     changes: tuple[SpeedChange, ...]
     """Changes of speed while the trace runs."""
+    outages: tuple[Outage, ...]
+    """Replicas that die."""
+    joins: Mapping[str, float]
+    """Replica → when it joins."""
+    retry: Retry
+    """What the proxies do where a replica is dead."""
+    loss: Callable[[Pool], Pool]
+    """Takes out the replicas that are lost."""
+    prices: Mapping[str, float]
+    """Type of GPU → the price of one for an hour."""
     proxies: int
     """The number of proxies."""
+    delay: float
+    """Seconds from a sample to its use."""
     seed: int
     """The seed of everything random."""
 
+    def row(self, policy: Policy) -> str:
+        """Return the name of a row of results."""
+        return f"{self.name}/{policy.name}" if self.name else policy.name
+
     def run(self, policy: Policy, pool: Pool, trace: Trace, progress: Callable[[float], None] | None = None) -> Summary:
-        """Replay a trace once. `progress` gets the part of it that has arrived."""
-        costs = capacity.engines_of(pool, self.reference, self.speeds, self.largest)
+        """Replay a trace once, without what is lost. `progress` gets the part of it that has arrived."""
+        pool = self.loss(pool)
         names = {item.name for item in pool.replicas}
-        changes = tuple(item for item in self.changes if item.replica in names)
-        return summarise(replay(Setup(pool, policy, costs, self.proxies, changes=changes), trace, self.seed, progress))
+        setup = Setup(
+            pool,
+            policy,
+            self.engines.of(pool, self.speeds),
+            self.proxies,
+            changes=tuple(item for item in self.changes if item.replica in names),
+            outages=tuple(item for item in self.outages if item.replica in names),
+            joins={name: at for name, at in self.joins.items() if name in names},
+            retry=self.retry,
+            delay=self.delay,
+        )
+        return replace(summarise(replay(setup, trace, self.seed, progress)), fleet=self.name)
 
     def load(self, pool: Pool, trace: Trace) -> float:
-        """Return the offered load as a part of what the engines of the pool carry."""
-        return capacity.load_of(capacity.engines_of(pool, self.reference, self.speeds, self.largest), trace)
+        """Return the offered load as a part of what the engines of the pool carry, without what is lost."""
+        return capacity.load_of(self.engines.of(self.loss(pool), self.speeds), trace)
+
+    def cost(self, pool: Pool) -> float | None:
+        """Return the price of the pool's GPUs for an hour; None where one of them has none."""
+        if not all(item.gpu in self.prices for item in pool.replicas):
+            return None
+        return sum(self.prices[item.gpu or ""] * item.gpu_count for item in pool.replicas)
 
 
-_WHOLE = ("sequences", "cache")
-
-
-def study_of(options: SimulationOptions, topology: Topology, trace: Trace) -> Study:
-    """Return what the options ask of this fleet. Raises UsageError."""
-    if bool(options.find) != bool(options.slo):
-        raise click.UsageError("--find and --slo go together: --find rate --slo 'ttft p99 < 2s'")
-    if not math.isfinite(options.speedup):
-        raise click.UsageError("--speedup: it is not a number")
-    pool = _pool(topology, options.pool)
+def studies_of(
+    options: SimulationOptions, fleets: Sequence[Loaded], trace: Trace, diagnostics: Diagnostics
+) -> tuple[Study, ...]:
+    """Return what the options ask of these fleets. Raises UsageError; errors of a file of engines are added."""
     if options.requests is not None:
         trace = trace.first(options.requests)
     if options.find and not trace.rate:
         raise click.UsageError("--find: all requests of the trace arrive at one time, so that they have no rate")
-    speeds, changes = _speeds(options.slow, pool)
+    pools = [_pool(loaded.compiled.topology, options.pool) for loaded in fleets]
+    names = _names([options.paths, *((path,) for path in options.against)])
+    engines = _engines(options, pools, diagnostics)
+    found = [
+        _study(options, name, loaded, pool, engines, trace.faster(options.speedup))
+        for name, loaded, pool in zip(names, fleets, pools, strict=True)
+    ]
+    return tuple(
+        variant for study, loaded in zip(found, fleets, strict=True) for variant in _by_gpu(options, study, loaded)
+    )
+
+
+def _names(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return a short name of each fleet: none for a single one, else the shortest ends of paths that differ."""
+    if len(paths) == 1:
+        return [""]
+    parts = [Path(each[0]).with_suffix("").parts for each in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-count:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name}-{number}" for number, name in enumerate(names, 1)]
+
+
+def _study(options: SimulationOptions, name: str, loaded: Loaded, pool: Pool, engines: Engines, trace: Trace) -> Study:
+    topology = loaded.compiled.topology
+    replicas = {item.name for item in pool.replicas}
+    speeds, changes = texts.speeds_of(options.slow, replicas)
+    loss = texts.loss_of(options.lose)
+    _check_loss(options.lose, pool, loss(pool))
     return Study(
-        _without(pool, options.lose),
+        name,
+        pool,
         _policies(options.policy, topology, pool),
-        trace.faster(options.speedup),
-        _engine(options.engine),
-        max(item.capacity for item in pool.replicas),
+        trace,
+        engines,
         speeds,
         changes,
+        texts.outages_of(options.kill, replicas),
+        texts.joins_of(options.join, replicas),
+        _retry(topology, pool),
+        loss,
+        texts.prices_of(options.price),
         options.proxies,
+        texts.seconds_of("--telemetry-delay", options.telemetry_delay),
         options.seed,
+    )
+
+
+def _by_gpu(options: SimulationOptions, study: Study, loaded: Loaded) -> tuple[Study, ...]:
+    """Return the study, or for `--gpu` one with a replica of each type."""
+    if not options.gpu:
+        return (study,)
+    if options.model is None and not any(item.gpu for item in study.pool.replicas):
+        raise click.UsageError("--gpu: the fleet names no GPUs to compare with; name them, or give --model")
+    throughputs = {name: gpu.throughput for name, gpu in GPUS.items()} | dict(loaded.source.fleet.gpus)
+    return tuple(
+        replace(
+            study,
+            name=f"{study.name}/{text}" if study.name else text,
+            pool=texts.gpu_pool(study.pool, text, throughputs),
+            changes=(),
+            outages=(),
+            joins={},
+            speeds={},
+        )
+        for text in options.gpu
     )
 
 
@@ -149,10 +229,46 @@ def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy,
     return tuple(chosen)
 
 
-def _engine(text: str | None) -> CostModel:
+def _retry(topology: Topology, pool: Pool) -> Retry:
+    """Return the retries of the routes to the pool: where they differ, the fewest, and only repeats that all allow."""
+    retries = [
+        route.retry
+        for route in topology.routes
+        if isinstance(route.action, Forward) and pool.name in route.action.pools
+    ]
+    if not retries:
+        return Retry()
+    fewest = min(retries, key=lambda item: item.attempts if "connect_failure" in item.when else 0)
+    return replace(fewest, idempotent=all(item.idempotent for item in retries))
+
+
+# ── Engines ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Diagnostics) -> Engines:
+    largest = max(item.capacity for pool in pools for item in pool.replicas)
+    if options.model is not None and options.model not in profiles.MODELS:
+        known = did_you_mean(options.model, profiles.MODELS) or ", ".join(profiles.MODELS)
+        raise click.UsageError(f"--model: no engine is known for {options.model!r}; {known}")
+    if options.calibrate is not None:
+        fitted = calibration(options.calibrate, texts.seconds_of("--calibrate-for", options.calibrate_for))
+        shown = ",".join(f"{key}={getattr(fitted.cost, key):.3g}" for key in ("a", "b", "c", "p"))
+        click.echo(
+            f"--calibrate gives --engine {shown} ({fitted.samples} intervals, median error {100 * fitted.error:.1f} %)",
+            err=True,
+        )
+        return Engines(fitted.cost, largest, {}, None)
+    text = options.engine or ""
+    if text and "=" not in text:
+        file = engine_file.read(text, diagnostics) or engine_file.EngineFile()
+        return Engines(file.strongest, largest, file.gpus, None)
+    return Engines(_engine(text), largest, {}, options.model)
+
+
+def _engine(text: str) -> CostModel:
     settings = {item.name: item for item in fields(CostModel)}
     values: dict[str, float] = {}
-    for part in (text or "").split(",") if text else ():
+    for part in text.split(",") if text else ():
         key, _, value = part.strip().partition("=")
         if key not in settings:
             raise click.UsageError(f"--engine: {key!r} is none of {', '.join(settings)}")
@@ -160,47 +276,12 @@ def _engine(text: str | None) -> CostModel:
             values[key] = float(value)
         if not 0 < values.get(key, 0) < 1e9:
             raise click.UsageError(f"--engine: {key} is a number above 0, not {value!r}")
-    whole: dict[str, Any] = {key: int(value) if key in _WHOLE else value for key, value in values.items()}
+    whole: dict[str, Any] = {key: int(value) if key in engine_file.WHOLE else value for key, value in values.items()}
     return replace(CostModel(), **whole)
 
 
-def _speeds(texts: Sequence[str], pool: Pool) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
-    names = {item.name for item in pool.replicas}
-    speeds: dict[str, float] = {}
-    changes = []
-    for text in texts:
-        name, _, rest = text.partition("=")
-        factor, _, at = rest.partition("@")
-        if name not in names:
-            raise click.UsageError(
-                f"--slow: the pool has no replica {name!r}; {did_you_mean(name, names) or 'see status'}"
-            )
-        try:
-            number, time = float(factor), float(at or 0)
-        except ValueError:
-            raise click.UsageError(f"--slow: {text!r} is not REPLICA=FACTOR[@SECONDS]") from None
-        if not 0 <= number <= 100 or not 0 <= time < 1e9 or (not at and number == 0):
-            raise click.UsageError(f"--slow: {text!r}: a factor above 0 and at most 100, 0 only with @SECONDS")
-        if at:
-            changes.append(SpeedChange(time, name, number))
-        else:
-            speeds[name] = number
-    return speeds, tuple(changes)
-
-
-def _without(pool: Pool, lose: str | None) -> Pool:
-    if lose is None:
-        return pool
-    largest = max(pool.replicas, key=lambda item: item.capacity).name
-    zone = lose.removeprefix("zone=") if lose.startswith("zone=") else None
-    name = largest if lose == "largest" else lose
-
-    def lost(replica: Replica) -> bool:
-        return replica.zone == zone if zone is not None else replica.name == name
-
-    rest = capacity.without(pool, lost)
-    if len(rest.replicas) == len(pool.replicas):
+def _check_loss(lose: str | None, pool: Pool, rest: Pool) -> None:
+    if lose is not None and len(rest.replicas) == len(pool.replicas):
         raise click.UsageError(f"--lose: pool {pool.name} has no {lose}")
     if not rest.replicas:
         raise click.UsageError(f"--lose: without {lose} pool {pool.name} has no replicas")
-    return rest

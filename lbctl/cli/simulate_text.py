@@ -3,47 +3,111 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import click
 
+from lbctl.ir import stability
 from lbctl.simulate.results import Latency, Summary
 
-HEAD = ("POLICY", "TTFT P50", "P95", "P99", "PER TOKEN P99", "TOTAL P99", "TOKENS/S", "BUSY", "CACHE", "FAILED")
+HEAD = ("POLICY", "TTFT P50", "P95", "P99", "PER TOKEN P99", "TOTAL P99", "TOKENS/S", "BUSY", "CACHE", "FAILED", "SHED")
+WIDE = (
+    *HEAD[:4], "PER TOKEN P50", "P95", "P99", "TOTAL P50", "P95", "P99", *HEAD[6:8], "SPREAD", *HEAD[8:], "PREEMPTED"
+)  # fmt: skip
+_EQUAL = 1.05
+_SEARCH_STEP = 0.85
+"""What is left of the bar after each replay of a search, whose number nobody knows before."""
 
 
-def load_sentence(load: float) -> str:
-    """Return what the offered load means."""
+def load_sentence(load: float, who: str) -> str:
+    """Return what the offered load means for those who carry it."""
+    percent = f"The load is {100 * load:.0f} % of what {who} carry"
     if load >= 1:
-        return f"The load is {100 * load:.0f} % of what the engines carry (Σλ ≥ Σμ): queues grow without end."
-    return f"The load is {100 * load:.0f} % of what the engines carry (Σλ < Σμ)."
+        return f"{percent} (Σλ ≥ Σμ): queues grow without end."
+    if load >= stability.BUSY:
+        return f"{percent} (Σλ < Σμ); queues are long from {100 * stability.BUSY:.0f} % on."
+    return f"{percent} (Σλ < Σμ)."
 
 
-def recommendation(summaries: Sequence[Summary]) -> str:
-    """Return which policy is best, and by how much; empty for a single one."""
-    ranked = sorted(summaries, key=lambda item: (round(item.failed, 3), item.ttft.p99))
+def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
+    """Return which row is best, by how much and why. `loads`: fleet → its load; beyond the bound none is."""
+    fitting = [item for item in summaries if loads[item.fleet] < 1]
+    if not fitting:
+        least = min(loads.values())
+        return f"No algorithm saves that: none is recommended. {stability.advice(least)}."
+    ranked = sorted(fitting, key=lambda item: (round(item.unanswered, 3), item.ttft.p99))
     best, rest = ranked[0], ranked[1:]
     if not rest:
-        return ""
+        others = " among those that are not overloaded" if len(summaries) > 1 else ""
+        return f"{best.row} has nothing to be compared with{others}: its 99th percentile is {_figures(best)}."
     worst = rest[-1]
-    if worst.failed > best.failed + 0.001:
-        least, most = _percent(best.failed), _percent(worst.failed)
-        return f"{best.policy} fails least: {least} of the requests; {worst.policy} fails {most}."
-    factor = worst.ttft.p99 / best.ttft.p99 if best.ttft.p99 else 1.0
-    if factor < 1.05:
-        return "The policies do not differ by more than 5 % in the 99th percentile of the time to the first token."
+    if worst.unanswered > best.unanswered + 0.001:
+        least_text, most = _percent(best.unanswered), _percent(worst.unanswered)
+        head = f"{best.row} leaves the fewest requests without an answer: {least_text}; {worst.row} {most}"
+    elif worst.ttft.p99 < _EQUAL * best.ttft.p99:
+        return (
+            "Take any: the rows do not differ by more than 5 % in the 99th percentile of the time to the first token "
+            f"({_seconds(best.ttft.p99)})."
+        )
+    else:
+        factor = worst.ttft.p99 / best.ttft.p99
+        head = (
+            f"{best.row} has the lowest 99th percentile of the time to the first token: {_seconds(best.ttft.p99)}; "
+            f"{worst.row} has {_seconds(worst.ttft.p99)} ({factor:.2f} ×)"
+        )
+    return f"{head}. {_reason(best, worst, loads)}"
+
+
+def _figures(item: Summary) -> str:
+    return f"{_seconds(item.ttft.p99)} to the first token and {_seconds(item.tpot.p99)} for each further one"
+
+
+def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
+    """Return what is behind the difference, as far as the figures show it."""
+    mine, others = loads[best.fleet], loads[worst.fleet]
+    if mine < 0.95 * others:
+        return f"Its fleet carries more: the load is {100 * mine:.0f} %, the other's {100 * others:.0f} %."
+    if best.cache_hits is not None and worst.cache_hits is not None and best.cache_hits > worst.cache_hits + 0.03:
+        return (
+            f"It finds {_percent(best.cache_hits)} of prompt tokens in prefix caches, the other "
+            f"{_percent(worst.cache_hits)}."
+        )
+    if worst.spread > best.spread + 0.03:
+        return f"It keeps engines busy for {_busy(best)} of the time, the other less evenly: {_busy(worst)}."
+    if worst.preempted > 1.2 * best.preempted + 10:
+        return f"It preempted {best.preempted:,} sequences for want of cache, the other {worst.preempted:,}."
+    name = max(best.share, key=lambda replica: abs(best.share[replica] - worst.share.get(replica, 0.0)))
     return (
-        f"{best.policy} has the lowest 99th percentile of the time to the first token: {_seconds(best.ttft.p99)}; "
-        f"{worst.policy} has {_seconds(worst.ttft.p99)} ({factor:.2f} ×)."
+        f"It gives {name} {_percent(best.share[name])} of the requests, the other "
+        f"{_percent(worst.share.get(name, 0.0))}, and engines are as busy: what differs is when they arrive there."
     )
 
 
+def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:
+    """Return which of the searches, (row, value, cost), has the best answer; `most`: where a larger value is better."""
+    found = [(row, value, cost) for row, value, cost in answers if value is not None]
+    if len(answers) < 2 or not found:
+        return ""
+    if not most and all(cost is not None for _, _, cost in found):
+        row, value, cost = min(found, key=lambda item: (item[2] or 0.0, item[1]))
+        return f"{row} costs least: {replicas(value)} for {cost:,.2f} per hour."
+    best = (max if most else min)(value for _, value, _ in found)
+    rows = ", ".join(row for row, value, _ in found if value == best)
+    return f"{rows}: {f'the highest rate, {best:.3g}/s' if most else f'the fewest replicas, {best:.0f}'}."
+
+
+def replicas(count: float, many: str = "", one: str = "") -> str:
+    """Return a number of replicas as text, with what follows the plural and the singular."""
+    return f"1 replica{one}" if count == 1 else f"{count:.0f} replicas{many}"
+
+
 class ProgressBar:
-    """A progress bar on a terminal, nothing elsewhere. `length`: the number of replays."""
+    """A progress bar on a terminal, nothing elsewhere. `length`: the number of replays, or of searches."""
 
     def __init__(self, length: int) -> None:
         self._done = 0
+        self._left = 1.0
         label = "Simulating"
         is_shown = sys.stderr.isatty()
         self._bar = click.progressbar(length=1000 * length, label=label, file=sys.stderr) if is_shown else None
@@ -58,8 +122,9 @@ class ProgressBar:
             self._bar.__exit__(None, None, None)
 
     def next(self) -> None:
-        """Note that a replay has ended."""
+        """Note that a replay, or a search, has ended."""
         self._done += 1
+        self._left = 1.0
         self.report(0.0)
 
     def report(self, part: float) -> None:
@@ -67,20 +132,40 @@ class ProgressBar:
         if self._bar:
             self._bar.update(max(0, int(1000 * (self._done + part)) - self._bar.pos))
 
+    def report_search(self, part: float) -> None:
+        """Show the part of one replay of the present search that is done."""
+        self.report(1.0 - self._left * (1.0 - part * (1.0 - _SEARCH_STEP)))
+
+    def step(self) -> None:
+        """Note that one replay of the present search has ended."""
+        self._left *= _SEARCH_STEP
+
 
 def row_of(item: Summary) -> tuple[str, ...]:
     """Return the cells of one policy, in the order of HEAD."""
-    busy = sorted(item.utilisation.values())
     return (
-        item.policy,
+        item.row,
         *_latencies(item.ttft),
         _seconds(item.tpot.p99),
         _seconds(item.total.p99),
         f"{item.throughput:.0f}",
-        f"{100 * busy[0]:.0f}–{100 * busy[-1]:.0f}%",
+        _busy(item),
         "-" if item.cache_hits is None else _percent(item.cache_hits),
         _percent(item.failed),
+        _percent(item.shed),
     )
+
+
+def wide_row_of(item: Summary) -> tuple[str, ...]:
+    """Return the cells of one policy, in the order of WIDE."""
+    short = row_of(item)
+    latencies = (*_latencies(item.ttft), *_latencies(item.tpot), *_latencies(item.total))
+    return (item.row, *latencies, *short[6:8], _percent(item.spread), *short[8:], f"{item.preempted}")
+
+
+def _busy(item: Summary) -> str:
+    busy = sorted(item.utilisation.values())
+    return f"{100 * busy[0]:.0f}–{100 * busy[-1]:.0f}%"
 
 
 def _latencies(latency: Latency) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from lbctl.cli import gpus, schema
 from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
-from tests.docs import api_page, cli_page, completion_files, man_pages, reference_page
+from tests.docs import api_page, cli_page, completion_files, man_pages, reference_page, simulate_page
 from tests.support.paths import ROOT
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -20,6 +20,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference.md": reference_page.page,
     "docs/rules.md": rule_pages.document,
     "docs/signals.md": signals_page.page,
+    "docs/simulate.md": simulate_page.page,
     "schemas/lbctl.schema.json": schema.page,
     **completion_files.pages(),
     **man_pages.pages(),

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lbctl.cli import run
 from tests.support.simulate import load
-
-FLEET = """\
-version: 1
-listeners: {l: {bind: "127.0.0.1:8000"}}
-routes: {r: {match: {path_prefix: /v1/}, pool: p}}
-pools:
-  p:
-    replicas:
-      - {name: big, address: "127.0.0.1:8001", weight: 5, zone: a}
-      - {name: middle, address: "127.0.0.1:8002", weight: 2, zone: a}
-      - {name: small, address: "127.0.0.1:8003", weight: 1, zone: b}
-"""
+from tests.support.simulate_command import FLEET, result
 
 
 @pytest.fixture
@@ -32,14 +19,6 @@ def arguments(tmp_path: Path) -> list[str]:
     rows = zip(trace.times, trace.prompts, trace.answers, strict=True)
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
     return ["simulate", str(tmp_path / "fleet.yaml"), "--trace", str(tmp_path / "trace.csv")]
-
-
-def result(capsys: pytest.CaptureFixture[str], arguments: list[str], *more: str) -> dict[str, Any]:
-    assert run([*arguments, *more, "-o", "json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    value: dict[str, Any] = json.loads(out)
-    return value
 
 
 def test_every_algorithm_has_its_row_and_the_best_is_named(
@@ -85,9 +64,18 @@ def test_a_loss_or_a_slow_replica_costs_time(arguments: list[str], capsys: pytes
 
 
 def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result(capsys, arguments, "--policy", "nginx:random", "--plot", str(tmp_path / "out.svg"))
-    text = "".join(ET.parse(tmp_path / "out.svg").getroot().itertext())
-    assert "nginx:random" in text
+    more = ["--kill", "big@20", "--policy", "nginx:random,envoy:random"]
+    figures = result(capsys, arguments, *more, "--plot", str(tmp_path / "out.svg"))["policies"]
+    picture = ET.parse(tmp_path / "out.svg").getroot()
+    texts = [each.text for each in picture.iter() if each.text]
+    assert {"nginx:random", "time to the first token", "engines busy", "without an answer"} <= set(texts)
+    for item in figures:
+        busy = sorted(item["utilisation"].values())
+        assert f"{100 * busy[0]:.0f}–{100 * busy[-1]:.0f} %" in texts
+        assert f"{100 * item['failed']:.1f} %" in texts
+    failed = [float(each.get("width", "")) for each in picture.iter() if each.get("class") == "f"]
+    most = max(item["failed"] for item in figures)
+    assert failed == pytest.approx([max(failed) * item["failed"] / most for item in figures], abs=0.1)
     assert run([*arguments, "--requests", "5", "--plot", str(tmp_path / "no" / "out.svg")]) == 1
     assert "the picture cannot be written" in capsys.readouterr().err
 
@@ -103,6 +91,19 @@ def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest
         (["--engine", "z=1"], "none of a, b, c"),
         (["--engine", "a=-1"], "above 0"),
         (["--find", "rate"], "--find and --slo go together"),
+        (["--rate", "5"], "--trace and --rate"),
+        (["--kill", "big"], "REPLICA@SECONDS"),
+        (["--kill", "big@20-10"], "REPLICA@SECONDS"),
+        (["--kill", "bigg@5"], "did you mean 'big'?"),
+        (["--join", "big@-1"], "REPLICA@SECONDS"),
+        (["--join", "nobody@1"], "no replica 'nobody'"),
+        (["--telemetry-delay", "1"], "--telemetry-delay"),
+        (["--gpu", "L40S"], "it goes with --find replicas"),
+        (["--model", "gpt"], "no engine is known for 'gpt'"),
+        (["--model", "llama-2-70b"], "a replica without a gpu"),
+        (["--engine", "a=1", "--model", "llama-2-70b"], "come from one of them"),
+        (["--price", "L40S"], "TYPE=PRICE"),
+        (["--calibrate", "file:///etc/passwd"], "not the URL of a metrics page"),
         (["--find", "rate", "--slo", "soon"], "not a limit"),
         (["--speedup", "nan"], "--speedup"),
     ],
@@ -145,3 +146,14 @@ def test_a_pause_in_the_trace_is_warned_of(
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,1,1\n1e8,1,1\n")
     assert run([*arguments, "--policy", "nginx:random"]) == 0
     assert f"{tmp_path}/trace.csv:3:1: warning LB031" in capsys.readouterr().err
+
+
+def test_the_wide_table_has_every_percentile(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (figures,) = result(capsys, arguments, "--policy", "nginx:random")["policies"]
+    assert run([*arguments, "--policy", "nginx:random", "-o", "wide"]) == 0
+    out = capsys.readouterr().out
+    assert "PER TOKEN P50" in out
+    for key in ("ttft", "tpot", "total"):
+        for value in figures[key].values():
+            assert (f"{1000 * value:.0f} ms" if value < 1 else f"{value:.3g} s") in out
+    assert f"{100 * figures['spread']:.1f}%" in out

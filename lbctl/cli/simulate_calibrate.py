@@ -1,0 +1,55 @@
+"""`lbctl simulate --calibrate URL`: scrapes a live replica's metrics for a while, and fits an engine to them."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from lbctl.base.errors import reason_of
+from lbctl.base.urls import without_values
+from lbctl.signals.source import SourceReading
+from lbctl.simulate import calibrate
+
+_SCRAPES = 30
+_LEAST_PAUSE = 0.2
+_PATIENCE = 5.0
+_MOST_BYTES = 16 << 20
+
+
+def calibration(url: str, seconds: float) -> calibrate.Calibration:
+    """Watch the replica for so many seconds. Raises ClickException where that gives no engine."""
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError("--calibrate: it is not the URL of a metrics page, as http://127.0.0.1:8000/metrics")
+    pause = max(_LEAST_PAUSE, seconds / _SCRAPES)
+    begin = time.monotonic()
+    readings = [_read(url)]
+    while time.monotonic() - begin < seconds:
+        time.sleep(pause)
+        readings.append(_read(url))
+    try:
+        return calibrate.fit(readings)
+    except ValueError as error:
+        raise click.ClickException(f"--calibrate: {error}") from None
+
+
+def _read(url: str) -> SourceReading:
+    import requests
+
+    shown = without_values(url)
+    session = requests.Session()
+    session.trust_env = False
+    try:
+        with session.get(url, timeout=_PATIENCE, allow_redirects=False, stream=True) as response:
+            page = response.raw.read(_MOST_BYTES, decode_content=True)
+            if response.status_code != 200:
+                raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
+    except requests.RequestException as error:
+        raise click.ClickException(f"--calibrate: {shown} cannot be read: {reason_of(error)}") from None
+    reading = calibrate.reading(page, time.monotonic())
+    if reading is None:
+        raise click.ClickException(
+            f"--calibrate: {shown} has not the counters of iterations, tokens and inter-token times; "
+            f"it must be the page of one of {', '.join(calibrate.KINDS)}"
+        )
+    return reading

@@ -1,0 +1,249 @@
+"""The options of `lbctl simulate`, and what their texts mean. Every function here raises UsageError."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from lbctl.base.diagnostics import did_you_mean
+from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
+from lbctl.ir.pools import Pool, Replica
+from lbctl.simulate import capacity, load
+from lbctl.simulate.lengths import conversation
+from lbctl.simulate.setup import Outage, SpeedChange
+from lbctl.simulate.trace import Trace
+
+_MOST_REQUESTS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """The options of the command line; None: not given."""
+
+    paths: tuple[str, ...]
+    """The files of the fleet."""
+    against: tuple[str, ...]
+    """The files of fleets that are compared with it."""
+    trace_file: str | None
+    """The trace."""
+    rate: str | None
+    """The rate of a synthetic load, as `5/s`."""
+    prompt: float | None
+    """Its mean prompt in tokens."""
+    answer: float | None
+    """Its mean answer in tokens."""
+    duration: str | None
+    """How long it lasts, as `10m`."""
+    burst: float | None
+    """The mean number of its requests that arrive together."""
+    pool: str | None
+    """The pool that gets the requests."""
+    policy: str | None
+    """`proxy:algorithm`, separated by commas."""
+    speedup: float
+    """The factor on the rate of the trace."""
+    requests: int | None
+    """The number of requests of the trace that are used."""
+    proxies: int
+    """The number of proxies that share the load."""
+    engine: str | None
+    """Costs of engines: a file, or those of the strongest replica as `key=value`, separated by commas."""
+    model: str | None
+    """The model whose measured engines are used, by the GPUs of the replicas."""
+    calibrate: str | None
+    """The URL of a live replica whose metrics give the costs of the strongest one."""
+    calibrate_for: str
+    """How long its metrics are watched."""
+    slow: tuple[str, ...]
+    """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
+    kill: tuple[str, ...]
+    """Deaths of replicas, each as `REPLICA@SECONDS[-SECONDS]`."""
+    join: tuple[str, ...]
+    """Replicas that are not there from the start, each as `REPLICA@SECONDS`."""
+    lose: str | None
+    """The replicas that are not there."""
+    telemetry_delay: str
+    """The time from a sample of the engines to its use."""
+    find: str | None
+    """`rate` or `replicas`."""
+    slo: str | None
+    """The limits of a search."""
+    gpu: tuple[str, ...]
+    """For `--find replicas`: types of GPU, each as `[COUNT×]TYPE`."""
+    price: tuple[str, ...]
+    """Prices of one GPU for an hour, each as `TYPE=PRICE`."""
+    seed: int
+    """The seed of everything random."""
+    plot_file: str | None
+    """Where the picture is written."""
+    output: str
+    """The form of the result."""
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the load is made from options."""
+        return self.trace_file is None
+
+
+def check(options: SimulationOptions) -> None:
+    """Check what goes together."""
+    synthetic = {
+        "--rate": options.rate,
+        "--prompt": options.prompt,
+        "--answer": options.answer,
+        "--duration": options.duration,
+    }
+    given = [name for name, value in (*synthetic.items(), ("--burst", options.burst)) if value is not None]
+    if options.trace_file is not None and given:
+        raise click.UsageError(f"--trace and {given[0]}: the load comes from a trace, or from options")
+    missing = [name for name, value in synthetic.items() if value is None]
+    if options.trace_file is None and missing:
+        need = "the load comes from --trace FILE, or from --rate 5/s --prompt 900 --answer 130 --duration 10m"
+        raise click.UsageError(f"{need}; {', '.join(missing)} is missing" if given else need)
+    if bool(options.find) != bool(options.slo):
+        raise click.UsageError("--find and --slo go together: --find rate --slo 'ttft p99 < 2s'")
+    if options.gpu and options.find != "replicas":
+        raise click.UsageError("--gpu asks how many replicas of a type are needed: it goes with --find replicas")
+    if not math.isfinite(options.speedup):
+        raise click.UsageError("--speedup: it is not a number")
+    if sum(value is not None for value in (options.engine, options.model, options.calibrate)) > 1:
+        raise click.UsageError("--engine, --model and --calibrate: the costs of engines come from one of them")
+
+
+def synthetic_load(options: SimulationOptions) -> Trace:
+    """Return the load that the options describe."""
+    assert options.rate is not None
+    assert options.duration is not None
+    try:
+        rate, seconds = parse_per_second(options.rate), parse_duration(options.duration) / 1000
+    except QuantityError as error:
+        raise click.UsageError(f"{error}; {error.hint}") from None
+    if not 0 < rate * seconds <= _MOST_REQUESTS:
+        raise click.UsageError(f"--rate and --duration: {rate * seconds:g} requests, not 1 to {_MOST_REQUESTS:,}")
+    assert options.prompt is not None
+    assert options.answer is not None
+    burst = 1.0 if options.burst is None else options.burst
+    lengths = conversation(options.prompt, options.answer)
+    trace = load.poisson(rate, seconds, lengths, f"load {options.seed}", burst=burst)
+    if not trace.times:
+        raise click.UsageError("--rate and --duration: no request arrives in this time")
+    return trace
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Return a duration in seconds."""
+    try:
+        return parse_duration(text) / 1000
+    except QuantityError as error:
+        raise click.UsageError(f"{option}: {error}; {error.hint}") from None
+
+
+def speeds_of(texts: Sequence[str], names: Collection[str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
+    """Return replica → factor from the start on, and the changes of speed, of `--slow`."""
+    speeds: dict[str, float] = {}
+    changes = []
+    for text in texts:
+        name, _, rest = text.partition("=")
+        factor, _, at = rest.partition("@")
+        _check_name("--slow", name, names)
+        try:
+            number, time = float(factor), float(at or 0)
+        except ValueError:
+            raise click.UsageError(f"--slow: {text!r} is not REPLICA=FACTOR[@SECONDS]") from None
+        if not 0 <= number <= 100 or not 0 <= time < 1e9 or (not at and number == 0):
+            raise click.UsageError(f"--slow: {text!r}: a factor above 0 and at most 100, 0 only with @SECONDS")
+        if at:
+            changes.append(SpeedChange(time, name, number))
+        else:
+            speeds[name] = number
+    return speeds, tuple(changes)
+
+
+def outages_of(texts: Sequence[str], names: Collection[str]) -> tuple[Outage, ...]:
+    """Return the deaths of `--kill`."""
+    outages = []
+    for text in texts:
+        name, at, times = text.rpartition("@")
+        begin, dash, end = times.partition("-")
+        first, last = _seconds(begin), _seconds(end) if dash else math.inf
+        if not at or first is None or last is None or last <= first:
+            raise click.UsageError(f"--kill: {text!r} is not REPLICA@SECONDS, or REPLICA@SECONDS-SECONDS to come back")
+        _check_name("--kill", name, names)
+        outages.append(Outage(name, first, last))
+    return tuple(outages)
+
+
+def joins_of(texts: Sequence[str], names: Collection[str]) -> dict[str, float]:
+    """Return replica → when it joins, of `--join`."""
+    joins = {}
+    for text in texts:
+        name, _, at = text.rpartition("@")
+        time = _seconds(at)
+        if time is None or not name:
+            raise click.UsageError(f"--join: {text!r} is not REPLICA@SECONDS")
+        _check_name("--join", name, names)
+        joins[name] = time
+    return joins
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e9 else None
+
+
+def _check_name(option: str, name: str, names: Collection[str]) -> None:
+    if name not in names:
+        raise click.UsageError(
+            f"{option}: the pool has no replica {name!r}; {did_you_mean(name, names) or ', '.join(sorted(names)[:8])}"
+        )
+
+
+def prices_of(texts: Sequence[str]) -> dict[str, float]:
+    """Return type of GPU → price of one for an hour, of `--price`."""
+    prices = {}
+    for text in texts:
+        name, _, price = text.partition("=")
+        value = _seconds(price)
+        if value is None or not name:
+            raise click.UsageError(f"--price: {text!r} is not TYPE=PRICE, the price of one GPU for an hour")
+        prices[name] = value
+    return prices
+
+
+def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
+    """Return the pool with one replica of a type of GPU, of which `--find replicas` makes copies."""
+    count, times, name = text.rpartition("x")
+    name = name if times and count.isdigit() else text
+    number = int(count) if times and count.isdigit() else 1
+    if name not in throughputs:
+        raise click.UsageError(f"--gpu: {name!r} is in no table; {did_you_mean(name, throughputs) or 'see lbctl gpus'}")
+    if not 1 <= number <= 1024:
+        raise click.UsageError(f"--gpu: {text!r}: 1 to 1024 GPUs for each replica")
+    model = pool.replicas[0]
+    replica = Replica(text, model.address, throughputs[name] * number, gpu=name, gpu_count=number)
+    alone = capacity.with_replicas(pool, 1)
+    return Pool(
+        **{item: getattr(alone, item) for item in Pool.__dataclass_fields__ if item != "replicas"}, replicas=(replica,)
+    )
+
+
+def loss_of(lose: str | None) -> Callable[[Pool], Pool]:
+    """Return what takes the replicas of `--lose` out of a pool."""
+
+    def rest(pool: Pool) -> Pool:
+        if lose is None or not pool.replicas:
+            return pool
+        largest = max(pool.replicas, key=lambda item: item.capacity).name
+        name = largest if lose == "largest" else lose
+        zone = lose.removeprefix("zone=") if lose.startswith("zone=") else None
+        return capacity.without(
+            pool, lambda replica: replica.zone == zone if zone is not None else replica.name == name
+        )
+
+    return rest

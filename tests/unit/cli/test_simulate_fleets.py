@@ -1,0 +1,100 @@
+"""`lbctl simulate` with a load from options, several fleets, failures, and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.support.simulate_command import FLEET, result, synthetic
+
+
+def test_a_load_can_be_made_from_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path), "--policy", "nginx:least_request"]
+    (steady,) = result(capsys, command)["policies"]
+    assert steady["requests"] == pytest.approx(300, rel=0.2)
+    (bursts,) = result(capsys, command, "--burst", "20")["policies"]
+    assert bursts["ttft"]["p95"] > 1.5 * steady["ttft"]["p95"]
+
+
+@pytest.mark.parametrize("missing", ["--rate", "--prompt", "--answer", "--duration"])
+def test_a_load_from_options_needs_all_of_them(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = synthetic(tmp_path)
+    at = command.index(missing)
+    assert run(command[:at] + command[at + 2 :]) == 64
+    assert f"{missing} is missing" in " ".join(capsys.readouterr().err.split())
+    assert run(command[:2]) == 64
+    assert "the load comes from --trace FILE, or from --rate" in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_fleets_are_compared_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = FLEET.replace("weight: 5", "weight: 2")
+    synthetic(tmp_path, small, "small.yaml")
+    command = [*synthetic(tmp_path), "--against", str(tmp_path / "small.yaml"), "--policy", "nginx:random,envoy:random"]
+    value = result(capsys, command)
+    rows = [f"{item['fleet']}/{item['policy']}" for item in value["policies"]]
+    assert rows == ["fleet/nginx:random", "fleet/envoy:random", "small/nginx:random", "small/envoy:random"]
+    assert value["loads"]["small"] > 1.3 * value["loads"]["fleet"]
+    assert run(command) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:5]] == rows
+    assert re.search(r"fleet/(nginx|envoy):random has the lowest .*; small/", out)
+    assert "Its fleet carries more: the load is" in out
+
+
+def test_a_death_fails_requests_and_a_late_replica_gets_fewer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*synthetic(tmp_path), "--policy", "haproxy:round_robin"]
+    (whole,) = result(capsys, command)["policies"]
+    (killed,) = result(capsys, command, "--kill", "big@20")["policies"]
+    assert (whole["failed"], whole["shed"]) == (0, 0)
+    assert killed["failed"] > 0
+    assert killed["share"]["big"] < 0.6 * whole["share"]["big"]
+    (late,) = result(capsys, command, "--join", "big@30")["policies"]
+    assert late["share"]["big"] < 0.7 * whole["share"]["big"]
+
+
+LIMITED = FLEET.replace("    replicas:", "    circuit_breaker: {per_replica: {max_requests: 2}}\n    replicas:")
+
+
+def test_what_a_proxy_refuses_is_shed_and_counts_for_a_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*synthetic(tmp_path, LIMITED), "--policy", "nginx:round_robin"]
+    (policy,) = result(capsys, command)["policies"]
+    assert policy["shed"] > 0.2
+    assert policy["failed"] == 0
+    assert run(command) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == f"{100 * policy['shed']:.1f}%"
+    rate = result(capsys, command, "--find", "rate", "--slo", "failed < 1%")["found"]["nginx:round_robin"]
+    assert rate < 2.5
+
+
+@pytest.mark.parametrize("more", [[], ["--find", "rate", "--slo", "ttft p99 < 2s"]])
+def test_a_terminal_shows_how_far_it_is(tmp_path: Path, more: list[str]) -> None:
+    command = [*synthetic(tmp_path), "--policy", "nginx:random,envoy:random", *more]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "lbctl", *command], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # Linux: the other side was closed
+            while data := os.read(ours, 4096):
+                shown += data
+        assert process.stdout is not None
+        assert b"nginx:random" in process.stdout.read()
+    os.close(ours)
+    parts = [int(each) for each in re.findall(rb"(\d+)%", shown)]
+    assert b"Simulating" in shown
+    assert parts == sorted(parts)
+    assert len(set(parts)) > 3
+    assert parts[-1] == 100

@@ -1,0 +1,91 @@
+"""`lbctl simulate`: what is found and said of it, and the engines by which it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.support.simulate_command import result, synthetic
+
+
+def test_replicas_are_found_that_hold_without_a_zone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path), "--policy", "nginx:least_request", "--find", "replicas", "--slo", "ttft p99 < 2s"]
+    name = "nginx:least_request"
+    alone = result(capsys, command, "--speedup", "3")
+    safe = result(capsys, command, "--speedup", "3", "--lose", "zone=a")
+    assert safe["found"][name] > alone["found"][name]
+    assert safe["loads_found"][name] < 1
+    assert run([*command, "--speedup", "3", "--lose", "zone=a"]) == 0
+    out = capsys.readouterr().out
+    assert f"{safe['found'][name]} replicas meet ttft p99 < 2s, also without zone=a" in out
+    # The load of the fleet as it is, beyond the bound, is not what the answer is about.
+    assert safe["load"] > 1
+    assert re.findall(r"The load is (\d+) %", out) == [f"{100 * safe['loads_found'][name]:.0f}"]
+
+
+def test_beyond_the_bound_nothing_is_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*synthetic(tmp_path), "--speedup", "8", "--policy", "nginx:random,envoy:random"]) == 0
+    out = capsys.readouterr().out
+    assert "(Σλ ≥ Σμ): queues grow without end" in out
+    assert "No algorithm saves that: none is recommended." in out
+    assert "has the lowest" not in out
+
+
+GPUS = """\
+version: 1
+listeners: {l: {bind: "127.0.0.1:8000"}}
+routes: {r: {match: {path_prefix: /v1/}, pool: p}}
+pools:
+  p:
+    replicas:
+      - {name: a, address: "127.0.0.1:8001", gpu: H100-SXM, gpu_count: 8}
+      - {name: b, address: "127.0.0.1:8002", gpu: A100-80GB, gpu_count: 8}
+"""
+PRICES = ["--price", "H100-SXM=10", "--price", "A100-80GB=1"]
+
+
+def test_replicas_are_found_by_type_of_gpu_with_their_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:least_request", "--find", "replicas"]
+    command += ["--slo", "ttft p99 < 2s", "--speedup", "3", "--gpu", "8xH100-SXM", "--gpu", "8xA100-80GB"]
+    value = result(capsys, command, *PRICES)
+    strong, weak = (value["found"][f"8x{gpu}/nginx:least_request"] for gpu in ("H100-SXM", "A100-80GB"))
+    assert 1 <= strong < weak
+    assert value["cost_per_hour"] == {
+        "8xH100-SXM/nginx:least_request": strong * 80,
+        "8xA100-80GB/nginx:least_request": weak * 8,
+    }
+    assert run([*command, *PRICES]) == 0
+    out = capsys.readouterr().out
+    assert f"8xA100-80GB/nginx:least_request costs least: {weak} replicas for {weak * 8:.2f} per hour" in out
+    assert run(command) == 0
+    assert f"8xH100-SXM/nginx:least_request: the fewest replicas, {strong}." in capsys.readouterr().out
+    assert run([*command, "--gpu", "H100"]) == 64
+    assert "did you mean 'H100-" in capsys.readouterr().err
+
+
+def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:least_request"]
+    file = tmp_path / "engines.yaml"
+    file.write_text("a: 0.03\ngpus:\n  A100-80GB: {a: 0.3, sequences: 4}\n")
+    (slow,) = result(capsys, command, "--engine", str(file))["policies"]
+    (usual,) = result(capsys, command)["policies"]
+    assert slow["tpot"]["p99"] > 2 * usual["tpot"]["p99"]
+    file.write_text("a: -1\nz: 1\ngpus: {L4: 5}\n")
+    assert run([*command, "--engine", str(file)]) == 1
+    err = capsys.readouterr().err
+    assert f"{file}:1:4: error LB032: a is a number above 0, in seconds" in err
+    assert f"{file}:2:1: error LB032: 'z' is no cost of an engine" in err
+    assert f"{file}:3:12: error LB032: L4 is a map of costs" in err
+    assert run([*command, "--engine", str(tmp_path / "none.yaml")]) == 1
+    assert "none.yaml: error LB032: it cannot be read" in capsys.readouterr().err
+
+
+def test_engines_of_a_model_are_those_of_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:round_robin", "--model"]
+    (figures,) = result(capsys, command, "llama-2-70b")["policies"]
+    assert figures["utilisation"]["b"] > figures["utilisation"]["a"]
+    assert run([*command, "llama-3.1-8b"]) == 64
+    assert "llama-3.1-8b was not measured on A100-80GB; measured: B200, H100-SXM" in capsys.readouterr().err

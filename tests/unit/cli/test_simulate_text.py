@@ -1,0 +1,82 @@
+"""What is said of the figures: which row is best and why, and nothing in praise of one that is overloaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.cli.simulate_text import best_answer, load_sentence, recommendation
+from lbctl.simulate.results import Latency, Summary
+
+FAST, SLOW = Latency(0.1, 0.5, 1.0), Latency(0.1, 2.0, 3.0)
+ITEM = Summary(
+    "nginx:random", 100, 0.0, 0.0, FAST, FAST, FAST, 1.0, {"r": 0.5, "s": 0.6}, 0.1, {"r": 0.5, "s": 0.5}, None, 0
+)
+OTHER = replace(ITEM, policy="envoy:random", ttft=SLOW)
+
+
+def said(*items: Summary, **loads: float) -> str:
+    text = recommendation(items, {"": 0.5, **loads})
+    assert text.endswith(".")
+    return text
+
+
+def test_the_lowest_percentile_wins_with_its_factor_whatever_the_order() -> None:
+    text = said(OTHER, ITEM)
+    assert text == said(ITEM, OTHER)
+    assert "nginx:random has the lowest 99th percentile" in text
+    assert "1 s; envoy:random has 3 s (3.00 ×)" in text
+
+
+@pytest.mark.parametrize(
+    ("best", "worst", "reason"),
+    [
+        ({"cache_hits": 0.4}, {"cache_hits": 0.2}, "It finds 40.0% of prompt tokens in prefix caches, the other 20.0%"),
+        (
+            {},
+            {"spread": 0.5, "utilisation": {"r": 0.2, "s": 0.7}},
+            "busy for 50–60% of the time, the other less evenly: 20–70%",
+        ),
+        ({}, {"preempted": 900}, "It preempted 0 sequences for want of cache, the other 900"),
+        ({"share": {"r": 0.3, "s": 0.7}}, {}, "It gives r 30.0% of the requests, the other 50.0%"),
+    ],
+)
+def test_the_reason_is_what_differs(best: dict[str, object], worst: dict[str, object], reason: str) -> None:
+    text = said(replace(ITEM, **best), replace(OTHER, **worst))  # type: ignore[arg-type]
+    assert reason in text
+
+
+def test_requests_without_an_answer_count_before_times() -> None:
+    text = said(replace(ITEM, shed=0.05, failed=0.01), OTHER)
+    assert "envoy:random leaves the fewest requests without an answer: 0%; nginx:random 6.0%" in text
+
+
+def test_what_does_not_differ_is_not_ranked() -> None:
+    assert said(ITEM, replace(ITEM, policy="envoy:random")).startswith("Take any: the rows do not differ")
+
+
+def test_a_row_alone_has_a_sentence_too() -> None:
+    assert said(ITEM).startswith("nginx:random has nothing to be compared with: its 99th percentile is 1 s")
+
+
+def test_what_is_overloaded_is_not_recommended() -> None:
+    weak, strong = replace(ITEM, fleet="weak"), replace(OTHER, fleet="strong")
+    text = said(weak, strong, weak=1.2, strong=0.6)
+    assert text.startswith("strong/envoy:random has nothing to be compared with among those that are not overloaded")
+    none = recommendation([weak, strong], {"weak": 3.0, "strong": 2.04})
+    assert none.startswith("No algorithm saves that: none is recommended. 2.9 times the replicas")
+
+
+def test_the_load_has_three_sentences() -> None:
+    assert load_sentence(0.5, "they") == "The load is 50 % of what they carry (Σλ < Σμ)."
+    assert "queues are long from 80 % on" in load_sentence(0.85, "they")
+    assert "(Σλ ≥ Σμ): queues grow without end" in load_sentence(1.0, "they")
+
+
+def test_the_best_answer_is_the_cheapest_the_fewest_or_the_most() -> None:
+    costs = [("a", 4.0, 40.0), ("b", 6.0, 30.0), ("c", None, None)]
+    assert best_answer(costs, most=False) == "b costs least: 6 replicas for 30.00 per hour."
+    assert best_answer([("a", 1.0, None), ("b", 6.0, 30.0)], most=False) == "a: the fewest replicas, 1."
+    assert best_answer([("a", 4.0, 1.0), ("b", 6.0, 2.0)], most=True) == "b: the highest rate, 6/s."
+    assert best_answer([("a", 4.0, None)], most=False) == ""
