@@ -20,14 +20,7 @@ HEAD = (
 LEVELS = ("whole", "nearly", "in part", "not")
 _AT_ONCE = 4
 """How many comparisons run at the same time: each waits for two proxies to start."""
-_LOST = (
-    "take the next",
-    "no pool can be",
-    "to import",
-    "external processor",
-    "only its certificate",
-    "the whole route",
-)
+_LOST = ("take the next", "no pool can be", "compares whole", "external processor", "only its", "the whole route")
 """Words of the reasons of comments on what decides about requests."""
 _INTENDED = "status 302 → 301"
 """What a fleet does otherwise by intention: redirects to https are 301 or 308."""

@@ -79,9 +79,14 @@ def observed(status: int, answer: Mapping[str, str], content: bytes) -> Observed
         return ObservedRequest(status, answer=kept, text="" if "<html" in text.lower() else text)
 
 
+def refused(item: ObservedRequest) -> bool:
+    """Whether a request without credentials met a refusal."""
+    return not item.replica and item.status in _REFUSALS
+
+
 def without_key(before: ObservedRequest, after: ObservedRequest) -> Iterator[str]:
     """Yield whether a request without credentials was let in by one of the two."""
-    if any(item.replica or item.status not in _REFUSALS for item in (before, after)):
+    if not (refused(before) and refused(after)):
         yield f"without a key {before.status} → {after.status}"
 
 
@@ -99,11 +104,13 @@ def differences(fleet: Mapping[str, Any], before: ObservedRequest, after: Observ
         if before.text and before.text != after.text:
             yield "body of the answer"
         return
+    if not _in_one_pool(fleet, before, after):
+        return
     for name in ("method", "path", "host", "body"):
         one, other = getattr(before, name), getattr(after, name)
         if one != other:
             yield f"{name} {one!r} → {other!r}"
-    yield from _of_headers("", before.headers, after.headers, unequal=_unequal(fleet))
+    yield from _of_headers("", before.headers, after.headers, more=_forwarded(fleet), unequal=_unequal(fleet))
 
 
 def _of_headers(
@@ -112,17 +119,24 @@ def _of_headers(
     after: _Headers,
     *,
     ignored: frozenset[str] = frozenset(),
+    more: frozenset[str] = frozenset(),
     unequal: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """Yield which headers are lost or added; those in `unequal` may have another value."""
+    """Yield which headers are lost or added; those in `more` may be added, those in `unequal` have another value."""
     old, new = dict(before), dict(after)
     lost = [name for name in old if name not in new or (new[name] != old[name] and name not in unequal)]
     lost = [name for name in lost if name not in ignored]
-    added = [name for name in new if name not in old and name not in ignored]
+    added = [name for name in new if name not in {*old, *ignored, *more}]
     if lost:
         yield f"headers {where}lost: {', '.join(lost)}"
     if added:
         yield f"headers {where}added: {', '.join(added)}"
+
+
+def _forwarded(fleet: Mapping[str, Any]) -> frozenset[str]:
+    """Return the headers in which listeners pass the client's address on, on all their routes."""
+    addressed = [item.get("client_address", {}) for item in fleet["listeners"].values()]
+    return frozenset(name for item in addressed for name in item.get("forward", []))
 
 
 def _unequal(fleet: Mapping[str, Any]) -> frozenset[str]:
@@ -132,14 +146,18 @@ def _unequal(fleet: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(ids.union(*(pool.get("upstream", {}).get("headers", {}) for pool in fleet["pools"].values())))
 
 
+def _in_one_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
+    return any({before.replica, after.replica} <= set(addresses(pool)) for pool in fleet["pools"].values())
+
+
 def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
-    pools = [set(addresses(pool)) for pool in fleet["pools"].values()]
+    """Whether both replicas are of one pool, or of one split, where each proxy draws by itself."""
     splits = [
         set().union(*(set(addresses(fleet["pools"][name])) for name in route["split"]))
         for route in fleet["routes"].values()
         if "split" in route
     ]
-    return any({before.replica, after.replica} <= pool for pool in (*pools, *splits))
+    return _in_one_pool(fleet, before, after) or any({before.replica, after.replica} <= split for split in splits)
 
 
 def addresses(pool: Mapping[str, Any]) -> Iterator[str]:

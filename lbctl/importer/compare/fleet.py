@@ -73,8 +73,7 @@ def _local(fleet: dict[str, Any], places: Places) -> dict[str, Any]:
     for listener in local["listeners"].values():
         listener["bind"] = f"{LOOPBACK}:{places.binds[listener['bind']]}"
         listener["access_log"] = {"format": "none"}
-        for key in ("client_address", "proxy_protocol"):
-            listener.pop(key, None)
+        listener.pop("proxy_protocol", None)
         if "tls" in listener:
             pair = {"certificate": places.pem, "key": places.pem}
             listener["tls"] = {"certificates": [pair]}

@@ -14,7 +14,7 @@ from typing import Any
 from lbctl.apply.binaries import find_binary
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import fleet, sources
-from lbctl.importer.compare.differences import ObservedRequest, addresses, differences, observed, without_key
+from lbctl.importer.compare.differences import ObservedRequest, addresses, differences, observed, refused, without_key
 from lbctl.importer.compare.echo import LOOPBACK, echoes
 from lbctl.importer.compare.places import Places, free_ports
 from lbctl.importer.compare.processes import NotStartedError, running
@@ -23,6 +23,8 @@ from lbctl.importer.draft import CLOSED_STATUS, Draft
 from lbctl.targets import target
 
 _TIMEOUT = 10.0
+_NO_ROUTE = 404
+"""What a fleet answers where no route is, to whoever asks: there is nothing to protect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
         return Row(sample, one, other, (), "the import closed the route")
     if one.status == 0 and _speaks_http2(draft, sample.listener):
         return Row(sample, one, other, (), "the listener speaks HTTP/2 only")
+    if not sample.route and refused(one) and other.status == _NO_ROUTE:
+        return Row(sample, one, other, ())
     if "auth" in route:
         return Row(sample, one, other, tuple(without_key(one, other)))
     return Row(sample, one, other, tuple(differences(draft.fleet, one, other)))

@@ -34,6 +34,8 @@ _NGINX_PREFIXES = (
 )  # fmt: skip
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.])")
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\](?::\d+)?")
+_ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
+"""A variable of the environment, which a template is filled with before nginx reads it."""
 _NETWORKS = frozenset({"allow", "deny", "set_real_ip_from", "geo", "proxy_set_header", "add_header", "return"})
 
 
@@ -114,6 +116,7 @@ def _nginx_args(item: Statement, places: Places, upstreams: set[str], around: tu
         return [places.replica(address), *kept]
     if item.name.endswith("_pass") and args and not args[0].startswith(("http://$", "https://$", "$", "grpc://$")):
         return [_nginx_url(args[0], places, upstreams)]
+    args = [_ENVIRONMENT.sub("stand-in", word) for word in args]
     if item.name in _NETWORKS:
         return args
     return [_IPV6.sub(DEAD, _IPV4.sub(lambda match: places.replica(match[0]), word)) for word in args]

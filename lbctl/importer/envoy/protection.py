@@ -58,6 +58,7 @@ def _service(context: Context, manager: Manager, item: View) -> Protection | Non
         external["timeout"] = duration(limit)
     if names := list(_names(accepted)):
         external["accept"] = names
+    context.imply("it is asked by HTTP", typed.get("transport_api_version"))
     context.services.add(uri.get("cluster").text)
     reason = "the service gets this path, and that of the request in x-original-uri"
     context.draft.ledger.omit(uri.get("uri").statement, reason, manager.path)

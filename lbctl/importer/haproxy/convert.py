@@ -21,7 +21,7 @@ _REASONS = {
          "stats-file", "insecure-fork-wanted", "nameserver", "hold", "resolve_retries", "parse-resolv-conf", "peer"),
         WRITTEN,
     ),
-    "resolvers": "names are looked up by the proxy or by `lbctl serve`", "peers": "limits are divided by `instances`",
+    "resolvers": WRITTEN, "peers": "limits are divided by `instances`",
     "global": WRITTEN, "log": "the access log has fields of its own, in JSON",
     "log-format": "the access log has its own fields",
     "stats": "lbctl has a dashboard, metrics and `lbctl status` of its own",

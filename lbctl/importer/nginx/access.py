@@ -36,6 +36,7 @@ def protect(context: Context, route: Path, scope: Scope) -> None:
 def _users(context: Context, route: Path, scope: Scope) -> None:
     realm, file = scope.last("auth_basic"), scope.last("auth_basic_user_file")
     if realm is None or realm.args[:1] == ("off",):
+        context.draft.ledger.imply("the route has no such protection", *filter(None, (realm,)))
         return
     credentials.users(context.draft, route, "".join(realm.args[:1]), file or realm, realm)
 

@@ -35,7 +35,7 @@ _OWN = {
     "ssl_stapling": WRITTEN, "index": "lbctl serves no files", "root": "lbctl serves no files",
     "proxy_intercept_errors": "errors of replicas are passed on",
     "internal": "the location is not one for clients",
-    "resolver": "names are looked up by the proxy or by `lbctl serve`", "server_names_hash_bucket_size": WRITTEN,
+    "resolver": WRITTEN, "resolver_timeout": WRITTEN, "server_names_hash_bucket_size": WRITTEN,
 }  # fmt: skip
 
 

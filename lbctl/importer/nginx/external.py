@@ -21,6 +21,7 @@ def protect(context: Context, route: Path, scope: Scope) -> None:
     """Carry the `auth_request` of a location over; one that cannot be asked closes the route."""
     item = scope.last("auth_request")
     if item is None or not item.args or item.args == ("off",):
+        context.draft.ledger.imply("the route has no such protection", *filter(None, (item,)))
         return
     block = next((each for each in _locations(scope.server.block) if _is_at(each, item.args[0])), None)
     passing = next(flat(block, "proxy_pass"), None) if block is not None else None

@@ -235,6 +235,7 @@ def _with(
 ) -> Target | None:
     if target is None:
         return None
+    statements = (*statements, *(item for item in target.statements if item not in statements))
     return Target(target.pools, match or {}, target.path, target.host, statements, label)
 
 

@@ -24,7 +24,7 @@ from tests.support.importer import samples as files
 
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in files(kind)]
 ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])")
-NOT_DESTINATIONS = re.compile(r"^\s*(allow|deny|set_real_ip_from|acl|http-request|hostname:|#)")
+NOT_DESTINATIONS = re.compile(r"^\s*(allow|deny|set_real_ip_from|acl|http-request|hostname:|address_prefix:|#)")
 DESTINATIONS = {
     "nginx": re.compile(r"^\s*(?:server|\w+_pass|listen) (?:\w+://)?([\w.\[\]-]+(?::\d+)?)(?=[\s;/$])", re.MULTILINE),
     "haproxy": re.compile(r"^\s*(?:bind|server \S+) (\S+)", re.MULTILINE),
@@ -87,7 +87,7 @@ def test_a_header_that_is_lost_is_named_without_its_value() -> None:
 
 
 def test_answers_of_the_proxies_themselves_are_compared_but_not_their_error_pages() -> None:
-    fleet: dict[str, Any] = {"pools": {}, "routes": {}}
+    fleet: dict[str, Any] = {"listeners": {}, "pools": {}, "routes": {}}
     before = observed(410, {"X-Why": "moved", "Server": "nginx"}, b"gone\n")
     assert list(differences(fleet, before, observed(410, {"x-why": "moved"}, b"gone"))) == []
     others = list(differences(fleet, before, observed(410, {}, b"else")))
