@@ -60,7 +60,10 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class Guard:
-    """`failed` is called with the task's name at each failure. `fatal` exceptions pass through and end the process."""
+    """`failed` is called with the task's name at each failure, `started` when it is kept from then on.
+
+    `fatal` exceptions pass through and end the process.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Guard:
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
         expected: tuple[type[Exception], ...] = (),
+        started: Callable[[str], None] = _uncounted,
     ) -> None:
         """`expected` exceptions are logged by their message, without a traceback."""
         self._failed = failed
@@ -76,6 +80,7 @@ class Guard:
         self._first_pause = first_pause
         self._longest_pause = longest_pause
         self._expected = expected
+        self._started = started
 
     async def keep(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
@@ -85,6 +90,7 @@ class Guard:
         `task` is a fixed name, also a label of the metric; `fields` say in the log which one of many it is.
         `restarts_in` is called after each failure, with the seconds until the next start. Raises what is fatal.
         """
+        self._started(task)
         pause = self._first_pause
         while True:
             begun = time.monotonic()

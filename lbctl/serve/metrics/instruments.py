@@ -143,6 +143,10 @@ class Metrics:
         self._build_seconds.observe(seconds)
         self._snapshot.set(version, replicas)
 
+    def task_started(self, task: str) -> None:
+        """Show the failures of a long-lived task from now on: its first one is an increase only where there was a 0."""
+        self._task_failures.labels(task)
+
     def task_failed(self, task: str) -> None:
         """Count a failure of a long-lived task. `task` is one of a fixed set of names."""
         self._task_failures.labels(task).inc()

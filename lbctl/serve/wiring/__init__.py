@@ -55,7 +55,8 @@ async def build_from(
 def build(inputs: Inputs) -> Services:
     """Build and connect the parts. None of them listens, reads files or decides yet."""
     events = EventLog()
-    guard = Guard(partial(_task_failed, inputs.metrics, events), fatal=(CannotListenError,))
+    failed = partial(_task_failed, inputs.metrics, events)
+    guard = Guard(failed, fatal=(CannotListenError,), started=inputs.metrics.task_started)
     observed = rooms.build_traffic(inputs, guard, drivers=lambda: supervisor)
     fleet = rooms.build_fleet(inputs, guard, observed.traffic, events)
     telemetry = rooms.build_telemetry(inputs, guard, fleet, observed.traffic)

@@ -18,17 +18,14 @@ from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.exporters import Page
 from tests.e2e.support.fleet import Fleet, pool_of
 from tests.e2e.support.http1 import Request
+from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.prometheus import CONTRIB, prometheus, until_series
 from tests.support.paths import ROOT
 
-_ELSEWHERE = """\
-lbctl_task_failures_total{task="driver"} 1
-lbctl_replica_out{pool="old",replica="a",reason="stalled"} 1
-lbctl_sources_failing{pool="old",kind="vllm",reason="timeout"} 1
-lbctl_sources{pool="old",kind="vllm"} 2
-lbctl_replica_temperature_celsius{pool="old",replica="a"} 71
+_DCGM = """\
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",Hostname="h"} 71
 """
-"""Metrics without a series here, as another control plane shows them: in an incident, and with a GPU."""
 _VARIABLES = {"$instance": ".*", "$pool": ".*", "$__rate_interval": "10s"}
 _SUFFIXES = ("_bucket", "_sum", "_count", "_total", "")
 _GENERATE = Request("POST", "/v1/completions?n=5", timeout=20.0)
@@ -36,17 +33,17 @@ _GENERATE = Request("POST", "/v1/completions?n=5", timeout=20.0)
 
 def test_a_real_prometheus_has_a_series_for_every_query(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        a, b, c = stack.enter_context(engines("a", "b", "c"))
-        elsewhere = stack.enter_context(Page("elsewhere", _ELSEWHERE))
+        a, *others, new = stack.enter_context(engines("a", "b", "c", "d", "new"))
+        exporter = stack.enter_context(Page("exporter", _DCGM))
         haproxy = stack.enter_context(edges.haproxy())
-        fleet = _fleet([a, b], [c], haproxy)
+        fleet = _fleet([a, *others], [new], exporter.address, haproxy)
         stack.enter_context(edges.started_edge(haproxy, fleet))
         control = stack.enter_context(controlling(fleet))
         envoy = stack.enter_context(control.envoy("edge", ["edge"]))
         for client in (envoy.client(), haproxy):
             stack.enter_context(client.steady(10, _GENERATE))
-        addresses = [f"127.0.0.1:{control.api}", elsewhere.address]
-        server = stack.enter_context(prometheus(tmp_path, lbctl=addresses, replicas=[a.address]))
+        others[0].wedged = True
+        server = stack.enter_context(prometheus(tmp_path, lbctl=[f"127.0.0.1:{control.api}"], replicas=[a.address]))
         assert _unknown_names(control) == set()
         control.reload()
         assert until_series(server, [*_queries()], timeout=90) == []
@@ -65,20 +62,26 @@ def test_every_panel_is_there_once_and_asks_the_data_source_that_is_chosen() -> 
     assert [panel["title"] for panel in board["panels"] if panel["type"] != "row" and not panel["description"]] == []
 
 
-def _fleet(old: list[Engine], new: list[Engine], site: edges.Edge) -> Fleet:
-    telemetry = {
-        "interval": "500ms",
-        "timeout": "400ms",
-        "stale_after": "5s",
-        "sources": [{"kind": "vllm", "url": "http://{address}/metrics"}],
-    }
+def _fleet(old: list[Engine], new: list[Engine], exporter: str, site: edges.Edge) -> Fleet:
+    """A fleet with the GPU of `exporter` in the old pool, where deep health is quick; that of the new pool is away."""
+
+    def telemetry(gpu: str) -> dict[str, Any]:
+        sources = [
+            {"kind": "vllm", "url": "http://{address}/metrics"},
+            {"kind": "dcgm", "url": f"http://{gpu}/metrics"},
+        ]
+        return {"interval": "500ms", "timeout": "400ms", "stale_after": "5s", "sources": sources}
+
     steps = [{"percent": "50%", "hold": "1h"}, {"percent": "100%"}]
     route = {
         "match": {"path_prefix": "/v1/"},
         "split": {"old": 100, "new": 0},
         "rollout": {"to": "new", "mode": "timed", "steps": steps},
     }
-    pools = {"old": pool_of(old, telemetry=telemetry), "new": pool_of(new, telemetry=telemetry)}
+    pools = {
+        "old": pool_of(old, telemetry=telemetry(exporter), health={"deep": {"stalled_after": "2s"}}),
+        "new": pool_of(new, telemetry=telemetry(f"{HOST}:{free_port()}")),
+    }
     fleet = {"version": 1, **driven("edge"), "routes": {"chat": route}, "pools": pools}
     for section, entries in site.sections.items():
         fleet[section] = {**fleet[section], **entries}
