@@ -26,7 +26,7 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.inspect": Unsupported(
         "Envoy parses whole JSON bodies", "bodies are held up to max_body, 1 MiB without it"
     ),
-    "listener.timeouts": Rendered(),
+    "listener.timeouts": Rendered("an idle connection gets notice when its time is over, and ends 1 to 2 s later"),
     "listener.access": Rendered(),
     "listener.access_log": Rendered("written every 10 s, or as --file-flush-interval-msec says"),
     "listener.tracing": Rendered("OTLP by gRPC"),

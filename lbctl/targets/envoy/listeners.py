@@ -32,6 +32,9 @@ Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
+_GOODBYE = 1_000
+"""Milliseconds between the notice that a connection ends and its end, in which requests that were on their way arrive.
+Envoy's default of 5 s would be added to the idle timeout."""
 _NO_ADDRESS = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
 """Envoy trusts private addresses more than others unless a list names the internal ones; an empty list does not
 count."""
@@ -111,6 +114,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         stat_prefix=item.name,
         server_header_transformation="PASS_THROUGH",
         common_http_protocol_options={"idle_timeout": duration(item.idle_timeout or 0)},
+        drain_timeout=duration(_GOODBYE),
         request_timeout={},
         request_headers_timeout=duration(item.request_headers_timeout),
         normalize_path={"value": False},

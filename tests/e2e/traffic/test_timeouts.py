@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import pytest
+
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import Fleet, entry, fleet_of, pool_of, running
 from tests.e2e.support.ports import HOST
@@ -87,3 +89,23 @@ def test_silence_beyond_idle_ends_a_stream_and_shorter_silence_does_not(kind: Ki
 def _timed(members: list[Replica], **timeouts: str) -> Fleet:
     route: dict[str, Any] = {"timeouts": timeouts}
     return fleet_of(pool_of(members), route=route)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["never used", "used once"])
+def test_an_idle_connection_of_a_client_is_closed_when_the_fleet_says(kind: Kind, used: bool) -> None:
+    """By its own default Envoy waits six seconds more."""
+    timeouts = {"request_headers": "1s", "idle": "1s"}
+    with (
+        replicas("a") as pool,
+        running(kind, fleet_of(pool_of(pool), listener={"timeouts": timeouts})) as gateway,
+        socket.create_connection((HOST, gateway.port)) as connection,
+    ):
+        connection.settimeout(20)
+        if used:
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+        while connection.recv(1 << 16):
+            pass
+        waited = time.monotonic() - began
+    assert 0.5 < waited < 4.5
