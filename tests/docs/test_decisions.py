@@ -17,3 +17,8 @@ def test_the_index_lists_every_decision_by_its_title_and_status() -> None:
     assert [(name[:4], name, title) for name, title in zip(pages, titles, strict=True)] == [row[:3] for row in rows]
     for *_, status in rows:
         assert status == "holds" or re.fullmatch(r"replaced by \[\d{4}\]\(\S+\.md\)", status)
+
+
+def test_what_envoy_s_bounded_load_does_not_hold_is_in_the_table_as_its_decision_says() -> None:
+    assert "**Envoy's `bounded_load`**" in (FOLDER / "0038-what-proxies-cannot-be-made-to-do.md").read_text()
+    assert "- bounded load: by the requests that one worker thread knows" in (ROOT / "docs/capabilities.md").read_text()

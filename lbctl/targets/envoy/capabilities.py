@@ -114,7 +114,9 @@ CAPABILITIES: dict[str, Capability] = {
         "of `prompt`, else of the content of the first two messages, as JSON writes it, with the model; a Lua script "
         "reads it, and a request of such a route is held until it is whole"
     ),
-    "pool.balance.hash.bounded_load": Rendered(),
+    "pool.balance.hash.bounded_load": Rendered(
+        "by the requests that one worker thread knows: in a burst within one turn all of one key may go to one replica"
+    ),
     "pool.affinity": Rendered(
         "the cookie holds a hash of the replica's name, and lives on with each answer; not with replicas that have a "
         "host name, nor on routes with a fallback"
