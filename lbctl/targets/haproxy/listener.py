@@ -131,8 +131,9 @@ def frontend(listener: Listener, view: View) -> Frontend:
     )
 
 
-def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
+def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular listener."""
+    yield from _held_streams(listener, view)
     log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
     if log.format != "none" and log.path not in (None, *_LOGS):
         message = "HAProxy writes no log files; this access log goes to /dev/stdout"
@@ -140,6 +141,22 @@ def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
     for index, item in enumerate(_certificates(listener)):
         key_path = ("listeners", listener.name, "tls", "certificates", index, "key")
         yield from keys.unusable_key(item.certificate, item.key, key_path, BY_ID["listener.tls"].code)
+
+
+def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
+    """Yield that streams of gRPC clients end, where the listener holds bodies until they are whole."""
+    streams = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
+    grpc = sorted(name for name in streams if view.pools[name].protocol == "grpc")
+    feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
+    if grpc and (listener.max_body is not None or reads_bodies(listener, view)):
+        seconds = listener.request_headers_timeout / 1000
+        message = (
+            f"HAProxy holds a body here until it is whole: a gRPC client that streams to {', '.join(grpc)} for longer "
+            f"than {seconds:g} s (timeouts.request_headers) is answered 408"
+        )
+        path = ("listeners", listener.name, feature.partition(".")[2])
+        hint = "a listener without max_body, models and hashes of bodies for gRPC"
+        yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
 
 
 def _certificates(listener: Listener) -> tuple[Certificate, ...]:

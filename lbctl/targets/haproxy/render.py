@@ -64,7 +64,7 @@ def render(view: View) -> Bundle:
 
 def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     """Return what HAProxy cannot do of this particular fleet, although it supports each feature by itself."""
-    items = [item for settings in view.listeners for item in listener.diagnostics(settings)]
+    items = [item for settings in view.listeners for item in listener.diagnostics(settings, view)]
     items += [item for route in view.routes.values() for item in limits.diagnostics(route)]
     items += placeless(view)
     items += auth.diagnostics(view)

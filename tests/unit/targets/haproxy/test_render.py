@@ -4,6 +4,7 @@ import http.client
 import socket
 import ssl
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,23 @@ def test_routes_that_disagree_on_retries_get_the_smallest_number_and_a_warning()
     bundle = TARGET.render(make_view((listener,), routes, (one("p"),)))
     assert "\n    retries 0\n" in bundle.main.text
     assert [(item.code, item.path) for item in bundle.diagnostics] == [("LB437", ("routes", "r", "retry"))]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "keys", "code"),
+    [
+        ("grpc", {"max_body": 1000}, "LB409"),
+        ("grpc", {"rules": (*everything(), Rule("r", models=("m",)))}, "LB410"),
+        ("grpc", {}, None),
+        ("http2", {"max_body": 1000}, None),
+    ],
+)
+def test_streams_of_grpc_clients_that_would_end_are_told(protocol: Any, keys: dict[str, Any], code: str | None) -> None:
+    listener = Listener("pub", Address("127.0.0.1", 1), **{"rules": everything(), **keys})
+    listener = replace(listener, request_headers_timeout=10_000)
+    bundle = TARGET.render(make_view((listener,), (forward("p"),), (one("p", protocol=protocol),)))
+    assert [item.code for item in bundle.diagnostics] == ([code] if code else [])
+    assert all("for longer than 10 s" in item.message for item in bundle.diagnostics)
 
 
 def test_a_route_with_more_limits_than_haproxy_counts_is_closed() -> None:
