@@ -1,11 +1,12 @@
-"""Rules about what a fleet has written and nothing comes of: a text that only looks like a pattern, an unused pool."""
+"""Rules about what nothing comes of: texts that only look like patterns, unused pools, routes that are passed over."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from lbctl.ir.routes import HeaderRules
+from lbctl.ir.listeners import Rule
+from lbctl.ir.routes import Forward, HeaderRules
 from lbctl.ir.snapshot import pools_of
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
@@ -14,6 +15,9 @@ from lbctl.lint.sample import TWO, sample
 _VARIABLE = re.compile(r"\$[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
 """A variable in the grammar of nginx, HAProxy or Envoy."""
 _SPARE = "spare:\n  replicas:\n" + "".join(f"    {line}\n" for line in TWO.replace("10.0.0", "10.0.1").splitlines())
+
+
+_ANSWERED = "moved: {match: {hosts: [old.example.com]}, respond: {redirect: https}}\n"
 
 
 def _route(text: str) -> str:
@@ -56,6 +60,34 @@ def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools if fleet.topology.routes else ():
         if pool.name not in used:
             yield RuleFinding(("pools", pool.name), "no route uses this pool", "a route to it, or remove it")
+
+
+@rule(
+    "LB333",
+    "note",
+    "a host that is answered before any path",
+    what="On a listener the proxy itself answers all requests to a host, by `respond` without a path, and other routes "
+    "of the listener name no host.",
+    why="A host decides before a path, whatever the order of the routes. So for this host the other routes are never "
+    "reached, which is meant where the listener only redirects, and is a surprise where it serves.",
+    before=sample(routes=_route("") + _ANSWERED),
+    after=sample(routes=_route("") + _ANSWERED.replace("{hosts", "{path: /, hosts")),
+    ignore="The whole host is to be answered so.",
+)
+def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB333: answers to whole hosts, which routes without a host are never asked for."""
+    actions = {route.name: route.action for route in fleet.topology.routes}
+    for listener in fleet.topology.listeners:
+        passed_over = sorted(
+            {item.route for item in listener.rules if not item.host and isinstance(actions[item.route], Forward)}
+        )
+        for item in listener.rules if passed_over else ():
+            answers = not isinstance(actions[item.route], Forward)
+            if answers and item.host and item == Rule(item.route, host=item.host):
+                names = ", ".join(passed_over)
+                message = f"on {listener.name} no request to {item.host} reaches {names}"
+                hint = "a path beside the host, `listeners`, or the host in those routes too"
+                yield RuleFinding(("routes", item.route, "match", "hosts"), message, hint)
 
 
 @rule(

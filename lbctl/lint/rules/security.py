@@ -22,6 +22,7 @@ from lbctl.model.node import Node
 
 _TLS = "tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}]}"
 _MUTUAL_TLS = _TLS.replace("]}", "], client_ca: tls/clients.crt, client_certificate: required}")
+_WITH_KEYS = "chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: keys.yaml}}}\n"
 _OWN_CREDENTIAL = (
     "let the clients' own through (auth: forward_credentials: true), or let the replicas ask for none: a fleet cannot "
     "take a header's value from a file; as it stands, the rendered files are readable by their owner alone"
@@ -46,7 +47,7 @@ def _metrics(host: str) -> str:
     "is not reported.",
     why="Prompts are people's letters, code and records, and keys travel with each of them: on the wire they can be "
     "read and changed.",
-    before=sample(listener='gateway: {bind: "0.0.0.0:8080"}\n'),
+    before=sample(listener='gateway: {bind: "0.0.0.0:8080"}\n', routes=_WITH_KEYS),
     after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
     ignore="Another balancer before it ends TLS, and the way between them is yours alone.",
 )
@@ -70,8 +71,8 @@ def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
     "LB534",
     "note",
     "a listener beyond loopback that asks nobody who they are",
-    what="A listener with TLS is bound to an address that others can reach, demands no client certificate, and a route "
-    "to replicas on it has no `auth`.",
+    what="A listener is bound to an address that others can reach, demands no client certificate, and a route to "
+    "replicas on it has no `auth`; with TLS or without, which LB520 is about.",
     why="Whoever reaches the port spends your GPUs, and reads what the model was told in confidence. Servers of models "
     "have no users of their own.",
     before=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
@@ -90,10 +91,10 @@ def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _is_open(listener: Listener) -> bool:
-    """Whether others can reach the listener by TLS without a certificate; one without TLS is LB520."""
+    """Whether others can reach the listener without a certificate."""
     tls = listener.tls
     demands_certificate = tls is not None and tls.client_ca is not None and tls.client_certificate == "required"
-    return tls is not None and not demands_certificate and not listener.bind.on_loopback
+    return not demands_certificate and not listener.bind.on_loopback
 
 
 @rule(

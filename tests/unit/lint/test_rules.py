@@ -59,6 +59,7 @@ POINTS = {
     "LB330": '"/v1/*"',
     "LB331": "spare:",
     "LB332": '"$upstream_addr"',
+    "LB333": "hosts: [old.example.com]}",
     "LB534": '"0.0.0.0:8443"',
     "LB520": '"0.0.0.0:8080"}',
     "LB521": "tls: {server_name: llama.internal}",
@@ -375,7 +376,7 @@ def test_a_listener_that_only_redirects_to_https_needs_no_tls() -> None:
     redirect = "redirect: {listeners: [plain], match: {path_prefix: /}, respond: {redirect: https}}\n"
     chat = "chat: {listeners: [local], match: {path_prefix: /v1/chat}, pool: llama}\n"
     assert codes(sample(listener=listeners, routes=f"{redirect}{chat}")) == []
-    assert codes(sample(listener=listeners, routes=f"{redirect}{ONE}")) == ["LB520"]
+    assert codes(sample(listener=listeners, routes=f"{redirect}{ONE}")) == ["LB520", "LB534"]
 
 
 @pytest.mark.parametrize("value", ["%[src]", "%UPSTREAM_HOST%", "%REQ(x-user)%", "$remote_addr"])
