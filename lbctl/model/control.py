@@ -171,9 +171,8 @@ class StoreTls(Section):
 
 class Store(Section):
     url: v.StoreUrl = Field(
-        description="`redis://` or `rediss://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` or "
-        "`rediss+sentinel://` HOST:PORT,…/NAME/DATABASE (what Sentinel calls NAME), `etcd://` or `etcds://` "
-        "HOST:PORT,…, `kubernetes://` NAMESPACE/NAME. With an s it is reached by TLS."
+        description="`redis://` HOST:PORT/DATABASE (Redis, Valkey), `redis+sentinel://` HOST:PORT,…/NAME/DATABASE, "
+        "`etcd://` HOST:PORT,… or `kubernetes://` NAMESPACE/NAME. By TLS: `rediss`, `rediss+sentinel`, `etcds`."
     )
     key_prefix: v.KeyPrefix = Field("lbctl", description="What all keys begin with: one for each control plane.")
     user: v.StoreUser | None = Field(
