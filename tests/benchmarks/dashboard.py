@@ -1,9 +1,11 @@
 """`python -m tests.benchmarks.dashboard`: what 50 open dashboards cost `lbctl serve` with 1,000 replicas.
 
 Every replica says other figures of its queue and its cache every two seconds, so that most rows of every frame have
-changed. A push is one held weight: from the request to the API until an xDS client has the new endpoints. Phases with
-and without the dashboards alternate; the dashboards read their streams in a process of their own, as browsers do. The
-processor's time of `serve` is measured between the pushes.
+changed. A push is one held weight: from the request to the API until an xDS client has the new endpoints. Short phases
+with and without the dashboards form pairs, in turn the one or the other first, so that what else the machine does meets
+both; the pushes of all phases of a kind are pooled. The range of a ratio has 90 % of the ratios of pairs that are drawn
+again: a 99th percentile is a matter of few pushes. The dashboards read their streams in a process of their own, as
+browsers do. The processor's time of `serve` is measured between the pushes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from itertools import chain
 from pathlib import Path
 
 import aiohttp
@@ -26,9 +30,12 @@ from aiohttp import web
 from tests.benchmarks.xds_process import Serve, serve
 
 POOLS, REPLICAS, DASHBOARDS = 10, 100, 50
-PHASES, PUSHES, PAUSE = 3, 250, 0.04
-QUIET = 10.0
-"""Seconds for which the processor's time is measured in each phase."""
+PAIRS, PUSHES, PAUSE = 20, 75, 0.04
+SETTLING, QUIET = 1.5, 2.0
+"""Seconds at the beginning of a phase in which nothing is measured, and in which the processor's time is."""
+_DRAWS = 1000
+_Latencies = dict[bool, list[list[float]]]
+"""Whether dashboards are open → seconds of the pushes of each pair."""
 _PAGE = "vllm:num_requests_running 8\nvllm:num_requests_waiting {queue}\nvllm:kv_cache_usage_perc {cache:.2f}\n"
 
 
@@ -120,7 +127,7 @@ async def _measure() -> None:
     from lbctl.xds.resource import EDS
     from tests.benchmarks.xds_clients import clients
 
-    latencies: dict[bool, list[float]] = {False: [], True: []}
+    latencies: _Latencies = {False: [], True: []}
     shares: dict[bool, list[float]] = {False: [], True: []}
     received = seconds = 0.0
     async with AsyncExitStack() as stack:
@@ -135,16 +142,17 @@ async def _measure() -> None:
         await client.has([(EDS, f"p{pool}") for pool in range(POOLS)])
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await asyncio.sleep(5)
-        for phase in range(2 * PHASES):
-            looked_at = phase % 2 == 1
+        for phase in range(2 * PAIRS):
+            looked_at = phase % 4 in (1, 2)
             browsers, _ = await _child("--dashboards", run.url) if looked_at else (None, "")
             begun = time.monotonic()
-            await asyncio.sleep(3)
+            await asyncio.sleep(SETTLING)
             before, started = run.processor(), time.monotonic()
             await asyncio.sleep(QUIET)
             shares[looked_at].append((run.processor() - before) / (time.monotonic() - started))
+            latencies[looked_at].append([])
             for number in range(PUSHES):
-                latencies[looked_at].append(await run.push(session, client, phase * PUSHES + number))
+                latencies[looked_at][-1].append(await run.push(session, client, phase * PUSHES + number))
                 await asyncio.sleep(PAUSE)
             if browsers is not None:
                 received += float(await _ended(browsers))
@@ -167,12 +175,29 @@ async def _ended(process: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(process.communicate))[0]
 
 
-def _report(latencies: dict[bool, list[float]], shares: dict[bool, list[float]], rate: float) -> None:
-    print(f"{POOLS * REPLICAS} replicas, {PHASES} phases of {PUSHES} pushes each, {DASHBOARDS} dashboards or none\n")
-    print(f"{'':<24} {'none':>10} {f'{DASHBOARDS} open':>10} {'ratio':>8}")
+def _percentile(pairs: Sequence[list[float]], part: int) -> float:
+    return statistics.quantiles(chain.from_iterable(pairs), n=100)[part - 1]
+
+
+def _range(latencies: _Latencies, part: int) -> tuple[float, float]:
+    """Return between which ratios 90 % of those of pairs drawn again are."""
+    chance, ratios = random.Random("pairs"), []
+    for _ in range(_DRAWS):
+        drawn = chance.choices(range(PAIRS), k=PAIRS)
+        none, some = (_percentile([latencies[each][pair] for pair in drawn], part) for each in (False, True))
+        ratios.append(some / none)
+    ratios.sort()
+    return ratios[_DRAWS // 20], ratios[-_DRAWS // 20]
+
+
+def _report(latencies: _Latencies, shares: dict[bool, list[float]], rate: float) -> None:
+    print(f"{POOLS * REPLICAS} replicas, {PAIRS} phases of {PUSHES} pushes each, {DASHBOARDS} dashboards or none\n")
+    print(f"{'':<24} {'none':>10} {f'{DASHBOARDS} open':>10} {'ratio':>8} {'range':>13}")
     for name, part in (("push, p50", 50), ("push, p90", 90), ("push, p99", 99)):
-        none, some = (statistics.quantiles(latencies[each], n=100)[part - 1] for each in (False, True))
-        print(f"{name:<24} {none * 1000:>7.1f} ms {some * 1000:>7.1f} ms {some / none:>8.2f}")
+        none, some = (_percentile(latencies[each], part) for each in (False, True))
+        low, high = _range(latencies, part)
+        times = f"{none * 1000:>7.1f} ms {some * 1000:>7.1f} ms"
+        print(f"{name:<24} {times} {some / none:>8.2f} {low:>6.2f}–{high:.2f}")
     none, some = (statistics.mean(shares[each]) for each in (False, True))
     print(f"{'processor of serve':<24} {none * 100:>8.1f} % {some * 100:>8.1f} % {(some - none) * 100:>+6.1f} %")
     print(f"{'bytes to a dashboard':<24} {'':>10} {rate / 1000:>5.1f} kB/s")

@@ -14,7 +14,7 @@ import pytest
 from tests.docs.pages import Block, blocks
 from tests.e2e.support.binaries import require
 from tests.e2e.support.ports import free_port
-from tests.e2e.support.up import up
+from tests.e2e.support.up import alone_at_the_first_port, up
 from tests.support import init as it
 from tests.support.model_servers import model_server
 
@@ -33,7 +33,7 @@ def test_a_newcomer_gets_a_url_with_a_key(page: str, tmp_path: Path) -> None:
     require("envoy")
     commands = [command.text.partition("   #")[0].strip() for command in shown(page).commands]
     *before, last = [command for command in commands if command.startswith("lbctl ")]
-    with up(tmp_path) as run, it.serving(model_server, model_server) as servers:
+    with alone_at_the_first_port(), up(tmp_path) as run, it.serving(model_server, model_server) as servers:
         urls = dict(zip(re.findall(r"http://\S+", " ".join((*before, last))), servers, strict=True))
         for command in before:
             made = [urls[word].url if word in urls else word for word in shlex.split(command)]

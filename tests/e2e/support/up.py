@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -90,6 +92,14 @@ class Up:
                 if line and str(self.folder).encode() in (entry / "environ").read_bytes() + line.encode():
                     found[int(entry.name)] = line
         return found
+
+
+@contextmanager
+def alone_at_the_first_port() -> Iterator[None]:
+    """Keeps other tests from choosing a port as `up --from` does, before this one has it."""
+    with (Path(tempfile.gettempdir()) / "lbctl-tests-first-port.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

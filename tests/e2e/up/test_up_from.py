@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.support.binaries import require
 from tests.e2e.support.client import Client
 from tests.e2e.support.ports import HOST
-from tests.e2e.support.up import Up, up
+from tests.e2e.support.up import Up, alone_at_the_first_port, up
 from tests.support import init as servers
 from tests.support.pseudo_terminal import on_terminal
 
@@ -24,7 +24,7 @@ VLLM = {**servers.vllm(), "/health": ""}
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Up]:
     require("haproxy")
-    with up(tmp_path) as place:
+    with alone_at_the_first_port(), up(tmp_path) as place:
         yield place
 
 
