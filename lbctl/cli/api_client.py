@@ -127,7 +127,7 @@ class Server:
                     content = _read(response, url, deadline)
                     return _Answer(response.status_code, content, str(response.headers.get("date", "")))
         except (requests.RequestException, OSError) as error:
-            raise RemoteError(f"{url} does not answer: {_reason(error)}; is `lbctl serve` running?") from None
+            raise RemoteError(f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?") from None
 
     def token(self) -> str:
         """Return the given token; only for a server on this machine, the one that `serve` created here."""
@@ -138,7 +138,7 @@ class Server:
         except OSError as error:
             if self.token_file is None:
                 return ""
-            raise RemoteError(f"the token file {self.token_file} cannot be read: {_reason(error)}") from None
+            raise RemoteError(f"the token file {self.token_file} cannot be read: {innermost_reason(error)}") from None
         if len(accepted) != 1 or not _TOKEN_FORM.fullmatch(accepted[0].secret):
             content = f"{len(accepted)} tokens" if len(accepted) != 1 else "a token with blanks or beyond ASCII"
             raise RemoteError(f"the token file {self.token_file or _TOKEN} has {content}: give a file with one token")
@@ -293,7 +293,7 @@ def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
     return answer
 
 
-def _reason(error: Exception) -> str:
+def innermost_reason(error: Exception) -> str:
     """Return the innermost reason, without the library's wrapping."""
     inner: BaseException = error
     while inner.__context__ is not None:

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from lbctl.base.errors import reason_of
 from lbctl.base.urls import without_values
+from lbctl.cli.api_client import innermost_reason
 from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate
 
@@ -45,7 +45,7 @@ def _read(url: str) -> SourceReading:
             if response.status_code != 200:
                 raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
     except requests.RequestException as error:
-        raise click.ClickException(f"--calibrate: {shown} cannot be read: {reason_of(error)}") from None
+        raise click.ClickException(f"--calibrate: {shown} cannot be read: {innermost_reason(error)}") from None
     reading = calibrate.reading(page, time.monotonic())
     if reading is None:
         raise click.ClickException(

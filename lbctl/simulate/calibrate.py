@@ -1,7 +1,8 @@
 """Fits the costs of an engine to what a live replica publishes: differences of its counters between scrapes.
 
 Between two scrapes the sum and the number of inter-token times give the mean time of an iteration, and tokens per
-iteration give how many sequences and prompt tokens it had. The context of a sequence is estimated from the lengths of
+iteration give how many sequences and prompt tokens it had. Where an engine counts no iterations, the sequences are
+those that it reports as running, the mean of both scrapes. The context of a sequence is estimated from the lengths of
 the requests that ended in the whole time. The costs are those that explain these times best, in relative error; where
 the load was too uniform to tell them apart, they keep the proportions of the reference.
 """
@@ -20,7 +21,9 @@ from lbctl.simulate.engine import CostModel
 
 KINDS = ("vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim")
 """The engines whose pages are tried, in order."""
-_NEEDED = ("iterations", "decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
+_NEEDED = ("decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
+_COUNTED, _REPORTED = "iterations", "running"
+"""One of them says how many sequences an iteration has."""
 _LEAST = 3
 """The fewest differences with tokens for a fit."""
 _RIDGE = 1e-3
@@ -52,7 +55,8 @@ def reading(page: bytes, at: float) -> SourceReading | None:
     for kind in KINDS:
         metrics = table(kind)
         found = metrics.reading(metrics.reader().read(page), Selection(), at)
-        if all(name in found.quantities for name in _NEEDED):
+        known = found.quantities
+        if all(name in known for name in _NEEDED) and (_COUNTED in known or _REPORTED in known):
             return found
     return None
 
@@ -78,24 +82,34 @@ def _samples(readings: Sequence[SourceReading]) -> list[_Sample]:
         return []
     first, last = readings[0].quantities, readings[-1].quantities
     ended = last["finished"] - first["finished"]
-    prompt, answer = ((last[name] - first[name]) / ended if ended > 0 else 0.0 for name in _NEEDED[2:0:-1])
+    answer, prompt = ((last[name] - first[name]) / ended if ended > 0 else 0.0 for name in _NEEDED[:2])
     samples = []
     for before, after in pairwise(readings):
         grown = {name: after.quantities[name] - before.quantities[name] for name in _NEEDED}
         if min(grown.values()) < 0:
             raise ValueError("its counters went back: it was restarted while it was watched")
-        if grown["itl_count"] <= 0 or grown["iterations"] <= 0 or grown["itl_seconds"] <= 0:
+        iterations = _iterations(before, after, grown["itl_count"])
+        if grown["itl_count"] <= 0 or iterations <= 0 or grown["itl_seconds"] <= 0:
             continue
-        sequences = grown["itl_count"] / grown["iterations"]
+        sequences = grown["itl_count"] / iterations
         samples.append(
             _Sample(
                 grown["itl_seconds"] / grown["itl_count"],
                 sequences,
-                grown["prefill_tokens"] / grown["iterations"],
+                grown["prefill_tokens"] / iterations,
                 sequences * (prompt + answer / 2),
             )
         )
     return samples
+
+
+def _iterations(before: SourceReading, after: SourceReading, tokens: float) -> float:
+    """Return the iterations between two readings; 0 where they are not known. `tokens`: inter-token times."""
+    old, new = before.quantities, after.quantities
+    if _COUNTED in old and _COUNTED in new:
+        return new[_COUNTED] - old[_COUNTED]
+    running = (old.get(_REPORTED, 0.0) + new.get(_REPORTED, 0.0)) / 2
+    return tokens / running if running else 0.0
 
 
 def _time(item: _Sample, cost: CostModel) -> float:

@@ -79,7 +79,8 @@ def watched(cost: CostModel, seconds: float, rate: float) -> list[SourceReading]
                 engine.add(arrivals.pop(0))
                 end = engine.begin(now) if end is None else end
         counters = engine.counters
-        quantities = {name: float(getattr(counters, name)) for name in calibrate._NEEDED[:-1]}
+        names = ("iterations", "running", *calibrate._NEEDED[:-1])
+        quantities = {name: float(getattr(counters, name)) for name in names}
         readings.append(SourceReading(until, {**quantities, "finished": float(finished)}))
     return readings
 
@@ -91,6 +92,16 @@ def test_the_costs_are_found_again_from_differences_of_counters() -> None:
         assert saturated_rate(1.0, prompt, answer, result.cost) == pytest.approx(
             saturated_rate(1.0, prompt, answer, SLOW), rel=0.15
         )
+
+
+def test_an_engine_that_counts_no_iterations_is_fitted_by_what_it_reports_as_running() -> None:
+    readings = [
+        replace(each, quantities={name: value for name, value in each.quantities.items() if name != "iterations"})
+        for each in watched(SLOW, 600.0, 0.5)
+    ]
+    result = calibrate.fit(readings)
+    assert result.error < 0.2
+    assert saturated_rate(1.0, 500, 200, result.cost) == pytest.approx(saturated_rate(1.0, 500, 200, SLOW), rel=0.3)
 
 
 def test_where_the_load_says_nothing_about_prompts_the_proportions_stay() -> None:

@@ -1,0 +1,82 @@
+"""`lbctl simulate --calibrate`: a live replica's page gives the engine, and what cannot be read is said."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from lbctl.demo.load import Load, poisson
+from lbctl.demo.replica import PacedReplica
+from lbctl.simulate.engine import CostModel, saturated_rate
+from lbctl.simulate.lengths import lognormal
+from tests.support.simulate_command import synthetic
+
+FAST = CostModel(a=3e-3, b=0.05e-3, c=2e-8, p=0.01e-3, sequences=24)
+
+
+@contextmanager
+def busy_replica(rate: float) -> Iterator[int]:
+    """A replica under load for as long as the block runs; its port."""
+    ready, over, ports = threading.Event(), threading.Event(), []
+
+    async def serve() -> None:
+        replica = PacedReplica("a", 1.0, FAST)
+        await replica.start()
+        load = Load([replica.port], "/v1")
+        arrivals = poisson(rate, 120.0, lognormal(300.0, 40.0, 0.8), "calibration") if rate else []
+        sending = asyncio.create_task(load.run(arrivals, time.monotonic()))
+        ports.append(replica.port)
+        ready.set()
+        while not over.is_set():
+            await asyncio.sleep(0.05)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await load.close()
+        await replica.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait()
+    try:
+        yield ports[0]
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_the_engine_is_that_of_the_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with busy_replica(100.0) as port:
+        url = f"http://127.0.0.1:{port}/metrics"
+        command = [*synthetic(tmp_path), "--policy", "nginx:random", "--calibrate", url, "--calibrate-for", "4s"]
+        assert run(command) == 0
+    out, err = capsys.readouterr()
+    assert "nginx:random" in out
+    fitted = re.search(r"--engine (a=\S+,b=\S+,c=\S+,p=\S+) \(\d+ intervals, median error \d", err)
+    assert fitted is not None
+    costs = {key: float(value) for key, _, value in (part.partition("=") for part in fitted[1].split(","))}
+    rate = saturated_rate(1.0, 300, 40, replace(FAST, **costs))
+    assert rate == pytest.approx(saturated_rate(1.0, 300, 40, FAST), rel=0.3)
+
+
+def test_an_idle_replica_gives_no_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with busy_replica(0.0) as port:
+        url = f"http://127.0.0.1:{port}/metrics?token=secret"
+        assert run([*synthetic(tmp_path), "--calibrate", url, "--calibrate-for", "500ms"]) == 1
+        assert "send the replica requests, and watch it for longer" in capsys.readouterr().err
+        health = f"http://127.0.0.1:{port}/health?token=secret"
+        assert run([*synthetic(tmp_path), "--calibrate", health, "--calibrate-for", "500ms"]) == 1
+    err = capsys.readouterr().err
+    assert "has not the counters of iterations" in err
+    assert run([*synthetic(tmp_path), "--calibrate", url, "--calibrate-for", "500ms"]) == 1
+    err += capsys.readouterr().err
+    assert "cannot be read" in err
+    assert "secret" not in err
