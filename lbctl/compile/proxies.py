@@ -11,7 +11,7 @@ from lbctl.compile.convert import address, maybe
 from lbctl.compile.own_lines import own_lines
 from lbctl.ir import proxies as ir
 from lbctl.ir.pools import Pool
-from lbctl.ir.store_url import TLS_SCHEMES, parse_store_url
+from lbctl.ir.store_url import STORES, parse_store_url
 from lbctl.model import control as model
 
 
@@ -63,23 +63,15 @@ def check_store(ctx: Context) -> None:
     if store is None:
         return
     url = parse_store_url(store.url)
-    in_kubernetes = url.kind == "kubernetes"
-    lacking = {
-        "key_prefix": in_kubernetes and store.key_prefix != model.Store.model_fields["key_prefix"].default,
-        "user": store.user is not None and (in_kubernetes or store.password is None),
-        "password": in_kubernetes and store.password is not None,
-        "tls": not url.secure and store.tls is not None,
-    }
-    account = "the account is that of KUBECONFIG, or of the pod"
-    hints = {
-        "key_prefix": "the name in the URL is what its objects begin with",
-        "user": account if in_kubernetes else "a user has a password: add `password: {file: …}`",
-        "password": account,
-        "tls": "KUBECONFIG has the certificates" if in_kubernetes else f"{TLS_SCHEMES[url.kind]}://",
-    }
-    for key in (key for key, lacks in lacking.items() if lacks):
-        what = "without a password" if key == "user" and not in_kubernetes else f"{url.scheme}://"
-        ctx.error("LB125", f"a store {what} has no {key}", ("control", "store", key), hints[key], key=True)
+    kind, path = STORES[url.kind], ("control", "store")
+    written = [key for key in kind.lacks if getattr(store, key) != model.Store.model_fields[key].default]
+    for key in written:
+        ctx.error("LB125", f"a store {url.scheme}:// has no {key}", (*path, key), kind.lacks[key], key=True)
+    if store.user is not None and store.password is None and "user" not in written:
+        hint = "a user has a password: add `password: {file: …}`"
+        ctx.error("LB125", "a store without a password has no user", (*path, "user"), hint, key=True)
+    if store.tls is not None and not url.secure and "tls" not in written:
+        ctx.error("LB125", f"a store {url.scheme}:// has no tls", (*path, "tls"), f"{kind.tls}://", key=True)
 
 
 def _store(section: model.Store) -> ir.Store:

@@ -1,13 +1,39 @@
-"""The parts of a store's URL, which may name several hosts."""
+"""What kinds of stores there are, and the parts of a store's URL, which may name several hosts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-_PORTS = {"redis": 6379, "redis+sentinel": 26379, "etcd": 2379}
-TLS_SCHEMES = {"redis": "rediss", "redis+sentinel": "rediss+sentinel", "etcd": "etcds"}
-"""The scheme of a store → that with which it is reached by TLS."""
-_PLAIN_SCHEMES = {secure: plain for plain, secure in TLS_SCHEMES.items()}
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """The facts about a kind of store that its URL and its settings follow."""
+
+    port: int | None = None
+    """The port of its servers; None where the URL names no servers."""
+    tls: str = ""
+    """The scheme by which it is reached by TLS; empty: it has none."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """A key of `control.store` that it does not have → what is right instead."""
+
+
+_ACCOUNT = "the account is that of KUBECONFIG, or of the pod"
+STORES = {
+    "redis": StoreKind(6379, "rediss"),
+    "redis+sentinel": StoreKind(26379, "rediss+sentinel"),
+    "etcd": StoreKind(2379, "etcds"),
+    "kubernetes": StoreKind(
+        lacks={
+            "key_prefix": "the name in the URL is what its objects begin with",
+            "user": _ACCOUNT,
+            "password": _ACCOUNT,
+            "tls": "KUBECONFIG has the certificates",
+        }
+    ),
+}
+"""Scheme without TLS → the kind of store."""
+_PLAIN_SCHEMES = {kind.tls: plain for plain, kind in STORES.items() if kind.tls}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +66,11 @@ class StoreUrl:
 def parse_store_url(url: str) -> StoreUrl:
     """Return the parts. Raises ValueError where a port is no number from 1 to 65535."""
     scheme, _, rest = url.partition("://")
-    if scheme == "kubernetes":
+    port = STORES.get(_PLAIN_SCHEMES.get(scheme, scheme), StoreKind(0)).port
+    if port is None:
         return StoreUrl(scheme, (), tuple(rest.split("/")))
     places, _, path = rest.partition("/")
-    default = _PORTS.get(_PLAIN_SCHEMES.get(scheme, scheme), 0)
-    hosts = tuple(_host(item, default) for item in places.split(","))
+    hosts = tuple(_host(item, port) for item in places.split(","))
     return StoreUrl(scheme, hosts, tuple(filter(None, path.split("/"))))
 
 

@@ -62,7 +62,7 @@ class Since:
 Capability = Rendered | NotYet | Unsupported | Since
 
 
-CONTROL_PLANE: Mapping[str, Capability] = {
+SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
         "no proxy moves a split by itself", "the file's split holds, unless `lbctl serve` drives it"
     ),
@@ -79,15 +79,20 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "pool.weighting": Unsupported(
         "no proxy follows live signals", "weights are the capacities of the file, unless `lbctl serve` drives it"
     ),
-    "proxies.identity": Unsupported("this is for HAProxy", "it is not read"),
     "pool.discovery.kubernetes": Unsupported(
         "no proxy watches Kubernetes' EndpointSlices", "the pool is empty, unless `lbctl serve` drives it"
     ),
-    "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
-    "proxies.slots": Unsupported("only HAProxy has server slots", "it is not read"),
     "control": Unsupported("no proxy reads it: it is for the control plane", "`lbctl serve` acts on it"),
 }
-"""Features that no proxy provides by itself, since they need a control plane; every table includes these."""
+"""Features that no proxy has by itself, and that `lbctl serve` provides in place of every kind."""
+CONTROL_PLANE: Mapping[str, Capability] = {
+    **SERVED,
+    "proxies.identity": Unsupported("this is for HAProxy", "it is not read"),
+    "proxies.weights": Unsupported("this is a way into HAProxy", "it is not read"),
+    "proxies.slots": Unsupported("only HAProxy has server slots", "it is not read"),
+}
+"""Features that are for the control plane, or for the one kind of proxy that overrides them; every table includes
+these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from lbctl.base.registry import Registry
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Discovery, Replica
 from lbctl.ir.topology import Topology
-from lbctl.serve.discovery.interface import PoolAnswer, SourceFactory
+from lbctl.serve.discovery.interface import NameState, PoolAnswer, SourceFactory
 from lbctl.serve.discovery.sources import SOURCES
 from lbctl.serve.guard import Guard
 
@@ -55,6 +55,9 @@ class ToySource:
 
     async def first(self, timeout: float) -> None:
         self._fail()
+
+    def names(self) -> tuple[NameState, ...]:
+        return ()
 
     def answers(self) -> Mapping[str, PoolAnswer]:
         self._fail()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lbctl.ir.pools import FileDiscovery
 from lbctl.ir.topology import Topology
-from lbctl.serve.discovery.interface import PoolAnswer
+from lbctl.serve.discovery.interface import NameState, PoolAnswer
 from lbctl.serve.guard import Guard
 
 
@@ -41,6 +41,10 @@ class FileSource:
     def answers(self) -> Mapping[str, PoolAnswer]:
         """Return pool → its replicas, for the pools with `discovery.file`."""
         return self._answers
+
+    def names(self) -> tuple[NameState, ...]:
+        """Return nothing: no name is resolved."""
+        return ()
 
     async def stop(self) -> None:
         """Do nothing: this source has no task."""

@@ -91,6 +91,10 @@ class DiscoverySource(Protocol):
         """Return pool → its current answer. An answer that has not changed has the same tuple of replicas."""
         ...
 
+    def names(self) -> tuple[NameState, ...]:
+        """Return the state of each name that is resolved, or service that is watched; empty where there is none."""
+        ...
+
     async def stop(self) -> None:
         """Stop all requests. `answers` stays as it is."""
         ...

@@ -18,7 +18,6 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, DiscoverySource, NameState, PoolAnswer, SourceFactory
-from lbctl.serve.discovery.kubernetes import KubernetesSource
 from lbctl.serve.discovery.plausible import implausible
 from lbctl.serve.guard import Guard
 
@@ -88,8 +87,7 @@ class DiscoveryService:
 
     def names(self) -> tuple[NameState, ...]:
         """Return the state of every name that is resolved, and of every service that is watched, sorted by kind."""
-        reporting = (item for item in self._sources.values() if isinstance(item, DnsSource | KubernetesSource))
-        return tuple(state for source in reporting for state in source.names())
+        return tuple(state for source in self._sources.values() for state in source.names())
 
     async def stop(self) -> None:
         """Stop all sources. Their last answers stay."""

@@ -15,19 +15,7 @@ from lbctl.targets import target
 from lbctl.targets.assess import assess
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
-
-_DONE_FOR_ALL = frozenset(
-    {
-        "control",
-        "route.rollout",
-        "pool.discovery.kubernetes",
-        "pool.drain_deadline",
-        "pool.telemetry",
-        "pool.weighting",
-        "pool.health.deep",
-    }
-)
-"""Ids of the features that the control plane provides in place of every kind of proxy."""
+from lbctl.targets.target import SERVED
 
 
 def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
@@ -45,5 +33,5 @@ def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[P
 
 def done_by_control_plane_for(kind: str) -> dict[str, str]:
     """Return code → title of each feature that the control plane provides in place of a proxy of this kind."""
-    provided = _DONE_FOR_ALL | target(kind).done_by_control_plane
+    provided = SERVED.keys() | target(kind).done_by_control_plane
     return {item.code: item.title for item in FEATURES if item.id in provided}

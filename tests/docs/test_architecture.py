@@ -1,0 +1,67 @@
+"""docs/architecture.md and CONTRIBUTING.md name what is there: rooms, folders and files, in the order of imports."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def _first_cells(heading: str) -> list[list[str]]:
+    """What stands in backticks in the first cell of each row of the first table after `heading`."""
+    table = re.search(r"^\|---.*\n((?:\|.*\n)+)", PAGE[PAGE.index(heading) :], re.MULTILINE)
+    assert table is not None, heading
+    return [_CODE.findall(row.split("|")[1]) for row in table.group(1).splitlines()]
+
+
+def _layers(name: str) -> list[list[str]]:
+    """The layers of a contract of import-linter, the highest first; each is a list of rooms."""
+    contracts: Sequence[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]["contracts"]
+    layers = next(item["layers"] for item in contracts if item["name"] == name)
+    return [[room.strip() for room in layer.split("|")] for layer in layers]
+
+
+def _packages(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+
+
+def test_every_room_has_a_row() -> None:
+    rows = {name.removeprefix("lbctl/") for cell in _first_cells("| room |") for name in cell}
+    assert rows - {"templates/"} == _packages(ROOT / "lbctl")
+
+
+def test_the_line_of_imports_is_that_of_the_contract() -> None:
+    line = " > ".join(" | ".join(layer) for layer in _layers("Imports point down"))
+    assert f"`{line}`" in PAGE
+
+
+def test_the_rooms_of_serve_stand_in_the_order_of_the_contract() -> None:
+    rows = _first_cells("The rooms of `lbctl/serve`")
+    assert [sorted(cell) for cell in rows] == [sorted(layer) for layer in _layers("The rooms of serve")]
+
+
+def test_every_folder_of_tests_has_a_row() -> None:
+    folders = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if _has_files(path)} - {"tests/e2e"}
+    folders |= {f"tests/e2e/{path.name}" for path in (ROOT / "tests" / "e2e").iterdir() if _has_files(path)}
+    assert {name for cell in _first_cells("## Tests") for name in cell} == folders
+
+
+def _has_files(path: Path) -> bool:
+    return path.is_dir() and any(file.is_file() and "__pycache__" not in file.parts for file in path.rglob("*"))
+
+
+def test_the_files_that_a_change_touches_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = [word for word in _CODE.findall(text) if re.fullmatch(r"(?:lbctl|tests|docs)/[\w./-]+", word)]
+    assert len(paths) > 15
+    missing = [path for path in paths if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
+    assert missing == ["lbctl/apply/KIND"]
