@@ -325,18 +325,24 @@ def test_sessions_move_only_to_the_replica_that_came_and_from_the_one_that_left(
             world.books.finished(str(world.number - 60))
         return [name for _, name in sorted(found)]
 
-    first, settled = round_of_all(), round_of_all()
+    def assert_within_the_bound(homes: list[str]) -> None:
+        load = dict.fromkeys(homes, 0.0)
+        for name, size in zip(homes, sizes, strict=True):
+            load[name] += size
+        assert max(load.values()) <= world.table.policy.bound * sum(sizes) / len(world.table.candidates)
+
+    assert_within_the_bound(round_of_all())
+    settled = round_of_all()
+    assert_within_the_bound(settled)
     world.table = table(*eight, candidate("i"))
     added = round_of_all()
+    assert_within_the_bound(added)
     assert _moved(settled, added) <= 1.5 * 10_000 / 9, "at most the new one's share"
     world.table = table(*eight[1:], candidate("i"))
     removed = round_of_all()
+    assert_within_the_bound(removed)
     assert "a" not in removed
     assert _moved(added, removed) <= 1.5 * added.count("a"), "hardly any but those that had to"
-    load = dict.fromkeys("abcdefgh", 0.0)
-    for name, size in zip(first, sizes, strict=True):
-        load[name] += size
-    assert max(load.values()) <= world.table.policy.bound * sum(sizes) / 8
 
 
 def _moved(before: list[str], after: list[str]) -> int:
