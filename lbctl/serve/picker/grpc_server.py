@@ -24,6 +24,8 @@ _MOST_MESSAGE = 8 << 20
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MOST_MESSAGE),
     ("grpc.max_concurrent_streams", MOST_STREAMS),
+    ("grpc.server.max_pending_requests", MOST_STREAMS),
+    ("grpc.server.max_pending_requests_hard_limit", MOST_STREAMS),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
