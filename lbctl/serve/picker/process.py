@@ -61,18 +61,18 @@ class PickerProcess:
     """The parts of the process."""
 
     def __init__(self, places: Places, link: Link, own: str) -> None:
-        """`own` names this process among other pickers."""
+        """`own` names this process among other pickers. Raises CannotBindError."""
         self._places = places
         self._link = link
         self.service = PickService()
         self._ready = False
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
-        credentials = _channel_credentials(places.tls)
-        self.exchange = Exchange(own, service.counts, service.merge, credentials, self._guard)
+        credentials = _credentials(places.tls)
+        self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
         self.follower = TableFollower(service.set_table, service.sampled, self.exchange.follow, service.assigned)
         health = Health(lambda: bool(self.service.tables), _polled)
-        self._grpc = GrpcServer(self.service, health, _credentials(places.tls), self.exchange.handler())
+        self._grpc = GrpcServer(self.service, health, credentials, self.exchange.handler())
         self._ends = RequestEnds(self.service)
 
     async def run(self) -> int:
@@ -132,9 +132,12 @@ async def _polled() -> AsyncIterator[None]:
 def _credentials(tls: ServerTls | None) -> grpc.ServerCredentials | None:
     if tls is None:
         return None
-    from lbctl.xds.protocol.credentials import Credentials
+    from lbctl.xds.protocol.credentials import Credentials, CredentialsError
 
-    return Credentials(tls).server()
+    try:
+        return Credentials(tls).server()
+    except CredentialsError as error:
+        raise CannotBindError(str(error)) from None
 
 
 def _channel_credentials(tls: ServerTls | None) -> grpc.ChannelCredentials | None:

@@ -50,7 +50,7 @@ def follow(places: Places, control_plane: ControlPlane) -> int:
     raise_limit()
     try:
         return asyncio.run(_run(places, control_plane))
-    except CannotBindError as error:
+    except (CannotBindError, UnusableAuthorityError) as error:
         log.error(str(error))
         return 1
     finally:
@@ -62,14 +62,24 @@ async def _run(places: Places, control_plane: ControlPlane) -> int:
     return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own).run()
 
 
+class UnusableAuthorityError(Exception):
+    """The file of the authorities cannot be used. The message says why."""
+
+
 class RemoteLink:
     """Follows one control plane, and connects again when the stream ends."""
 
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
-        """`own` and `address` are what the other pickers get of this one: its id, and where it listens."""
+        """`own` and `address` are what the other pickers get of this one: its id, and where it listens.
+
+        Raises UnusableAuthorityError.
+        """
         self._query = {"id": own, "address": address}
         self._control_plane = control_plane
-        self._tls = ssl.create_default_context(cafile=control_plane.ca) if control_plane.ca else None
+        try:
+            self._tls = ssl.create_default_context(cafile=control_plane.ca) if control_plane.ca else None
+        except OSError as error:
+            raise UnusableAuthorityError(f"--tls-ca: {control_plane.ca}: {reason_of(error)}") from None
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
         """Follow until the task is cancelled."""

@@ -1,0 +1,151 @@
+"""`lbctl picker` on another machine, as the picker of an InferencePool: an Envoy as Kubernetes gateways set it up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import requests
+
+from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.fleet import Gateway, entry, fleet_of, serving
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.picker import picker_section
+from tests.e2e.support.ports import HOST, free_pair, free_port
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+
+DESTINATION = "x-gateway-destination-endpoint"
+TYPES = "type.googleapis.com/envoy.extensions"
+
+
+@contextmanager
+def _alone(control: ControlPlane, port: int) -> Iterator[None]:
+    """`lbctl picker`, following a control plane."""
+    command = [sys.executable, "-m", "lbctl", "picker", "--bind", f"{HOST}:{port}", "--server", control.url]
+    command += ["--token-file", str(control.state / "api-token")]
+    with (control.directory / "picker.log").open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield
+            assert process.poll() is None, (control.directory / "picker.log").read_text()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _endpoint(address: str) -> dict[str, Any]:
+    host, port = address.rsplit(":", 1)
+    return {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
+
+
+def _cluster(name: str, addresses: Sequence[str], **more: Any) -> dict[str, Any]:
+    assignment = {"cluster_name": name, "endpoints": [{"lb_endpoints": list(map(_endpoint, addresses))}]}
+    return {"name": name, "type": "STATIC", "connect_timeout": "5s", "load_assignment": assignment, **more}
+
+
+def _filters(subset: Sequence[str]) -> list[dict[str, Any]]:
+    hint = {"metadata_namespace": "envoy.lb.subset_hint", "value": {f"{DESTINATION}-subset": list(subset)}}
+    processor = {
+        "@type": f"{TYPES}.filters.http.ext_proc.v3.ExternalProcessor",
+        "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+        "message_timeout": "20s",
+        "metadata_options": {
+            "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},
+            "receiving_namespaces": {"untyped": ["envoy.lb"]},
+        },
+        "processing_mode": {
+            "request_header_mode": "SEND", "response_header_mode": "SEND",
+            "request_body_mode": "FULL_DUPLEX_STREAMED", "response_body_mode": "FULL_DUPLEX_STREAMED",
+            "request_trailer_mode": "SEND", "response_trailer_mode": "SEND",
+        },
+    }  # fmt: skip
+    return [
+        {
+            "name": "subset",
+            "typed_config": {"@type": f"{TYPES}.filters.http.set_metadata.v3.Config", "metadata": [hint]},
+        },
+        {"name": "picker", "typed_config": processor},
+        {"name": "router", "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"}},
+    ]
+
+
+def _gateway(port: int, picker: int, pool: Sequence[Replica], subset: Sequence[str]) -> str:
+    round_robin = {
+        "name": "rr",
+        "typed_config": {"@type": f"{TYPES}.load_balancing_policies.round_robin.v3.RoundRobin"},
+    }
+    override = {
+        "@type": f"{TYPES}.load_balancing_policies.override_host.v3.OverrideHost",
+        "override_host_sources": [{"metadata": {"key": "envoy.lb", "path": [{"key": DESTINATION}]}}],
+        "fallback_policy": {"policies": [{"typed_extension_config": round_robin}]},
+    }
+    policy = {"policies": [{"typed_extension_config": {"name": "override_host", "typed_config": override}}]}
+    http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    explicit: dict[str, Any] = {"http2_protocol_options": {}}
+    options = {http: {"@type": f"type.googleapis.com/{http}", "explicit_http_config": explicit}}
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "60s"}}
+    manager = {
+        "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "gateway",
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+        "http_filters": _filters(subset),
+    }
+    listener = {
+        "name": "gateway",
+        "address": {"socket_address": {"address": HOST, "port_value": port}},
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+    }
+    clusters = [
+        _cluster("pool", [item.address for item in pool], load_balancing_policy=policy),
+        _cluster("picker", [f"{HOST}:{picker}"], typed_extension_protocol_options=options),
+    ]
+    return json.dumps({"static_resources": {"listeners": [listener], "clusters": clusters}})
+
+
+def _homes(gateway: Gateway) -> dict[str, set[str | None]]:
+    """Session → who answered it."""
+
+    def turn(number: int) -> Request:
+        body = json.dumps({"model": "m", "prompt": f"{number % 6} " * 400}).encode()
+        return Request("POST", "/", (("content-type", "application/json"), ("x-session-id", f"s{number % 6}")), body)
+
+    load = gateway.load(30, 3, turn)
+    load.assert_no_failure()
+    homes: dict[str, set[str | None]] = {}
+    for response in load.responses:
+        homes.setdefault(str(dict(response.json["headers"])["x-session-id"]), set()).add(response.replica)
+    return homes
+
+
+def _open_picks(picker: int) -> float:
+    """The requests that the picker believes to be in flight, by its own page of metrics."""
+    lines = requests.get(f"http://{HOST}:{picker + 1}/metrics", timeout=10).text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_picker_open_picks "))
+
+
+def test_a_gateway_s_requests_are_picked_without_a_control_plane_too() -> None:
+    with replicas("a", "b", "c") as (a, b, c):
+        places = [entry(item) for item in (a, b, c)]
+        fleet = fleet_of({"replicas": places, "balance": {"algorithm": "pick"}}, **picker_section())
+        picker, port = free_pair(), free_port()
+        with controlling(fleet) as control, _alone(control, picker):
+            eventually(lambda: control.status["picker"]["following"] == 2)
+            with serving("envoy", _gateway(port, picker, (a, b, c), [a.address, b.address]), port) as gateway:
+                homes = _homes(gateway)
+                assert {name for names in homes.values() for name in names} == {"a", "b"}, "the gateway allows no other"
+                assert all(len(names) == 1 for names in _homes(gateway).values())
+                for body in (b"", b"x" * 3_000_000):
+                    for chunked in (False, True):
+                        response = gateway.post("/", body, chunked=chunked)
+                        assert (response.status, len(response.json["body"])) == (200, len(body))
+                drained = [{**places[0], "drain": True}, *places[1:]]
+                control.write({**fleet, "pools": {"pool": {"replicas": drained, "balance": {"algorithm": "pick"}}}})
+                eventually(lambda: all(names == {"b"} for names in _homes(gateway).values()))
+                control.stop()
+                assert all(names == {"b"} for names in _homes(gateway).values()), "its last tables stay"
+                eventually(lambda: _open_picks(picker) == 0)
