@@ -1,0 +1,73 @@
+"""What an import says of settings that harm inference (LB985), at their line, for all three kinds of proxy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.importer import envoy_text, imported
+
+NGINX = (
+    "upstream up {{\n zone up 64k; server 10.0.0.1:80; {0} }}\nserver {{\n listen 80; client_max_body_size 0;\n"
+    "location / {{\nproxy_pass http://up; proxy_http_version 1.1; proxy_buffering off; "
+    "proxy_read_timeout 1h;\n{1}\n}} }}"
+)
+HAPROXY = (
+    "defaults\n mode http\n option http-no-delay\n timeout server 10m\nfrontend f\n bind :80\n default_backend b\n"
+    "backend b\n {0}\n server s 10.0.0.1:80 check {1}\n"
+)
+
+
+def envoy(action: str = "", cluster: str = "connect_timeout: 2s") -> str:
+    text = envoy_text().replace("route: {cluster: c}", "route: {cluster: c, timeout: 0s}")
+    text = text.replace(
+        "- match: {prefix: /}\n                route: {cluster: c, timeout: 0s}",
+        f"- match: {{prefix: /}}\n                route: {{cluster: c, timeout: 0s, {action}}}",
+    )
+    return text.replace("  - name: c\n", f"  - name: c\n    {cluster}\n").replace(
+        "  - name: auth\n", "  - name: auth\n    connect_timeout: 2s\n")  # fmt: skip
+
+
+REPEATED = "a generation that has begun is paid for twice"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "line", "message"),
+    [
+        ("nginx", NGINX.format("", "proxy_next_upstream error http_503 non_idempotent;"), 7, REPEATED),
+        ("nginx", NGINX.format("", "proxy_read_timeout 30s;"), 7, "gets cut off"),
+        ("nginx", NGINX.format("ip_hash;", ""), 2, "behind one address to one replica"),
+        ("haproxy", HAPROXY.format("retry-on all-retryable-errors", ""), 9, f"{REPEATED}, also a POST"),
+        ("haproxy", HAPROXY.format("retry-on 500 502", ""), 9, REPEATED),
+        ("haproxy", HAPROXY.format("timeout server 30s", ""), 9, "gets cut off"),
+        ("haproxy", HAPROXY.format("balance source", ""), 9, "behind one address to one server"),
+        ("haproxy", HAPROXY.format("option httpclose", ""), None, ""),
+        ("haproxy", HAPROXY.format("", "ssl verify none"), 10, "not verified"),
+        ("haproxy", HAPROXY.replace("check", "").format("", ""), 10, "without `check`"),
+        ("haproxy", HAPROXY.replace(" option http-no-delay\n", "").format("", ""), 4, "first token waits"),
+        ("envoy", envoy('retry_policy: {retry_on: "5xx,reset"}'), 21, REPEATED),
+        ("envoy", envoy("timeout: 30s").replace("timeout: 0s, timeout", "timeout"), 21, "is cut off"),
+        ("envoy", envoy(cluster="lb_policy: ROUND_ROBIN"), None, "Envoy's default of 5s for connecting"),
+    ],
+)
+def test_a_setting_that_harms_is_reported_at_its_line(
+    kind: str, text: str, line: int | None, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    _, diagnostics = imported(kind, file)
+    findings = [(item.position.line, item.message) for item in diagnostics if item.code == "LB985" and item.position]
+    if message:
+        assert [text for at, text in findings if message in text and line in {None, at}], findings
+    else:
+        assert findings == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("nginx", NGINX.format("", "")), ("haproxy", HAPROXY.format("", "")), ("envoy", envoy())]
+)
+def test_a_configuration_without_such_settings_is_reported_for_nothing(kind: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    assert [str(item) for item in imported(kind, file)[1]] == []
