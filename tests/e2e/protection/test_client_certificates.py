@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.support import edges
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.certs import Authority, Pair, client_context
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, running
+from tests.e2e.support.client import Client
+from tests.e2e.support.control import controlling, driven
+from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, put, running
 from tests.e2e.support.http1 import Response
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
 
 _FIRST, _OTHER = "first.example.com", "other.example.com"
 
@@ -91,3 +97,45 @@ def test_a_revoked_certificate_is_refused(kind: Kind, site: _Site) -> None:
         assert a.requests == 0
         assert site.ask(gateway, site.known).ok
         assert site.ask(gateway, None).ok
+
+
+def test_a_renewed_list_is_obeyed_by_running_proxies(site: _Site) -> None:
+    """One `lbctl serve` drives a HAProxy, an nginx and an Envoy; their files and those of the fleet are renewed."""
+    pair = site.clients.issue("dismissed")
+    files = {**site.files, "tls/clients.crl": site.clients.revoke(site.clients.issue("gone"))}
+    with replicas("a") as (a,), _driven(site.fleet([a], client_crl="tls/clients.crl"), files) as (renew, ports):
+
+        def let_in(shown: Pair) -> dict[str, bool]:
+            clients = {kind: Client(port, client_context(site.ca, shown), _FIRST) for kind, port in ports.items()}
+            return {kind: client.get("/", {"host": _FIRST}, timeout=5).ok for kind, client in clients.items()}
+
+        eventually(lambda: all(let_in(pair).values()))
+        renew({"tls/clients.crl": site.clients.revoke(pair)})
+        eventually(lambda: not any(let_in(pair).values()))
+        eventually(lambda: all(let_in(site.known).values()))
+
+
+@contextmanager
+def _driven(
+    fleet: Fleet, files: dict[str, bytes]
+) -> Iterator[tuple[Callable[[dict[str, bytes]], None], dict[str, int]]]:
+    """Yield what renews files for all, and the ports of the three proxies."""
+    with edges.haproxy(min_interval="100ms") as ha, edges.nginx(min_interval="100ms") as ng, ExitStack() as stack:
+        tls = fleet["listeners"].pop("gateway")["tls"]
+        sections = [driven("edge"), ha.sections, ng.sections]
+        fleet["proxies"] = {name: entry for each in sections for name, entry in each["proxies"].items()}
+        for each in sections:
+            fleet["listeners"] |= {name: {**entry, "tls": tls} for name, entry in each["listeners"].items()}
+        for edge in (ha, ng):
+            put(edge.config.parent, files)
+            stack.enter_context(edges.started_edge(edge, fleet))
+        control = stack.enter_context(controlling(fleet, files=files))
+        eventually(lambda: all(control.proxies[edge.name]["state"] == "SYNCED" for edge in (ha, ng)))
+        stack.enter_context(control.envoy("edge", ["edge"], by_socket=True))
+
+        def renew(changed: dict[str, bytes]) -> None:
+            for directory in (ha.config.parent, ng.config.parent, control.files):
+                put(directory, changed)
+
+        envoy = int(fleet["listeners"]["edge"]["bind"].rpartition(":")[2])
+        yield renew, {"haproxy": ha.port, "nginx": ng.port, "envoy": envoy}

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lbctl.base import system_ca
 from tests.e2e.support import edges
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.certs import Authority, server_context
@@ -142,6 +145,37 @@ def test_each_attempt_has_what_its_own_pool_wants(kind: Kind, tmp_path: Path) ->
         log = gateway.access_log(36)
         assert {line["path"] for line in log} >= {"/v1/chat", "/both/0", "/back/x", "/onward/x", "/v1/fails"}
         _assert_in_files_of_their_owner(kind, gateway)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_copy_for_an_api_has_its_key_and_nothing_of_the_client(kind: Kind, tmp_path: Path) -> None:
+    with _site(tmp_path) as site:
+        fleet = site.fleet()
+        fleet["routes"]["everything"]["mirror"] = {"pool": "provider"}
+        with running(kind, fleet, files=site.files) as gateway:
+            assert gateway.get("/v1/chat?x=1", _CLIENT).replica == "a"
+            eventually(lambda: site.provider.requests == 1)
+        _assert_clients(site.local.seen[-1], "/v1/chat?x=1")
+        _assert_own(site.provider.seen[-1], "/openai/v1/chat?x=1")
+
+
+def test_the_authorities_of_the_system_are_believed_and_no_others(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of this machine is another one here, since nobody may add an authority to the real one."""
+    trusted, other = Authority(tmp_path / "trusted", "trusted"), Authority(tmp_path / "other", "other")
+    monkeypatch.setattr(system_ca, "PLACES", (str(trusted.ca),))
+    with ExitStack() as stack:
+        pools, routes = {}, {}
+        for name, authority in (("known", trusted), ("unknown", other)):
+            context = server_context(authority.issue(_HOST))
+            (replica,) = stack.enter_context(replicas(name, tls=context))
+            pools[name] = {"replicas": [entry(replica)], "upstream": {"host": _HOST}, "tls": {"ca": "system"}}
+            routes[name] = {"match": {"path_prefix": f"/{name}/"}, "pool": name}
+        fleet = fleet_of(pools["known"], routes=routes, pools=pools)
+        gateway = stack.enter_context(running(kind, fleet))
+        assert gateway.get("/known/x").replica == "known"
+        assert gateway.get("/unknown/x").status in (502, 503)
 
 
 def _assert_in_files_of_their_owner(kind: Kind, gateway: Gateway) -> None:

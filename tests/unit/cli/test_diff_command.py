@@ -308,6 +308,22 @@ def test_no_key_is_ever_shown(old: Path, new: Path, kind: str, capsys: pytest.Ca
     assert "sk-" not in shown
 
 
+@pytest.mark.parametrize("kind", ["nginx", "haproxy", "envoy"])
+def test_a_key_of_a_hosted_api_is_never_shown(
+    old: Path, new: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = 'upstream: {host: api.example.com, headers: {authorization: {prefix: "Bearer ", file: provider-key}}}'
+    for side, key in ((old, "sk-of-provider"), (new, "sk-renewed")):
+        (side / "fleet.yaml").write_text(f"{FLEET}    {header}\n    tls: {{ca: system}}\n")
+        (side / "provider-key").write_text(key)
+        (side / "provider-key").chmod(0o600)
+    for options in (["-t", kind], []):
+        _diff(new, "--against", old, *options)
+        shown = capsys.readouterr()
+        assert "sk-" not in shown.out + shown.err
+        assert not options or "it holds secrets and is not shown" in shown.out
+
+
 def test_the_proxy_of_the_fleet_is_rendered_with_its_version_on_its_side(
     old: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

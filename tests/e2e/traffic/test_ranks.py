@@ -1,0 +1,31 @@
+"""Data-parallel ranks on consecutive ports of one host: each is a replica of its own."""
+
+from __future__ import annotations
+
+from tests.e2e.support.binaries import Kind
+from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.ports import HOST, free_pair
+from tests.e2e.support.replicas import Replica
+from tests.e2e.support.waiting import eventually
+
+
+def test_each_rank_gets_its_share_and_one_that_is_gone_is_left_out(kind: Kind) -> None:
+    port = free_pair()
+    pool = {
+        "replicas": [{"name": "dp", "address": f"{HOST}:{port}", "ports": 2}],
+        "balance": {"algorithm": "round_robin"},
+        "slow_start": {"window": "1s"},
+    }
+    with Replica("first", port=port) as first, Replica("second", port=port + 1):
+        with running(kind, fleet_of(pool)) as gateway:
+            eventually(lambda: set(gateway.load(20, 1, Request()).by_replica) == {"first", "second"})
+            load = gateway.load(40, 1, Request())
+            load.assert_no_failure()
+            assert load.by_replica == {"first": 20, "second": 20}
+            replicas = {line["replica"] for line in gateway.access_log(60)}
+            first.refuse()
+            gone = gateway.load(20, 1, Request())
+        gone.assert_no_failure()
+        assert gone.by_replica == {"second": 20}
+        assert replicas == {"dp-0", "dp-1"}
