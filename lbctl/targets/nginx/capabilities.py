@@ -115,6 +115,7 @@ _BALANCE: Mapping[str, Capability] = {
     "pool.affinity": Since(
         (1, 29, 6),
         Unsupported("before 1.29.6 nginx knows no sticky sessions", "every request is balanced for itself"),
+        "the cookie holds a hash of the replica's name; that of a replica that DNS discovers, the MD5 of its address",
     ),
 }
 

@@ -6,7 +6,7 @@ some regions is an upstream of its own, without the replicas elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
@@ -15,7 +15,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
-from lbctl.targets import effective_weights, locality
+from lbctl.targets import effective_weights, locality, replica_token
 from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import Server, Upstream
 from lbctl.targets.nginx.render_context import RenderContext
@@ -105,18 +105,16 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
     members = _members(context, pool, regions)
     if all(item.rank is None for item in members):
         return None
-    ejectable, limit = _ejectable(pool, members), _limit(pool)
-    servers = tuple(
-        _server(pool, item, (*_failures(pool, is_ejectable=item.replica.name in ejectable), *limit)) for item in members
-    )
+    ejectable = _ejectable(pool, members)
+    lines = [(item, _failures(pool, is_ejectable=item.replica.name in ejectable)) for item in members]
     if _panics(pool) and all(item.rank in (0, None) for item in members) and len(ejectable) > 1:
-        servers += _again(pool, [item for item in members if item.rank == 0], limit)
+        # Once more, as backups that nothing leaves out: they serve while all others are left out.
+        lines += [(replace(item, rank=1), [Token("max_fails=0")]) for item in members if item.rank == 0]
+    servers = tuple(
+        _server(pool, item, (*failures, *_limit(pool), *_sticky_name(context, pool, item.replica)))
+        for item, failures in lines
+    )
     return _block(context, pool, name, servers, resolver=None)
-
-
-def _again(pool: Pool, members: Iterable[Member], limit: Sequence[Token]) -> tuple[Server, ...]:
-    """Return the replicas once more, as backups that nothing leaves out: they serve while all others are left out."""
-    return tuple(_server(pool, replace(item, rank=1), (Token("max_fails=0"), *limit)) for item in members)
 
 
 def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> Upstream:
@@ -140,7 +138,6 @@ def _block(
     context: RenderContext, pool: Pool, name: str, servers: tuple[Server, ...], resolver: Token | None
 ) -> Upstream:
     connections = pool.connections
-    has_affinity = pool.affinity is not None and context.version >= _HAS_STICKY
     return Upstream(
         name=Token(name, ("pools", pool.name)),
         zone=_zone(max(len(servers), 1)),
@@ -150,7 +147,7 @@ def _block(
         keepalive_timeout=max(1, connections.idle),
         keepalive_requests=connections.max_requests or _UNLIMITED,
         resolver=resolver,
-        sticky=_sticky(pool) if has_affinity else None,
+        sticky=_sticky(pool) if _has_sticky(context, pool) else None,
     )
 
 
@@ -361,6 +358,16 @@ def _key(context: RenderContext, pool: Pool, key: HashKey) -> str:
         return "$request_id"
     entries = ((Token("default"), Token(variable)), (Token('""'), Token("$request_id")))
     return context.map(variable, f"$lb_h{len(context.maps)}", entries)
+
+
+def _has_sticky(context: RenderContext, pool: Pool) -> bool:
+    return pool.affinity is not None and context.version >= _HAS_STICKY
+
+
+def _sticky_name(context: RenderContext, pool: Pool, replica: Replica) -> tuple[Token, ...]:
+    """Return what the cookie holds for a replica: without it the MD5 of its address, which can be found by trying."""
+    name = replica_token.word(pool.name, replica.name)
+    return (Token(f"route={name}"),) if _has_sticky(context, pool) else ()
 
 
 def _sticky(pool: Pool) -> Token:

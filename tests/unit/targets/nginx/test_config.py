@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from lbctl.ir.pools import (
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Pin, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
+from lbctl.targets import replica_token
 from lbctl.targets.features import FEATURES
 from lbctl.targets.nginx import TARGET
 from tests.support.nginx import a_view, at, refused
@@ -124,6 +126,16 @@ def test_a_version_is_given_what_it_understands(version: tuple[int, ...], has: l
     text = TARGET.render(everything(version)).main.text
     assert [word for word in has if word not in text] == []
     assert [word for word in has_not if word in text] == []
+
+
+def test_a_sticky_cookie_says_nothing_of_a_replicas_address() -> None:
+    """nginx takes the cookie's value from `route=`; the replicas that serve once more as backups have the same."""
+    pool = Pool("p", (a_replica("a"), a_replica("b", 8001)), affinity=Affinity("lb"), passive=PassiveCheck())
+    lines = r"server 127\.0\.0\.1:(\d+) .*route=([0-9a-f]{16})( backup)?;"
+    servers = re.findall(lines, text_of(pool, (1, 29, 6)))
+    words = {"8000": replica_token.word("p", "a"), "8001": replica_token.word("p", "b")}
+    assert servers == [(port, words[port], backup) for backup in ("", " backup") for port in ("8000", "8001")]
+    assert re.findall(lines, text_of(pool, (1, 29, 5))) == []
 
 
 @pytest.mark.e2e
