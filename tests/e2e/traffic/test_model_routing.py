@@ -152,3 +152,13 @@ def test_a_stream_of_events_is_not_held_up_by_it(kind: Kind) -> None:
             answer = gateway.post("/sse?n=4&gap=0.3", b'{"model": "gpt"}', _JSON)
     assert answer.replica == "gpt"
     assert max(event.lag for event in answer.events()) < 0.6, "0.9 if the first were held until the last"
+
+
+@_READS_BODIES
+def test_a_broken_body_goes_to_the_rest_or_to_the_model_that_it_names_and_to_no_other(kind: Kind) -> None:
+    """Where no protection is at stake, as docs/decisions/0011 says: the replica refuses it in its own way."""
+    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
+        for body in (b"{broken", b'{"messages": [}, "model": "gpt"}', b'{"model": }', b"model=gpt"):
+            assert _chat(gateway, body) == "other"
+        for body in (b'{"model": "gpt", "messages": [', b'{"model": "gpt"} {"model": "llama-3.1-70b"}'):
+            assert _chat(gateway, body) == ("gpt" if kind == "haproxy" else "other")
