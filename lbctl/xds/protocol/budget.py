@@ -1,8 +1,9 @@
 """Limits the memory for subscribed names that do not exist: each is kept until its stream ends.
 
 A name that exists costs no extra memory, so an Envoy with 10,000 clusters uses almost none of the budget. Names that do
-not exist are counted for each stream, so that one client is stopped early, and for the whole process, so that many
-streams together cannot fill its memory. Only the stream that exceeds a limit is ended.
+not exist are counted for each stream, so that one client is stopped early; for each peer, a host or the Unix socket, so
+that the streams of one cannot take what others need; and for the whole process, so that many peers together cannot fill
+its memory. Only the stream that exceeds a limit is ended.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ class SubscriptionLimits:
     """Limits of requests and subscriptions.
 
     `names` limits the names in one request. `unknown` limits the bytes of one stream's names that do not exist, with
-    `OVERHEAD` for each, and `unknown_in_all` the same for all streams together.
+    `OVERHEAD` for each, `unknown_of_peer` the same for all streams of one peer, and `unknown_in_all` for all streams
+    together.
     """
 
     names: int = 100_000
     unknown: int = 8 << 20
+    unknown_of_peer: int = 24 << 20
     unknown_in_all: int = 64 << 20
 
 
@@ -40,13 +43,25 @@ class Budget:
 
     limits: SubscriptionLimits = field(default_factory=SubscriptionLimits)
     used: int = 0
+    of_peers: dict[str, int] = field(default_factory=dict)
+    """Peer → the bytes of its streams, without those that keep nothing."""
+
+    def add(self, peer: str, size: int) -> None:
+        """Count bytes of a peer; a negative size returns them."""
+        self.used += size
+        left = self.of_peers.get(peer, 0) + size
+        if left:
+            self.of_peers[peer] = left
+        else:
+            self.of_peers.pop(peer, None)
 
 
 class Share:
-    """One stream's part of the budget, until `close`."""
+    """One stream's part of the budget, until `close`. `peer` is the host of the client, or the Unix socket."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, peer: str = "") -> None:
         self._budget = budget
+        self._peer = peer
         self._used: dict[str, int] = {}
 
     def check_length(self, names: int) -> None:
@@ -65,6 +80,10 @@ class Share:
         limits = self._budget.limits
         if sum(self._used.values()) > limits.unknown:
             raise ExhaustedError(f"names that do not exist take more than {limits.unknown >> 10} KiB on this stream")
+        if self._used[kind] and self._budget.of_peers.get(self._peer, 0) > limits.unknown_of_peer:
+            raise ExhaustedError(
+                f"names that do not exist take more than {limits.unknown_of_peer >> 10} KiB on the streams of this peer"
+            )
         if self._used[kind] and self._budget.used > limits.unknown_in_all:
             raise ExhaustedError(
                 f"names that do not exist take more than {limits.unknown_in_all >> 10} KiB on all streams"
@@ -80,10 +99,10 @@ class Share:
             for name, version in versions.items()
             if name not in existing
         )
-        self._budget.used += size - self._used.get(kind, 0)
+        self._budget.add(self._peer, size - self._used.get(kind, 0))
         self._used[kind] = size
 
     def close(self) -> None:
         """Return the stream's part to the budget."""
-        self._budget.used -= sum(self._used.values())
+        self._budget.add(self._peer, -sum(self._used.values()))
         self._used.clear()

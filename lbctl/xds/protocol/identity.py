@@ -34,3 +34,8 @@ def certificate_names(context: Context) -> frozenset[str]:
 def peer_of(context: Context, socket: str) -> str:
     """Return the peer as `127.0.0.1:43210` or `[::1]:43210`; for a Unix socket, its path."""
     return unquote(context.peer().partition(":")[2]) or socket
+
+
+def host_of(context: Context) -> str:
+    """Return the host of the peer, without its port; empty for a Unix socket."""
+    return "" if context.peer().startswith(UNIX) else peer_of(context, "").rpartition(":")[0]

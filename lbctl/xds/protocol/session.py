@@ -16,7 +16,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.protocol.budget import ExhaustedError, Share
 from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
-from lbctl.xds.protocol.identity import UNIX, Context, certificate_names, identity_of, peer_of
+from lbctl.xds.protocol.identity import UNIX, Context, certificate_names, host_of, identity_of, peer_of
 from lbctl.xds.protocol.node_status import READER, Entry, Nack
 from lbctl.xds.protocol.nodes import Refused
 from lbctl.xds.protocol.publication import NodeIdentity, Publication
@@ -74,7 +74,7 @@ class Session:
         self._service = service
         self._context = context
         self._call = Call(context, self._fail)
-        self._share = Share(server.budget)
+        self._share = Share(server.budget, host_of(context))
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -74,6 +76,28 @@ def test_many_streams_may_not_either_and_who_asks_for_what_exists_is_served() ->
             good = await stack.enter_async_context(connected(it.port, "edge"))
             assert await good.fetch(CDS) == ["a"]
             assert it.server.streams > 1
+
+    asyncio.run(talk())
+
+
+def test_the_streams_of_one_peer_leave_room_for_another() -> None:
+    limits = SubscriptionLimits(unknown=100 * _KB, unknown_of_peer=250 * _KB, unknown_in_all=1000 * _KB)
+
+    async def talk() -> None:
+        with TemporaryDirectory() as directory:
+            socket = Path(directory) / "xds.sock"
+            async with running(socket=socket, subscription_limits=limits) as it, AsyncExitStack() as stack:
+                it.publish(CachedSnapshot("e1", cluster("a")))
+                greedy = [await stack.enter_async_context(connected(it.port, f"n{number}")) for number in range(8)]
+                for client in greedy:
+                    await client.ask(EDS, *(f"nobody-{number}" for number in range(400)))
+                await until(lambda: it.server.streams == 3)
+                assert 240 * _KB < _used(it) <= 250 * _KB
+                other = await stack.enter_async_context(connected(f"unix:{socket}", "edge"))
+                assert await other.fetch(CDS) == ["a"]
+                await other.ask(EDS, *(f"soon-{number}" for number in range(400)))
+                await until(lambda: _used(it) > 250 * _KB)
+                assert it.server.streams == 4, "its names count for itself alone"
 
     asyncio.run(talk())
 
