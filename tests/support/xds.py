@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -208,7 +208,11 @@ class Client:
         return False
 
     async def status(self) -> grpc.StatusCode:
+        """The status of the stream, behind what has come before it."""
         async with asyncio.timeout(30):
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                while await self.call.read() is not grpc.aio.EOF:
+                    pass
             return await self.call.code()
 
 

@@ -1,13 +1,16 @@
 """The call of one stream: its tasks, and how it is ended from the server's side.
 
 No task is cancelled, because a cancelled gRPC operation leaks its buffers. A call is ended by a task of its own; the
-read that the stream waits for then fails and ends the stream.
+read that the stream waits for then fails and ends the stream. It is ended between two writes: gRPC refuses a status
+while a message is being written (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`), and sends none afterwards, so that the client
+would wait for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 import grpc
 
@@ -19,13 +22,14 @@ INTERNAL_ERROR = "the control plane failed on this stream; its log has the detai
 class Call:
     """One call of a client, with the tasks that work for it. It is used on the event loop only."""
 
-    __slots__ = ("_context", "_on_failure", "_tasks", "closed", "ending")
+    __slots__ = ("_context", "_on_failure", "_tasks", "_turn", "closed", "ending")
 
     def __init__(self, context: Context, on_failure: Callable[[BaseException], None]) -> None:
         """`on_failure` gets what a task of the call raises."""
         self._context = context
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
         self.closed = False
         """Whether the stream has ended."""
         self.ending = asyncio.Event()
@@ -37,24 +41,34 @@ class Call:
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 
+    async def write(self, message: bytes) -> None:
+        """Send a message. Raises grpc.aio.BaseError where the call has ended."""
+        async with self._turn:
+            await self._context.write(message)
+
+    async def abort(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the call with a status, as soon as no message is being written. Raises grpc.aio.AbortError."""
+        self.ending.set()
+        async with self._turn:
+            await self._context.abort(code, reason)
+
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the call with a status, unless it has ended."""
         if not self.closed:
             self.ending.set()
-            self.start(self._abort(code, reason))
+            self.start(self._end(code, reason))
 
     def end_without_request(self, patience: float) -> asyncio.TimerHandle:
         """Return a timer that ends the call after `patience` seconds; the first request cancels it."""
         reason = f"no request within {patience:g} seconds"
         return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
-    async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
-        if self.closed:
-            return
-        try:
-            await self._context.abort(code, reason)
-        except grpc.aio.BaseError:
-            return
+    async def _end(self, code: grpc.StatusCode, reason: str) -> None:
+        async with self._turn:
+            if self.closed:
+                return
+            with suppress(grpc.aio.BaseError):
+                await self._context.abort(code, reason)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -56,7 +56,7 @@ class LoadSession(ReportSession):
         try:
             while self._interval is not None and self._must_request() and not self._call.closed:
                 self._requested = self._interval
-                await self._context.write(load_reports.request_for_reports(self._interval))
+                await self._call.write(load_reports.request_for_reports(self._interval))
         except grpc.aio.BaseError:
             return  # the call has ended, and the read in `run` fails too
         finally:

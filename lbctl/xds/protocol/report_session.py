@@ -62,12 +62,12 @@ class ReportSession(ABC):
                 if isinstance(message, bytes) and self._takes:
                     self._take(message)
         except StreamError as error:
-            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await self._call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except grpc.aio.BaseError:
             raise
         except Exception as error:  # noqa: BLE001 -- the other streams go on
             self._report(error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+            await self._call.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
         finally:
             timer.cancel()
             self._call.closed = True

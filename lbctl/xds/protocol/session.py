@@ -99,16 +99,21 @@ class Session:
                 message = await self._context.read()
         except ExhaustedError as error:
             _LOG.warning("xds: a stream asks for more than it may", extra={"fields": {"reason": str(error)}})
-            await self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            await self._abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except StreamError as error:
-            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except grpc.aio.BaseError:
             raise
         except Exception as error:  # noqa: BLE001 -- the other streams go on
             self._report(error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+            await self._abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
         finally:
             self._close()
+
+    async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the stream because of what the client has sent; what it holds is released first, if it reads or not."""
+        self._close()
+        await self._call.abort(code, reason)
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream from the server's side at any time."""
@@ -271,7 +276,7 @@ class Session:
                 data = response.encode()
                 if response.type_url in SHORT:
                     self._server.observer.pushed(SHORT[response.type_url], len(response.resources), len(data))
-                await self._context.write(data)
+                await self._call.write(data)
                 response = self._next()
         except grpc.aio.BaseError:
             return  # the call has ended, and the read in `run` fails too
@@ -337,6 +342,9 @@ class Session:
             self._timer = None
 
     def _close(self) -> None:
+        """Release what the stream holds, once."""
+        if self._call.closed:
+            return
         self._call.closed = True
         self._share.close()
         self._clear_timer()

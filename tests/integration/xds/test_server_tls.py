@@ -137,6 +137,24 @@ def test_a_binding_that_is_tightened_ends_the_stream_of_the_wrong_one(place: Pla
     asyncio.run(talk())
 
 
+def test_streams_that_are_ended_while_they_are_written_to_have_their_status_all_the_same(place: Place) -> None:
+    async def talk() -> None:
+        async with running(tls=place.tls()) as it:
+            loose = Proxy("edge", "envoy", (1, 40), nodes=("edge-*",))
+            other = trusting(place.servers, place.clients.issue("other", ["spiffe://example.com/core-1"]))
+            wire = channel(it.port, **other)
+            liars = [Client(wire, f"edge-{number}", delta=True, only=None) for number in range(20)]
+            for liar in liars:
+                await liar.ask(CDS)
+            await until(lambda: len(it.rows()) == 20)
+            it.publish(CachedSnapshot("e1", cluster("a"), proxies=(loose,)))
+            it.publish(CachedSnapshot("e2", cluster("b"), proxies=(BOUND,)))
+            assert {await liar.status() for liar in liars} == {grpc.StatusCode.PERMISSION_DENIED}
+            await wire.close()
+
+    asyncio.run(talk())
+
+
 def test_a_rotated_certificate_is_used_at_once_and_drops_no_stream(place: Place) -> None:
     async def talk() -> None:
         async with running(tls=place.tls(mutual=False)) as it:
