@@ -132,6 +132,17 @@ def test_a_dead_replica_is_left_before_any_check_has_seen_it() -> None:
         assert load.by_replica.keys() == {"b", "c"}
 
 
+def test_a_busy_replica_is_left_and_gets_requests_again_when_it_is_not() -> None:
+    route = {"retry": {"attempts": 1, "when": ["connect_failure", "replica_busy"]}}
+    with replicas("a", "b", "c") as three, _served(_fleet(_pool(three), route=route)) as (_, envoy):
+        three[0].behave(status=503)
+        load = envoy.client().load(120, 4, _chat())
+        load.assert_no_failure()
+        assert (load.by_replica.keys(), three[0].requests > 0) == ({"b", "c"}, True)
+        three[0].behave(status=200)
+        eventually(lambda: "a" in envoy.client().load(12, 4, _chat()).by_replica)
+
+
 def test_requests_go_on_by_the_old_policy_while_the_picker_is_dead_or_hangs() -> None:
     with replicas("a", "b", "c") as three:
         fleet = _fleet({"replicas": [entry(a_b_c) for a_b_c in three], **_pick(otherwise="round_robin")})

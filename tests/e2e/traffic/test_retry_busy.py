@@ -160,3 +160,26 @@ def test_a_picked_replica_that_is_busy_is_left_and_the_picker_learns_it(edge: Bi
             a.refuse()
             assert gateway.post(body=BODY).replica == "b"
     assert {asked.target for asked in picker.asked} == {"/pick/pool?busy=1"}
+
+
+def test_each_attempt_at_a_hosted_api_has_its_host_its_path_and_its_key(kind: Kind) -> None:
+    with replicas("a", "b") as (a, b):
+        upstream = {"host": "api.example.com", "path_prefix": "/openai", "headers": {"x-key": {"file": "key"}}}
+        fleet = _fleet([a, b], {"upstream": upstream})
+        with running(kind, fleet, files={"key": "sk-of-provider\n"}) as gateway:
+            a.behave(status=503)
+            answers = {gateway.request("POST", "/v1/chat", body=BODY).replica for _ in range(4)}
+        sent = {(seen.path, seen.header("host"), seen.header("x-key"), seen.body) for seen in (*a.seen, *b.seen)}
+    assert (answers, a.requests > 0) == ({"b"}, True)
+    assert sent == {("/openai/v1/chat", "api.example.com", "sk-of-provider", BODY)}
+
+
+@pytest.mark.parametrize("edge", ["haproxy", "haproxy-2.8", "envoy"])
+def test_a_client_that_is_kept_with_a_replica_leaves_it_while_that_is_busy(edge: Binary) -> None:
+    with replicas("a", "b") as (a, b), running(edge, _fleet([a, b], {"affinity": {"cookie": "kept"}})) as gateway:
+        first = gateway.request("GET", "/")
+        cookie = (first.header("set-cookie") or "").partition(";")[0]
+        home, other = (a, b) if first.replica == "a" else (b, a)
+        home.behave(status=503)
+        assert {gateway.post("/", BODY, {"cookie": cookie}).replica for _ in range(3)} == {other.name}
+        assert home.requests == 4

@@ -15,6 +15,7 @@ from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.question import Caller, Question
 from lbctl.serve.picker.service import PickService
 
 HOST = "127.0.0.1"
@@ -40,7 +41,9 @@ async def _server() -> AsyncIterator[tuple[PickService, GrpcServer, grpc.aio.Cha
     await server.stop(0.1)
 
 
-async def _ask(channel: grpc.aio.Channel, session: bytes, **metadata: str) -> ProcessingResponse:
+async def _ask(
+    channel: grpc.aio.Channel, session: bytes, *later: ProcessingRequest, **metadata: str
+) -> ProcessingResponse:
     headers = [{"key": "x-session-id", "raw_value": session}]
     request = ProcessingRequest(request_headers={"headers": {"headers": headers}, "end_of_stream": True})
     call = channel.stream_stream(PROCESS)(
@@ -48,6 +51,9 @@ async def _ask(channel: grpc.aio.Channel, session: bytes, **metadata: str) -> Pr
     )
     await call.write(request.SerializeToString())
     answer = await call.read()
+    for message in later:
+        await call.write(message.SerializeToString())
+        await call.read()
     await call.done_writing()
     await call.read()
     assert isinstance(answer, bytes)
@@ -57,6 +63,20 @@ async def _ask(channel: grpc.aio.Channel, session: bytes, **metadata: str) -> Pr
 def _destination(answer: ProcessingResponse) -> str:
     lb = answer.dynamic_metadata.fields["envoy.lb"].struct_value
     return str(lb.fields["x-gateway-destination-endpoint"].string_value)
+
+
+def test_a_stream_that_leaves_busy_replicas_says_so_in_its_metadata() -> None:
+    moved = ProcessingRequest(response_headers={})
+    moved.attributes["envoy.filters.http.ext_proc"].update({"upstream.address": "10.0.0.2:80"})
+
+    async def reasons(**metadata: str) -> set[str]:
+        async with _server() as (service, _, channel):
+            await _ask(channel, b"s", moved, x_lbctl_pool="chat", **metadata)
+            explained = service.explain(Question(Caller("chat"), {}, b"", 0))
+            return {item.reason for item in explained.candidates} if explained else set()
+
+    assert asyncio.run(reasons(x_lbctl_busy="1")) == {"it was busy, or a proxy could not reach it"}
+    assert asyncio.run(reasons()) == {"a proxy could not reach it"}
 
 
 def test_a_stream_names_its_pool_and_regions_in_its_metadata() -> None:
