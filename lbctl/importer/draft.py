@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from lbctl.base.diagnostics import Path
@@ -11,6 +12,10 @@ from lbctl.importer.statement import Statement
 
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
 _MAX_NAME = 63
+_BEFORE_WORK = ("connect_failure", "refused_stream", "reset_before_request")
+"""What a route retries where it says nothing."""
+BUSY = frozenset({429, 503, 529})
+"""The statuses by which a replica may say that it is busy."""
 CLOSED_STATUS = 501
 """The status of a route that could not be carried over: closed, so that no other route takes its requests."""
 
@@ -86,6 +91,12 @@ class Draft:
         elif isinstance(container, list) and isinstance(path[-1], int) and path[-1] < len(container):
             del container[path[-1]]
         return self.ledger.revoke(path)
+
+    def retry_busy(self, route: Path, statuses: Iterable[int], *statements: Statement) -> None:
+        """Have a route leave replicas that say by these statuses that they are busy."""
+        self.put((*route, "retry", "when"), [*_BEFORE_WORK, "replica_busy"], *statements)
+        if (busy := sorted(statuses)) != [503]:
+            self.put((*route, "retry", "busy_statuses"), busy, *statements)
 
     def close(self, path: Path, why: str) -> None:
         """Have a route refuse its requests, so that none of them falls to a route for others."""

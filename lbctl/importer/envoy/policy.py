@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
+from lbctl.importer.draft import BUSY
 from lbctl.importer.envoy.clusters import pool
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, View
@@ -120,7 +121,12 @@ def _retry(context: Context, path: Path, view: View) -> None:
     draft, number = context.draft, view.get("num_retries").number
     conditions = [word.strip() for word in view.get("retry_on").text.split(",") if word.strip()]
     context.put((*path, "retry", "attempts"), min(1 if number is None else number, 10), view.get("num_retries"))
-    repeated = sorted(set(conditions) - _SAFE)
+    statuses = {item.number: item for item in view.get("retriable_status_codes")}
+    safe = set(_SAFE)
+    if "retriable-status-codes" in conditions and statuses and set(statuses) <= BUSY:
+        draft.retry_busy(path, [number for number in statuses if number], *view.get("retriable_status_codes").all)
+        safe.add("retriable-status-codes")
+    repeated = sorted(set(conditions) - safe)
     if repeated:
         context.omit(view.get("retry_on"), "lbctl repeats only what no replica has begun to work on", path)
         message = f"retry_on {', '.join(repeated)}: a generation that has begun is paid for twice"

@@ -6,6 +6,7 @@ import re
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
+from lbctl.importer.draft import BUSY
 from lbctl.importer.haproxy import own, values
 from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import Context, Section
@@ -65,7 +66,12 @@ def _retries(context: Context, route: Path, section: Section) -> None:
         draft.ledger.imply("each retry goes to another replica", redispatch)
     if on is None:
         return
-    repeated = [word for word in on.args if word not in {"conn-failure", "none"}]
+    busy = {word for word in on.args if word.isdigit() and int(word) in BUSY}
+    if busy and next(section.own("http-request", "disable-l7-retry"), None) is None:
+        draft.retry_busy(route, map(int, busy), on)
+    else:
+        busy = set()
+    repeated = [word for word in on.args if word not in {"conn-failure", "none", *busy}]
     if not repeated:
         draft.ledger.imply("failed connections are tried again", on)
         return

@@ -90,7 +90,11 @@ def _retry(context: Context, route: Path, item: Statement) -> None:
         context.draft.put((*route, "retry"), {"attempts": 0}, item)
         return
     ledger.carry((*route, "retry"), item)
-    repeated = sorted(conditions - _RETRY_WORDS)
+    # nginx sends a POST again for `non_idempotent` alone, and models are asked by POST.
+    busy = conditions & {"http_429", "http_503"} if "non_idempotent" in conditions else set[str]()
+    if busy:
+        context.draft.retry_busy(route, (int(word[5:]) for word in busy), item)
+    repeated = sorted(conditions - _RETRY_WORDS - busy)
     if repeated:
         part = f"{item.name} … {' '.join(repeated)}"
         ledger.omit(item, "lbctl repeats only what no replica has begun to work on", route, part=part)

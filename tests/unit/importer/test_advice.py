@@ -39,7 +39,7 @@ REPEATED = "a generation that has begun is paid for twice"
         ("nginx", NGINX.format("", "proxy_read_timeout 30s;"), 7, "gets cut off"),
         ("nginx", NGINX.format("ip_hash;", ""), 2, "behind one address to one replica"),
         ("haproxy", HAPROXY.format("retry-on all-retryable-errors", ""), 9, f"{REPEATED}, also a POST"),
-        ("haproxy", HAPROXY.format("retry-on 500 502", ""), 9, REPEATED),
+        ("haproxy", HAPROXY.format("retry-on 500 503", ""), 9, REPEATED),
         ("haproxy", HAPROXY.format("timeout server 30s", ""), 9, "gets cut off"),
         ("haproxy", HAPROXY.format("balance source", ""), 9, "behind one address to one server"),
         ("haproxy", HAPROXY.format("option httpclose", ""), None, ""),
@@ -71,3 +71,37 @@ def test_a_configuration_without_such_settings_is_reported_for_nothing(kind: str
     file = tmp_path / "source.conf"
     file.write_text(text)
     assert [str(item) for item in imported(kind, file)[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "statuses"),
+    [
+        ("nginx", NGINX.format("", "proxy_next_upstream error http_503 http_429 non_idempotent;"), [429, 503]),
+        ("haproxy", HAPROXY.format("retry-on conn-failure 503", ""), None),
+        ("envoy", envoy('retry_policy: {retry_on: "connect-failure,retriable-status-codes", '
+                        "retriable_status_codes: [503, 429]}"), [429, 503]),
+    ],
+)  # fmt: skip
+def test_a_replica_that_says_that_it_is_busy_is_left(
+    kind: str, text: str, statuses: list[int] | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    *_, route = imported(kind, file)[0].draft.fleet["routes"].values()
+    assert route["retry"]["when"] == ["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
+    assert route["retry"].get("busy_statuses") == statuses
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("nginx", NGINX.format("", "proxy_next_upstream error http_503;")),
+        ("haproxy", HAPROXY.format("retry-on 503\n http-request disable-l7-retry if METH_POST", "")),
+        ("envoy", envoy('retry_policy: {retry_on: "5xx"}')),
+    ],
+)
+def test_where_a_post_is_not_sent_again_or_any_error_is_nothing_says_busy(kind: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    *_, route = imported(kind, file)[0].draft.fleet["routes"].values()
+    assert "when" not in route.get("retry", {})
