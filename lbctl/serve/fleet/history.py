@@ -85,6 +85,15 @@ class FleetHistory:
         self.entries, self.rollback = restored.entries, restored.rollback
         self._saved = None
 
+    def take(self, entries: tuple[HistoryEntry, ...]) -> None:
+        """Take the entries that another process has saved, and that this one shows and does not save."""
+        self.entries = entries
+
+    def set_rollback(self, rollback: Rollback | None) -> Rollback | None:
+        """Put a rollback in force with the next `save_rollback`, or none; return the one before."""
+        before, self.rollback = self.rollback, rollback
+        return before
+
     def save_all(self) -> None:
         """Save all of this history anew with the next `save`, also where nothing has changed."""
         self._saved = None

@@ -224,18 +224,18 @@ class Reconciler:
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"
             return ReloadResult(result, outcome.diagnostics, time.time(), outcome.refused, outcome.shrink)
-        on_disk, before = await self._history.on_disk(), self._history.rollback
+        on_disk = await self._history.on_disk()
         rollback = Rollback(entry.digest, on_disk, time.time(), cause.actor, cause.reason)
         await self._audit.record(cause.actor, cause.action, entry.digest, cause.reason)
-        self._history.rollback = rollback if entry.digest != on_disk else None
+        before = self._history.set_rollback(rollback if entry.digest != on_disk else None)
         followed = self._followed
         try:
             await self._history.save_rollback()
             self._watch_files(outcome.files)
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except BaseException as error:
-            self._history.rollback = before
-            self._saver.is_pending = True  # the state may have the new one
+            self._history.set_rollback(before)
+            self._saver.save_later()  # the state may have the new one
             self._watch_files(followed)
             if not isinstance(error, UnsoundError):
                 raise

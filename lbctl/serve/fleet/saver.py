@@ -43,6 +43,10 @@ class FleetSaver:
         """Take note that the leader's fleet is served, which nobody saves here; None: the one before still is."""
         self._newest = leader or self._newest
 
+    def save_later(self) -> None:
+        """Save again with the next attempt: what the state has may be newer than what is served."""
+        self.is_pending = True
+
     def save_all(self) -> None:
         """Save everything the next time: what the state has is unknown."""
         self._saved, self._drains, self.is_pending = None, None, True

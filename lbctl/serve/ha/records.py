@@ -125,7 +125,7 @@ class SharedRecords:
 
     def _entries(self, value: str) -> None:
         self._restored = replace(self._restored, entries=history_records.read_entries(value))
-        self._history.entries = self._restored.entries
+        self._history.take(self._restored.entries)
 
     def _rollback(self, value: str) -> None:
         self._restored = replace(self._restored, rollback=history_records.read_rollback(value))

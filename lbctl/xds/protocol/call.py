@@ -63,6 +63,10 @@ class Call:
         reason = f"no request within {patience:g} seconds"
         return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
+    def close(self) -> None:
+        """Note that the stream has ended: nothing is done with the call any more."""
+        self.closed = True
+
     async def _end(self, code: grpc.StatusCode, reason: str) -> None:
         async with self._turn:
             if self.closed:

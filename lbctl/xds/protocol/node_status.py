@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.proxies import Proxy
 from lbctl.targets.envoy import TARGET
 from lbctl.xds.protocol.stream import Node, TypeStatus
 from lbctl.xds.resource import SHORT
@@ -103,6 +104,39 @@ class Entry:
     refused: dict[str, float] = field(default_factory=dict)
     nack_messages: dict[str, str] = field(default_factory=dict)
 
+    def offer(self, version: str, at: float) -> None:
+        """Note that the node is offered this snapshot."""
+        self.version, self.offered, self.reason = version, at, ""
+
+    def assign(self, proxy: Proxy | None) -> None:
+        """Note the entry of `proxies` that matches the node; None: none does."""
+        self.proxy = proxy.name if proxy else None
+        if proxy is not None:
+            self.kind = proxy.kind
+
+    def refuse(self, reason: str, *, denied: bool) -> bool:
+        """Note why the node is sent nothing new, and return whether that is another reason than before."""
+        is_new = self.reason != reason
+        self.reason = reason
+        self.denied = self.denied or denied
+        return is_new
+
+    def push(self, type_url: str, at: float) -> None:
+        """Note when resources of this type were sent last."""
+        self.pushed[type_url] = at
+
+    def ack(self, type_url: str, at: float) -> None:
+        """Note when resources of this type were accepted last."""
+        self.acked[type_url] = at
+
+    def nack(self, type_url: str, at: float, message: str) -> None:
+        """Note when resources of this type were rejected last, and with which message."""
+        self.refused[type_url], self.nack_messages[type_url] = at, message
+
+    def accept(self) -> None:
+        """Note that the node has accepted all of the snapshot last offered."""
+        self.good = self.version
+
     @property
     def is_reader(self) -> bool:
         """Return whether the client only reads, as `lbctl xds` does."""
@@ -171,7 +205,7 @@ class NodeStatus:
     def good(self, entry: Entry) -> None:
         """Record that the client has accepted everything of the snapshot last offered on this stream."""
         record = self._connected[entry.key]
-        entry.good = entry.version
+        entry.accept()
         if all(other.good == entry.version for other in record.streams):
             record.good = entry.version
 

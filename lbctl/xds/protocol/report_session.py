@@ -70,7 +70,7 @@ class ReportSession(ABC):
             await self._call.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
         finally:
             timer.cancel()
-            self._call.closed = True
+            self._call.close()
             if self._identity is not None:
                 self._forget()
 

@@ -28,7 +28,6 @@ from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.load_session import LoadSession
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
-from lbctl.xds.protocol.publication import Publication
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.request_log_session import RequestLogSession
 from lbctl.xds.protocol.request_logs import LatencyReceiver
@@ -161,7 +160,7 @@ class Server:
                 self._socket.open(server.add_insecure_port)
             except (BindError, RuntimeError) as error:
                 self.socket_problem = str(error)
-                self._context.socket = ""
+                self._context.lose_socket()
         return port
 
     def _add_port(self, server: grpc.aio.Server, where: str) -> int:
@@ -171,11 +170,9 @@ class Server:
 
     def publish(self, snapshot: CachedSnapshot) -> None:
         """Offer the snapshot to every stream and return; each stream then sends it at its own pace."""
-        context = self._context
-        context.publication = Publication(snapshot, context.publication)
-        context.remembered.forget()
+        publication = self._context.publish(snapshot)
         for session in self._all_sessions():
-            session.follow(context.publication)
+            session.follow(publication)
 
     def recall(self, snapshot: CachedSnapshot) -> None:
         """Set the snapshot that the previous process published.
@@ -183,7 +180,7 @@ class Server:
         Nodes that have not connected yet are assumed to have it, and nothing of it is removed from them before their
         routes have changed.
         """
-        self._context.earlier = Publication(snapshot)
+        self._context.recall(snapshot)
 
     def retry_rejected(self) -> int:
         """Send what nodes have rejected once more, and return the number of resources over all nodes."""

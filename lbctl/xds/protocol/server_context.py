@@ -11,7 +11,9 @@ from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.publication import Publication, Remembered
 
 if TYPE_CHECKING:
+    from lbctl.xds.build.snapshot_cache import CachedSnapshot
     from lbctl.xds.protocol.session import Session
+    from lbctl.xds.resource import Resources
 
 _LOG_INTERVAL = 60.0
 """The seconds after which the rejection of the same node is logged again."""
@@ -57,6 +59,36 @@ class ServerContext:
     """Maps (node id, type) to the newest open stream of the node and service."""
     denials: dict[tuple[str, str], float] = field(default_factory=dict)
     """Maps (node id, reason) to the time when it was last logged, the earliest first."""
+
+    def publish(self, snapshot: CachedSnapshot) -> Publication:
+        """Make this snapshot the newest publication, and return that."""
+        self.publication = Publication(snapshot, self.publication)
+        self.remembered.forget()
+        return self.publication
+
+    def recall(self, snapshot: CachedSnapshot) -> None:
+        """Set the snapshot that the previous process published."""
+        self.earlier = Publication(snapshot)
+
+    def lose_socket(self) -> None:
+        """Note that nobody can connect to the Unix socket."""
+        self.socket = ""
+
+    def enter(self, key: tuple[str, str | None], session: Session) -> None:
+        """Make this the newest stream of a node (id, type)."""
+        self.newest[key] = session
+
+    def leave(self, key: tuple[str, str | None], session: Session) -> None:
+        """Forget a stream that has ended, and remember what its node has, unless a newer stream of the node is open."""
+        if self.newest.get(key) is session:
+            del self.newest[key]
+            if last := session.last():
+                self.remembered.keep(*key, last)
+
+    def last(self, key: tuple[str, str | None]) -> Resources | None:
+        """Return what a node (id, type) has by its newest stream, or by its last one; None where that is unknown."""
+        session = self.newest.get(key)
+        return session.last() if session else self.remembered.last(*key)
 
     def is_news(self, node_id: str, reason: str, now: float) -> bool:
         """Return whether to log this rejection of the node; a rejected node reconnects continuously."""

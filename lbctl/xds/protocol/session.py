@@ -134,11 +134,9 @@ class Session:
         if isinstance(content, Refused):
             self._refuse(content, self._entry)
             return
-        self._entry.reason = ""
-        self._entry.version = publication.cached_snapshot.version
-        self._entry.offered = self._server.node_status.now()
+        self._entry.offer(publication.cached_snapshot.version, self._server.node_status.now())
         if self._offered is None and self._entry.node.agent != READER:
-            self._server.newest[self._entry.node.id, self._service.only] = self
+            self._server.enter((self._entry.node.id, self._service.only), self)
         self._offered = publication
         self._stream.offer(content)
         self._wake()
@@ -150,6 +148,10 @@ class Session:
             await asyncio.sleep(_HELD_POLL)
         if self._offered is None and self._server.publication is not None and not self._call.closed:
             self.follow(self._server.publication)
+
+    def last(self) -> Resources | None:
+        """Return what the node has by this stream; None before it has all that it asked for."""
+        return self._stream.last()
 
     def retry_rejected(self) -> int:
         """Offer once more what the node has rejected, and return the number of resources."""
@@ -181,8 +183,7 @@ class Session:
 
     def _presumed_resources(self, node: Node) -> Resources | None:
         server, key = self._server, (node.id, self._service.only)
-        other = server.newest.get(key)
-        before = other._stream.last() if other else server.remembered.last(*key)
+        before = server.last(key)
         if before is not None or server.earlier is None:
             return before
         proxy = server.earlier.assign(NodeIdentity(node, certificate_names(self._context)))
@@ -220,10 +221,7 @@ class Session:
         if self._roster is not publication.roster:
             self._roster = publication.roster
             self._proxy = publication.assign(self._identity)
-            if isinstance(self._proxy, Refused):
-                entry.proxy = None
-            else:
-                entry.proxy, entry.kind = self._proxy.name, self._proxy.kind
+            entry.assign(None if isinstance(self._proxy, Refused) else self._proxy)
         content = self._proxy if isinstance(self._proxy, Refused) else publication.content(self._proxy)
         if isinstance(content, Resources) and not self._may_receive(content):
             socket = self._server.socket
@@ -234,14 +232,12 @@ class Session:
         return self._guarded or not content.secret
 
     def _refuse(self, refused: Refused, entry: Entry) -> None:
-        if entry.reason != refused.reason:
-            entry.reason = refused.reason
+        if entry.refuse(refused.reason, denied=refused.denied):
             if refused is self._proxy:
                 self._server.observer.unmatched(entry.node.id)
             if not refused.denied or self._server.is_news(entry.node.id, refused.reason, self._loop.time()):
                 _LOG.warning("xds: a node gets nothing new", extra=_fields(entry, reason=refused.reason))
         if refused.denied:
-            entry.denied = True
             self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
 
     def _wake(self) -> None:
@@ -267,7 +263,7 @@ class Session:
         response = self._stream.respond(now)
         if response is not None and response.type_url in SHORT and self._offered and self._entry:
             self._unanswered[response.type_url] = _Sent(now, self._offered)
-            self._entry.pushed[response.type_url] = self._server.node_status.now()
+            self._entry.push(response.type_url, self._server.node_status.now())
         return response
 
     async def _write(self, response: Response | None) -> None:
@@ -302,17 +298,16 @@ class Session:
         if isinstance(answer, Nacked):
             self._record_nack(answer, sent.publication, self._entry)
         else:
-            self._entry.acked[answer.type_url] = self._server.node_status.now()
+            self._entry.ack(answer.type_url, self._server.node_status.now())
             self._server.observer.acked(SHORT[answer.type_url], now - sent.at)
 
     def _record_nack(self, answer: Nacked, publication: Publication, entry: Entry) -> None:
         self._has_nack = True
         message = publication.cached_snapshot.redacted(answer.message)[:_MAX_MESSAGE]
-        entry.nack_messages[answer.type_url] = message
-        entry.refused[answer.type_url] = self._server.node_status.now()
+        at = self._server.node_status.now()
+        entry.nack(answer.type_url, at, message)
         names = answer.names[:_MAX_FINDINGS]
         findings = tuple(publication.cached_snapshot.nack_diagnostic(answer.type_url, name, message) for name in names)
-        at = self._server.node_status.now()
         self._server.node_status.nacked(entry, Nack(at, answer.type_url, answer.version, names, message, findings))
         self._server.observer.nacked(SHORT[answer.type_url])
         fields = _fields(
@@ -345,7 +340,7 @@ class Session:
         """Release what the stream holds, once."""
         if self._call.closed:
             return
-        self._call.closed = True
+        self._call.close()
         self._share.close()
         self._clear_timer()
         if self._entry is None:
@@ -353,11 +348,7 @@ class Session:
         self._server.node_status.leave(self._entry)
         if not self._entry.denied or self._offered is not None:
             _LOG.info("xds: %s has left", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
-        key = (self._entry.node.id, self._service.only)
-        if self._server.newest.get(key) is self:
-            del self._server.newest[key]
-            if last := self._stream.last():
-                self._server.remembered.keep(*key, last)
+        self._server.leave((self._entry.node.id, self._service.only), self)
 
 
 def _role(entry: Entry) -> str:
