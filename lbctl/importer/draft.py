@@ -31,6 +31,8 @@ class Draft:
         """Path of a file with own lines, relative to the fleet → its lines."""
         self.moved: set[Path] = set()
         """Routes that answer 404 where the proxy's own figures stood."""
+        self.guessed: dict[Path, Statement] = {}
+        """`client_address` of a listener → the directive that only passes that address on."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
         """The object of the fleet → the directive whose position its comment shows."""

@@ -40,12 +40,17 @@ def put(draft: Draft, route: Path, name: str, value: str, *statements: Statement
         draft.put((*path, "client_address", "forward"), list(dict.fromkeys([*names, name])), *statements)
 
 
-def named_by(draft: Draft, route: Path, header: str, statement: Statement) -> None:
-    """Have the listeners of a route read the client's address from a header, from peers that are near."""
+def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, decides: bool = False) -> None:
+    """Have the listeners of a route read the client's address from a header, from peers that are near.
+
+    Unless that address also `decides` in the configuration who is let in, `settle` leaves it out where lists do.
+    """
     for each in draft.get((*route, "listeners")) or list(draft.fleet["listeners"]):
         path = ("listeners", each, "client_address")
         if draft.get(path) is None:
             draft.put(path, {"trusted": list(_NEAR), "header": header}, statement)
+            if not decides:
+                draft.guessed[path] = statement
             message = f"anybody who reaches this proxy can send {header}, and so choose the address that is believed"
             hint = "only peers in private networks are believed: write those of your CDN into `client_address.trusted`"
             draft.ledger.advise(statement, message, hint)
@@ -53,3 +58,14 @@ def named_by(draft: Draft, route: Path, header: str, statement: Statement) -> No
             draft.put((*path, "header"), header, statement)
         else:
             draft.ledger.omit(statement, "a listener reads the client's address from one header", path[:2])
+
+
+def settle(draft: Draft) -> None:
+    """Leave out addresses that headers name where lists of addresses are: those are of the peers."""
+    for path, statement in draft.guessed.items():
+        listener = draft.get(path[:2]) or {}
+        routes = [item for item in draft.fleet["routes"].values() if path[1] in item.get("listeners", [path[1]])]
+        if any(key in item for key in ("allow_from", "deny_from") for item in (listener, *routes)):
+            draft.drop(path)
+            reason = "the lists of addresses are of the peers: a header that names the client would get around them"
+            draft.ledger.omit(statement, reason, path[:2])

@@ -28,6 +28,8 @@ class Context:
 
     managers: int = 0
     """How many listeners the configuration has."""
+    filters_of_routes: set[str] = field(default_factory=set)
+    """The names of filters about which a route says something of its own."""
     services: set[str] = field(default_factory=set)
     """The names of clusters that filters ask, and no route."""
 

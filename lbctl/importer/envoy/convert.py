@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer import headers
 from lbctl.importer.draft import Draft
 from lbctl.importer.envoy.clusters import aggregate, pool
 from lbctl.importer.envoy.context import Context
@@ -43,9 +44,16 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
         diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
         return context.draft
     _admin(context, view.get("admin"))
+    context.filters_of_routes.update(
+        child.name
+        for item in view.all
+        if item.name in {"typed_per_filter_config", "typedPerFilterConfig"}
+        for child in item.block
+    )
     context.managers = len(connection_managers)
     for manager in connection_managers:
         _routes(context, manager)
+    headers.settle(context.draft)
     _unused(context)
     types = [item for item in view.all if item.name == "@type"]
     ledger.imply("it only names the message", *types)

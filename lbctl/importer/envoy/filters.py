@@ -34,6 +34,8 @@ class Filters:
 
     protections: list[tuple[View, Protection | None, str]] = field(default_factory=list)
     """What may refuse requests, with what lays that into a route, and why a route is closed where nothing does."""
+    disabled: list[View] = field(default_factory=list)
+    """Filters that are off unless a route enables them."""
     limits: list[dict[str, Any]] = field(default_factory=list)
     """Limits for all routes."""
     limit_views: list[View] = field(default_factory=list)
@@ -47,7 +49,8 @@ def filters(context: Context, manager: Manager) -> Filters:
     result = Filters([(view, None, f"{why} is not carried over") for view, why in manager.closing])
     for item in manager.view.get("http_filters"):
         if item.get("disabled").text == "true":
-            context.omit(item, "it is disabled", manager.path)
+            context.omit(item, "it is disabled, and a route that enables it refuses its requests", manager.path)
+            result.disabled.append(item)
             continue
         _filter(context, manager, item, result)
     return result

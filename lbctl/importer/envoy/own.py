@@ -16,6 +16,8 @@ _KINDS = frozenset(
      "grpc_http1_bridge", "grpc_stats", "grpc_web", "header_mutation", "header_to_metadata", "jwt_authn", "lua",
      "set_metadata", "wasm"}
 )  # fmt: skip
+_MAY_REFUSE = frozenset({"csrf", "jwt_authn", "lua", "wasm"})
+"""Those that may let in whom a route's own configuration of them would refuse, which an own filter has not."""
 _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
 """Fields that name a cluster, which a fleet has under a name of its own."""
 
@@ -23,10 +25,12 @@ _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
 def keep(context: Context, kind: str, item: View) -> bool:
     """Keep a filter as a file of its own; returns whether it has become one.
 
-    It would hold for every listener, so that it needs a configuration with one; and it may ask no cluster by its name,
-    except for a service by gRPC, which is asked by its address.
+    It would hold for every listener, so that it needs a configuration with one; it may ask no cluster by its name,
+    except for a service by gRPC, which is asked by its address; and no route may say something else of what may refuse.
     """
     if kind not in _KINDS or len(context.draft.fleet["listeners"]) != 1 or context.managers != 1:
+        return False
+    if kind in _MAY_REFUSE and item.get("name").text in context.filters_of_routes:
         return False
     document = _addressed(context, item.plain)
     text = yaml.safe_dump(document, sort_keys=False, width=110)

@@ -95,10 +95,10 @@ def _addresses(context: Context, manager: Manager, item: View) -> Protection | N
     if key is None or not networks or None in networks or context.draft.get((*manager.path, key)):
         return None
     context.put((*manager.path, key), [each for part in networks for each in part or ()], item)
-    return _of_the_listener
+    return of_the_listener
 
 
-def _of_the_listener(route: Path) -> None:
+def of_the_listener(route: Path) -> None:
     """Leave the route as it is: its listener protects it."""
 
 

@@ -13,7 +13,7 @@ from lbctl.importer.envoy import policy
 from lbctl.importer.envoy.clusters import aggregate, pool
 from lbctl.importer.envoy.context import Context
 from lbctl.importer.envoy.filters import Filters
-from lbctl.importer.envoy.protection import own
+from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, View
 from lbctl.importer.matching import Match, covers, overlaps
 
@@ -55,11 +55,23 @@ def _protect(context: Context, listener: Path, path: Path, entry: Entry, filters
         config = own((entry.view, entry.host), item)
         if config.get("disabled").text == "true":
             context.imply("the route has no such protection", config)
-        elif lay is not None and not config:
+        elif lay is not None and not config and (lay is of_the_listener or not _answers(context, path)):
             lay(path)
         else:
             context.omit(config or item, f"{why}: the route refuses its requests", path if config else listener)
             context.draft.close(path, why)
+    for item in filters.disabled:
+        config = own((entry.view, entry.host), item)
+        if config and config.get("disabled").text != "true":
+            why = "it enables a filter for itself"
+            context.omit(config, f"{why}: the route refuses its requests", path)
+            context.draft.close(path, why)
+
+
+def _answers(context: Context, path: Path) -> bool:
+    """Whether the proxy itself answers with what only those would see who are let in."""
+    respond = context.draft.get((*path, "respond")) or {}
+    return "status" in respond and int(respond["status"]) < 400
 
 
 def _entries(context: Context, config: View) -> Iterator[Entry]:

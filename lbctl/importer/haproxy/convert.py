@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer import headers
 from lbctl.importer.draft import Draft
 from lbctl.importer.haproxy import own as own_lines
 from lbctl.importer.haproxy import proxy
@@ -83,6 +84,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
         _advise(context, item)
     _unused(context, http)
     _imply(context, statements)
+    headers.settle(draft)
     own_lines.collect(context, http)
     ledger.settle(_REASONS)
     return draft

@@ -106,7 +106,7 @@ def _request(context: Context, route: Path, section: Section, item: Statement) -
     name = args[0] if args else ""
     if name not in {"set-header", "add-header", "del-header", "set-path", "replace-path", "replace-uri", "set-uri"}:
         if name == "set-src" and len(args) > 1 and (match := _NAMED_BY.fullmatch(args[1])) is not None:
-            headers.named_by(context.draft, route, match[1].lower(), item)
+            headers.named_by(context.draft, route, match[1].lower(), item, decides=True)
         return
     if when and not _applies(context, route, section, when, negated):
         if not (name.endswith("header") and len(args) > 1 and args[1].lower() in _FORWARDED):

@@ -103,7 +103,7 @@ def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[
             joint is None and not _apart(match, entry.match) for joint, match in zip(joints, matches, strict=True)
         )
         if entry.rule.action not in {"pool", "preferred"}:
-            result.append(entry)
+            result.append(_behind(entry, rule) if unclear or any(joints) or entry.match in joints else entry)
         elif unclear or entry.match in joints:
             result.append(replace(entry, laid=(*entry.laid, rule)))
         else:
@@ -111,6 +111,19 @@ def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[
             result += [replace(entry, match=joint, laid=(*entry.laid, rule)) for joint in parts]
             result.append(entry)
     return result
+
+
+def _behind(entry: Entry, rule: rules.Rule) -> Entry:
+    """Return the entry, closed if it answers, behind a rule that protects it, with what only some may see."""
+    answer = entry.rule.value if entry.rule.action == "respond" and entry.rule.line.name == "http-request" else None
+    if (
+        rule.action == "silent"
+        or not answer
+        or answer["status"] >= 400
+        or entry.rule.line.position < rule.line.position
+    ):
+        return entry
+    return replace(entry, rule=rules.Rule(entry.rule.line, "unknown", entry.rule.when))
 
 
 _PATHS = frozenset({"path", "path_prefix", "path_regex"})

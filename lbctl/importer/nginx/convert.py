@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer import headers
 from lbctl.importer.draft import Draft
 from lbctl.importer.ledger import WRITTEN, Ledger, is_credential
 from lbctl.importer.nginx import metrics, pools
@@ -59,6 +60,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     for table in context.maps.values():
         for entry in table.block if is_credential(table.args[0]) else ():
             ledger.omit_secret(entry, "a map of keys")
+    headers.settle(draft)
     own_lines.collect(context)
     ledger.settle(_OWN)
     return draft

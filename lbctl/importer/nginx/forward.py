@@ -9,8 +9,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
-from lbctl.importer.ledger import is_credential
-from lbctl.importer.nginx import pools, values
+from lbctl.importer.nginx import hosted, pools, values
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.match import HOST, hosts_of, label
 from lbctl.importer.nginx.policy import CLIENT_HOST
@@ -18,7 +17,6 @@ from lbctl.importer.statement import Statement
 
 _VARIABLE = re.compile(r"(\w+://)?\$\{?(\w+)\}?(?:\$(?:request_uri|uri|is_args|args))*")
 _REWRITE = re.compile(r"\^?(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|/\(\.\*\))\$?")
-_IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _DEFAULT_PORT = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 
 
@@ -70,13 +68,13 @@ def _plain(context: Context, url: str, passing: Statement, scope: Scope) -> Targ
     if pool is None:
         return None
     _protocol(context, pool, scheme, authority, passing, scope)
-    _provider(context, pool, authority, scope)
+    hosted.carry(context, pool, authority, scope)
     return Target({pool: 1}, path=f"/{path}" if slash else "", host=authority, statements=(passing,))
 
 
 def _pool(context: Context, scheme: str, authority: str, passing: Statement, scope: Scope) -> Path | None:
     """Return the pool of an upstream or address; several protocols to one upstream are several pools."""
-    secrets = tuple(item.value for item in credentials(scope))
+    secrets = tuple(item.value for item in hosted.credentials(scope))
     key, port = (scheme, authority, secrets), _DEFAULT_PORT[scheme]
     if key in context.addresses:
         return context.addresses[key]
@@ -89,48 +87,6 @@ def _pool(context: Context, scheme: str, authority: str, passing: Statement, sco
         return None
     context.addresses[key] = pools.single(context, address, passing, _pool_name(scope))
     return context.addresses[key]
-
-
-def credentials(scope: Scope) -> list[provider.Header]:
-    """Return the headers of a location that hold a key of its own for the service behind it."""
-    return [
-        provider.Header(item.args[0].lower(), item.args[1], item)
-        for item in scope.all("proxy_set_header")
-        if len(item.args) > 1 and is_credential(item.args[0]) and is_secret(scope, item.args[1])
-    ]
-
-
-def is_secret(scope: Scope, value: str) -> bool:
-    """Whether a value is a text of the configuration or of its environment, and nothing that a client sent."""
-    names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
-    assigned = {item.args[0].lstrip("$") for level in scope.levels for item in flat(level, "set") if item.args}
-    return bool(value) and all(name.isupper() or name in assigned for name in names)
-
-
-def own_host(scope: Scope) -> Statement | None:
-    """Return the directive that sets a Host that is no client's."""
-    items = [item for item in scope.all("proxy_set_header") if item.args[:1] and item.args[0].lower() == "host"]
-    return items[-1] if items and len(items[-1].args) > 1 and HOST.fullmatch(items[-1].args[1]) else None
-
-
-def _provider(context: Context, pool: Path, authority: str, scope: Scope) -> None:
-    """Make the pool a hosted API where its location sends a key of its own, or a Host for it alone."""
-    secrets, host = credentials(scope), own_host(scope)
-    named = scope.block.name == "location" and scope.block.args[-1:] and scope.block.args[-1].startswith("@")
-    if not (secrets or (named and host is not None)) or context.draft.get((*pool, "upstream")):
-        return
-    name = host.args[1] if host is not None else re.sub(r":\d+$", "", authority)
-    if HOST.fullmatch(name):
-        texts = [item for item in _texts(scope) if item.name not in {each.name for each in secrets}] if named else []
-        provider.put(context.draft, pool, name, secrets, texts, [host] if host is not None else [])
-
-
-def _texts(scope: Scope) -> Iterator[provider.Header]:
-    """Yield the headers of a location whose values are the same for all requests."""
-    for item in scope.all("proxy_set_header"):
-        name, value = item.args[0].lower() if item.args else "host", "".join(item.args[1:2])
-        if value and "$" not in value and name not in {"host", "connection", "upgrade"}:
-            yield provider.Header(name, value, item)
 
 
 def _pool_name(scope: Scope) -> str:
@@ -157,7 +113,7 @@ def _tls(context: Context, pool: Path, authority: str, passing: Statement, scope
     if verify is not None and verify.args == ("on",):
         keys.append(("ssl_trusted_certificate", "ca"))
         statements.append(verify)
-    elif not credentials(scope):
+    elif not hosted.credentials(scope):
         message = "certificates of replicas are not verified: anybody on the way can read and change prompts"
         draft.ledger.advise(verify or passing, message, "write `tls.ca`, and a certificate must be signed by it")
     for name, key in keys:

@@ -96,6 +96,36 @@ def test_a_filter_of_a_route_that_no_key_means_closes_it(tmp_path: Path) -> None
     assert [item.get("respond", {}).get("status") for item in routes.values()] == [501, None]
 
 
+def test_an_answer_of_the_proxy_itself_stays_behind_what_protects_it(tmp_path: Path) -> None:
+    answering = envoy_text(filters=AUTHZ).replace(
+        "route: {cluster: c}", "direct_response: {status: 200, body: {inline_string: for some}}", 1
+    )
+    routes = list(fleet("envoy", answering, tmp_path)["routes"].values())
+    assert routes[0]["respond"]["status"] == 501
+    rules = "http-request auth unless { http_auth(u) }\n http-request return status 200 string some if { path /a }"
+    routes = list(fleet("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())
+    assert [item.get("respond", {}).get("status") for item in routes if item["match"] == {"path": "/a"}] == [501]
+    before = "http-request return status 200 string some if { path /a }\n http-request auth unless { http_auth(u) }"
+    routes = list(fleet("haproxy", HAPROXY.format(before), tmp_path)["routes"].values())
+    assert [item["respond"]["status"] for item in routes if item["match"] == {"path": "/a"}] == [200]
+
+
+def test_a_filter_that_is_off_closes_the_route_that_enables_it(tmp_path: Path) -> None:
+    off = AUTHZ.replace("{name: authz,", "{name: authz, disabled: true,")
+    enabled = "authz: {" + f"{TYPE}.ext_authz.v3.ExtAuthzPerRoute, check_settings: {{}}}}"
+    routes = fleet("envoy", envoy_text(filters=off, open_=enabled), tmp_path)["routes"]
+    assert [item.get("respond", {}).get("status") for item in routes.values()] == [501, None]
+
+
+def test_tokens_that_a_route_asks_for_itself_close_it(tmp_path: Path) -> None:
+    tokens = f"- {{name: jwt, typed_config: {{{TYPE}.jwt_authn.v3.JwtAuthentication, requirement_map: {{a: {{}}}}}}}}"
+    own = f"jwt: {{{TYPE}.jwt_authn.v3.PerRouteConfig, requirement_name: a}}"
+    routes = fleet("envoy", envoy_text(filters=tokens, open_=own), tmp_path)["routes"]
+    assert [item["respond"]["status"] for item in routes.values()] == [501, 501]
+    result = fleet("envoy", envoy_text(filters=tokens), tmp_path)
+    assert "http_filters" in result["proxies"]["envoy"]["include"]
+
+
 def test_a_filter_that_may_refuse_closes_the_routes(tmp_path: Path) -> None:
     name_of_a_user = RBAC.replace("{remote_ip: {address_prefix: 10.0.0.0, prefix_len: 8}}", "{any: true}")
     for filters in (LUA, name_of_a_user.replace("ACTION", "ALLOW")):

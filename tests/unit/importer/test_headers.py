@@ -91,3 +91,11 @@ def test_an_address_that_a_header_names_is_believed_of_near_peers_alone(kind: st
     assert address["header"] == "cf-connecting-ip"
     assert "0.0.0.0/0" not in address["trusted"]
     assert any("can send cf-connecting-ip" in item.message for item in diagnostics if item.code == "LB985")
+
+
+def test_an_address_that_a_header_names_gets_around_no_list(tmp_path: Path) -> None:
+    text = NGINX.format("deny 10.6.6.0/24;", "proxy_set_header X-Real-IP $http_cf_connecting_ip;")
+    of_route, listener, _ = route("nginx", text, tmp_path)
+    assert "client_address" not in listener
+    assert of_route["deny_from"] == ["10.6.6.0/24"]
+    assert "would get around them" in imported("nginx", tmp_path / "source.conf")[0].text.replace("\n    #     ", " ")

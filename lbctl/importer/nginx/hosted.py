@@ -1,0 +1,57 @@
+"""What a location tells a hosted API in place of the client: its own Host, key and headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer import provider
+from lbctl.importer.ledger import is_credential
+from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.match import HOST
+from lbctl.importer.statement import Statement
+
+_IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+
+
+def credentials(scope: Scope) -> list[provider.Header]:
+    """Return the headers of a location that hold a key of its own for the service behind it."""
+    return [
+        provider.Header(item.args[0].lower(), item.args[1], item)
+        for item in scope.all("proxy_set_header")
+        if len(item.args) > 1 and is_credential(item.args[0]) and _is_secret(scope, item.args[1])
+    ]
+
+
+def _is_secret(scope: Scope, value: str) -> bool:
+    """Whether a value is a text of the configuration or of its environment, and nothing that a client sent."""
+    names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
+    assigned = {item.args[0].lstrip("$") for level in scope.levels for item in flat(level, "set") if item.args}
+    return bool(value) and all(name.isupper() or name in assigned for name in names)
+
+
+def _own_host(scope: Scope) -> Statement | None:
+    """Return the directive that sets a Host that is no client's."""
+    items = [item for item in scope.all("proxy_set_header") if item.args[:1] and item.args[0].lower() == "host"]
+    return items[-1] if items and len(items[-1].args) > 1 and HOST.fullmatch(items[-1].args[1]) else None
+
+
+def carry(context: Context, pool: Path, authority: str, scope: Scope) -> None:
+    """Make the pool a hosted API where its location sends a key of its own, or a Host for it alone."""
+    secrets, host = credentials(scope), _own_host(scope)
+    named = scope.block.name == "location" and scope.block.args[-1:] and scope.block.args[-1].startswith("@")
+    if not (secrets or (named and host is not None)) or context.draft.get((*pool, "upstream")):
+        return
+    name = host.args[1] if host is not None else re.sub(r":\d+$", "", authority)
+    if HOST.fullmatch(name):
+        texts = [item for item in _texts(scope) if item.name not in {each.name for each in secrets}] if named else []
+        provider.put(context.draft, pool, name, secrets, texts, [host] if host is not None else [])
+
+
+def _texts(scope: Scope) -> Iterator[provider.Header]:
+    """Yield the headers of a location whose values are the same for all requests."""
+    for item in scope.all("proxy_set_header"):
+        name, value = item.args[0].lower() if item.args else "host", "".join(item.args[1:2])
+        if value and "$" not in value and name not in {"host", "connection", "upgrade"}:
+            yield provider.Header(name, value, item)
