@@ -9,7 +9,7 @@ import click
 
 from lbctl.cli.simulate_options import SimulationOptions
 from lbctl.cli.simulate_study import Study
-from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, recommendation, replicas
+from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, lost, recommendation, replicas
 from lbctl.ir.pools import Pool
 from lbctl.simulate import capacity
 from lbctl.simulate.policies import Policy
@@ -101,7 +101,8 @@ class _Search:
         return summary
 
     def _meets(self, pool: Pool, trace: Trace) -> bool:
-        if not self._study.loss(pool).replicas:
+        """Return whether the limits hold, and the bound: in a short load queues may look good that grow without end."""
+        if not self._study.loss(pool).replicas or self._study.load(pool, trace) >= 1:
             return False
         summary = self._run(pool, trace)
         return all(limit.is_met(summary) for limit in self._limits)
@@ -132,7 +133,7 @@ class _Search:
 def _sentence(options: SimulationOptions, study: Study, answer: Answer) -> str:
     if answer.value is None:
         return f"{answer.row}: nothing meets {options.slo}. {load_sentence(answer.load, 'the engines')}"
-    rest = f", also without {options.lose}" if options.lose else ""
+    rest = f", also without {lost(options.lose)}" if options.lose else ""
     if options.find == "rate":
         factor = answer.value / study.trace.rate
         what, who = f"up to {answer.value:.3g} requests/s ({factor:.2f} × the trace) meet", "the engines then"

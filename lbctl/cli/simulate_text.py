@@ -46,9 +46,10 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
         least_text, most = _percent(best.unanswered), _percent(worst.unanswered)
         head = f"{best.row} leaves the fewest requests without an answer: {least_text}; {worst.row} {most}"
     elif worst.ttft.p99 < _EQUAL * best.ttft.p99:
+        lacking = f"; each leaves {_percent(best.unanswered)} without an answer" if best.unanswered else ""
         return (
             "Take any: the rows do not differ by more than 5 % in the 99th percentile of the time to the first token "
-            f"({_seconds(best.ttft.p99)})."
+            f"({_seconds(best.ttft.p99)}){lacking}."
         )
     else:
         factor = worst.ttft.p99 / best.ttft.p99
@@ -100,6 +101,13 @@ def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, mo
 def replicas(count: float, many: str = "", one: str = "") -> str:
     """Return a number of replicas as text, with what follows the plural and the singular."""
     return f"1 replica{one}" if count == 1 else f"{count:.0f} replicas{many}"
+
+
+def lost(lose: str) -> str:
+    """Return what `--lose` takes out, as a part of a sentence."""
+    if lose == "largest":
+        return "the largest replica"
+    return f"zone {lose.removeprefix('zone=')}" if lose.startswith("zone=") else lose
 
 
 class ProgressBar:

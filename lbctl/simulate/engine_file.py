@@ -45,7 +45,9 @@ def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
         diagnostics.add(Diagnostic("LB032", f"it cannot be read: {reason_of(error)}", Position(name)))
         return None
     before = len(diagnostics)
-    root = read_yaml(data, name, diagnostics)
+    own = Diagnostics()
+    root = read_yaml(data, name, own)
+    diagnostics.extend(replace(each, code="LB032", hint="") if each.code == "LB004" else each for each in own)
     if root is None or not isinstance(root.value, dict):
         return None
     content = dict(root.value)
@@ -70,12 +72,20 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
             known = did_you_mean(key, KEYS) or f"one of {', '.join(KEYS)}"
             diagnostics.add(Diagnostic("LB032", f"{key!r} is no cost of an engine", node.key_position, hint=known))
             continue
-        value = node.value
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
-            _wrong(node, f"{key} is a number above 0{'' if key in WHOLE else ', in seconds'}", diagnostics)
-            continue
-        values[key] = int(value) if key in WHOLE else float(value)
+        number = _number(key, node.value)
+        if number is None:
+            wanted = "a whole number above 0" if key in WHOLE else "a number above 0, in seconds"
+            diagnostics.add(Diagnostic("LB032", f"{key} is {wanted}", node.position))
+        else:
+            values[key] = int(number) if key in WHOLE else number
     return replace(default, **values)
+
+
+def _number(key: str, value: object) -> float | None:
+    """Return the value of a cost; None: it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
+        return None
+    return None if key in WHOLE and value != int(value) else float(value)
 
 
 def _wrong(node: Node, message: str, diagnostics: Diagnostics) -> None:

@@ -39,7 +39,7 @@ class SimulatedPicker:
     def follow(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         """Use these weights from now on; None: the replica is not fit. `began`: when replicas joined or came back."""
         candidates = tuple(
-            replace(item, fit=weight is not None, weight=weight.rate if weight else item.weight, started=began.get(at))
+            _with(item, weight is not None, weight.rate if weight else item.weight, began.get(at))
             for at, (item, weight) in enumerate(zip(self._table.candidates, weights, strict=True))
         )
         self._table = replace(self._table, candidates=candidates)
@@ -49,12 +49,8 @@ class SimulatedPicker:
         features, table = self._features(request), self._table
         if tried:
             self.finished(request)
-            table = replace(
-                table,
-                candidates=tuple(
-                    replace(item, fit=item.fit and at not in tried) for at, item in enumerate(table.candidates)
-                ),
-            )
+            rest = (item if at not in tried else replace(item, fit=False) for at, item in enumerate(table.candidates))
+            table = replace(table, candidates=tuple(rest))
         result = pick(features, table, self._books, self._affinity, now, self._rng)
         if not result.ordered:
             return NONE
@@ -79,3 +75,10 @@ class SimulatedPicker:
         blocks = trace.blocks[request] if trace.blocks else ()
         chain = tuple(accumulate(blocks, lambda before, block: hash((before, block))))
         return Features(self._pool.name, session, chain, prompt_tokens=float(trace.prompts[request]))
+
+
+def _with(item: Candidate, fit: bool, weight: float, started: float | None) -> Candidate:
+    """Return the candidate with these values; itself where it has them."""
+    if (item.fit, item.weight, item.started) == (fit, weight, started):
+        return item
+    return replace(item, fit=fit, weight=weight, started=started)

@@ -1,8 +1,9 @@
 """`python -m tests.benchmarks.simulate`: a million requests on a hundred replicas, beside the limits and their growth.
 
 Each measurement is a process of its own, for its memory; numba caches what it compiles, so the second run is the one to
-read. The last column is the time of ten times the requests by that of this row's: 10 is linear. Ends with an error
-where a hundredth of the requests gives other figures as plain Python than compiled. Without numba (the extra
+read. The last column is the time of a row by that of the row above, which has a tenth of the requests: 10 is linear.
+Ends with an error where a hundredth of the requests, with replicas that die and limits that are reached, gives other
+figures as plain Python than compiled. Without numba (the extra
 `simulate`) there are only rows of plain Python, of a tenth of the requests, and no limits.
 """
 
@@ -61,18 +62,20 @@ def _row(policy: str, count: int, plain: str, tenth: float | None = None) -> dic
 def measure(policy: str, count: int) -> None:
     """Replay once, and print seconds, peak memory and a digest of the figures as JSON."""
     from lbctl.ir.address import Address
-    from lbctl.ir.pools import CircuitBreaker, Pool, Replica
+    from lbctl.ir.pools import ActiveCheck, CircuitBreaker, HttpCheck, Pool, Replica, SlowStart
     from lbctl.simulate import capacity
     from lbctl.simulate.engine import CostModel
     from lbctl.simulate.policies import POLICIES as BY_NAME
     from lbctl.simulate.replay import replay
     from lbctl.simulate.results import summarise
-    from lbctl.simulate.setup import Setup
+    from lbctl.simulate.setup import Outage, Setup
     from lbctl.simulate.trace import Trace
 
     kinds = (5.0, 2.0, 2.0, 1.0)
     replicas = tuple(Replica(f"r{i:03}", Address("127.0.0.1", 1), kinds[i % 4]) for i in range(REPLICAS))
-    pool = Pool("p", replicas, circuit_breaker=CircuitBreaker(102_400, 102_400, 102_400, 102_400))
+    fails = count < REQUESTS // 10
+    breaker = CircuitBreaker(102_400, 102_400, 102_400, 102_400, replica_max_requests=64 if fails else None)
+    pool = Pool("p", replicas, circuit_breaker=breaker, active=ActiveCheck(HttpCheck()), slow_start=SlowStart())
     costs = capacity.engines_of(pool, CostModel(), {})
     rng, now, times = random.Random(1), 0.0, array("d")
     for _ in range(count):
@@ -82,8 +85,9 @@ def measure(policy: str, count: int) -> None:
     answers = array("i", (1 + int(rng.expovariate(1 / 200)) for _ in range(count)))
     trace = Trace(times, prompts, answers)
     trace = trace.faster(0.75 / capacity.load_of(costs, trace))
+    outages = tuple(Outage(f"r{i:03}", 5.0 + i, 40.0 + 2 * i) for i in range(0, 100, 7)) if fails else ()
     begin = time.perf_counter()
-    summary = summarise(replay(Setup(pool, BY_NAME[policy], costs, 4), trace, 1))
+    summary = summarise(replay(Setup(pool, BY_NAME[policy], costs, 4, outages=outages), trace, 1))
     seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     digest = hashlib.sha256(repr(summary).encode()).hexdigest()

@@ -20,10 +20,21 @@ def test_replicas_are_found_that_hold_without_a_zone(tmp_path: Path, capsys: pyt
     assert safe["loads_found"][name] < 1
     assert run([*command, "--speedup", "3", "--lose", "zone=a"]) == 0
     out = capsys.readouterr().out
-    assert f"{safe['found'][name]} replicas meet ttft p99 < 2s, also without zone=a" in out
+    assert f"{safe['found'][name]} replicas meet ttft p99 < 2s, also without zone a" in out
     # The load of the fleet as it is, beyond the bound, is not what the answer is about.
     assert safe["load"] > 1
     assert re.findall(r"The load is (\d+) %", out) == [f"{100 * safe['loads_found'][name]:.0f}"]
+
+
+def test_what_is_found_is_below_the_bound_however_short_the_load_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody waits for ten minutes in forty seconds of overload."""
+    command = [*synthetic(tmp_path), "--duration", "40s", "--speedup", "4", "--policy", "nginx:least_request"]
+    for find in ("rate", "replicas"):
+        value = result(capsys, command, "--find", find, "--slo", "ttft p99 < 10m")
+        (load,) = value["loads_found"].values()
+        assert 0.3 < load < 1
 
 
 def test_beyond_the_bound_nothing_is_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,12 +84,16 @@ def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.Capture
     (slow,) = result(capsys, command, "--engine", str(file))["policies"]
     (usual,) = result(capsys, command)["policies"]
     assert slow["tpot"]["p99"] > 2 * usual["tpot"]["p99"]
-    file.write_text("a: -1\nz: 1\ngpus: {L4: 5}\n")
+    file.write_text("")
+    assert run([*command, "--engine", str(file)]) == 1
+    assert f"{file}:1:1: error LB032: the file is empty\n" in capsys.readouterr().err
+    file.write_text("a: -1\nz: 1\ngpus: {L4: 5}\ncache: 1.5\n")
     assert run([*command, "--engine", str(file)]) == 1
     err = capsys.readouterr().err
     assert f"{file}:1:4: error LB032: a is a number above 0, in seconds" in err
     assert f"{file}:2:1: error LB032: 'z' is no cost of an engine" in err
     assert f"{file}:3:12: error LB032: L4 is a map of costs" in err
+    assert f"{file}:4:8: error LB032: cache is a whole number above 0" in err
     assert run([*command, "--engine", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml: error LB032: it cannot be read" in capsys.readouterr().err
 
