@@ -19,6 +19,8 @@ from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 EDGE = "edge"
+TIMEOUT = 0.2
+"""The default of `pick.timeout`, in seconds."""
 
 
 def _pick(**keys: Any) -> dict[str, Any]:
@@ -148,17 +150,23 @@ def test_requests_go_on_by_the_old_policy_while_the_picker_is_dead_or_hangs() ->
         fleet = _fleet({"replicas": [entry(a_b_c) for a_b_c in three], **_pick(otherwise="round_robin")})
         with _served(fleet) as (control, envoy):
             with envoy.client().steady(100, _chat("s1")) as load:
+                killed = time.monotonic()
                 os.kill(pid_of(control), signal.SIGKILL)
                 eventually(lambda: control.status["picker"]["starts"] == 2)
+                dead = load.since(killed)
                 await_picker(envoy)
                 with frozen(pid_of(control)):
+                    stopped = time.monotonic()
                     await_picker(envoy, fit=False)
+                    hung = load.since(stopped)
                     since = time.monotonic()
                     time.sleep(1.0)
                     meanwhile = load.since(since)
                 await_picker(envoy)
             load.load.assert_no_failure()
-            assert max(response.seconds for response in load.load.responses) < 5.0
+            assert dead.percentile(50) < TIMEOUT / 2, "requests wait for a picker that is dead"
+            assert hung.percentile(50) < 2 * TIMEOUT, "requests wait longer than `timeout` for one that hangs"
+            assert meanwhile.percentile(75) < TIMEOUT / 2, "requests wait for a picker that is known to hang"
             assert set(meanwhile.by_replica) == {"a", "b", "c"}
             shares = meanwhile.shares()
             assert max(shares.values()) - min(shares.values()) < 0.1
