@@ -84,6 +84,8 @@ class Consideration:
         A saved token saves its wait here and the delay elsewhere: what an average replica is, in the proportion in
         which this one takes requests already.
         """
+        if not self.credited:
+            return self.waits
         scores, mean = self.waits.copy(), sum(self.rates) / len(self.rates)
         for index in self.credited:
             ramp = self.rates[index] / self.tier.rates[index]
@@ -177,15 +179,15 @@ def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
 def _ordered(scores: list[float], random: RandomSource) -> list[int]:
     """Return the places of the lowest scores, equal ones in random order."""
     order: list[int] = []
-    rest = scores.copy()
-    for _ in range(min(ALTERNATIVES, len(rest))):
+    rest, length = scores.copy(), min(ALTERNATIVES, len(scores))
+    while len(order) < length:
         least = min(rest)
-        index = rest.index(least)
-        if rest.count(least) > 1:
-            equal = [place for place, score in enumerate(rest) if score == least]
-            index = equal[int(random.random() * len(equal))]
-        order.append(index)
-        rest[index] = float("inf")
+        is_alone = rest.count(least) == 1
+        equal = [rest.index(least)] if is_alone else [place for place, score in enumerate(rest) if score == least]
+        for _ in range(min(length - len(order), len(equal))):
+            index = equal.pop(int(random.random() * len(equal)))
+            order.append(index)
+            rest[index] = float("inf")
     return order
 
 

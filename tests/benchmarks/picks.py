@@ -2,7 +2,8 @@
 
 The picker runs in a process of its own, with a table of 200 replicas; its CPU is that of its process, from /proc. It is
 asked by gRPC as Envoy asks (a stream for each request, until its end) and by HTTP as HAProxy and nginx ask, one request
-after the other on eight connections. Then a real Envoy answers 100 requests a second with and without the picker.
+after the other on eight connections. Another one is asked about 100,000 prompts, for the memory that it then has. At
+last a real Envoy answers 100 requests a second with and without the picker.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.e2e.support.picker import await_picker, picker_section
 from tests.e2e.support.ports import HOST, free_pair, release
 from tests.e2e.support.replicas import replicas
 
-REPLICAS, CLIENTS, SECONDS = 200, 8, 5.0
+REPLICAS, CLIENTS, SECONDS, PROMPTS = 200, 8, 5.0, 100_000
 _POLICY = PickPolicy((SessionKey(header="x-session-id"),))
 _METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -173,6 +174,33 @@ async def by_http(port: int, pid: int) -> None:
         writer.close()
 
 
+async def remembered(port: int, pid: int) -> None:
+    """Print the resident memory before and after so many prompts of 8 KiB; the end of each request is reported."""
+    before = resident(pid)
+    ends = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    ends.connect((HOST, port + 1))
+
+    async def client(first: int) -> None:
+        reader, writer = await asyncio.open_connection(HOST, port + 1)
+        for number in range(first, PROMPTS, CLIENTS):
+            data = body(number)
+            writer.write(f"POST /pick/chat HTTP/1.1\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
+            head = await reader.readuntil(b"\r\n\r\n")
+            name = head.partition(b"x-lbctl-pick-id: ")[2].partition(b"\r")[0]
+            ends.send(b'<190>Nov 23 19:00:00 lbctl: {"pick":"%s"}' % name)
+        writer.close()
+
+    with ends:
+        await asyncio.gather(*map(client, range(CLIENTS)))
+    print(f"{PROMPTS:,} prompts of 8 KiB: {resident(pid):.0f} MB, {before:.0f} before", flush=True)
+
+
+def resident(pid: int) -> float:
+    """MB of memory that a process has."""
+    text = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2]
+    return int(text.split()[0]) / 1024
+
+
 def through_envoy() -> None:
     """Print what the picker adds to a request through a real Envoy."""
     prompt = body(1, 4 << 10)
@@ -199,6 +227,8 @@ def main() -> None:
     with picker() as (port, pid):
         asyncio.run(by_grpc(port, pid))
         asyncio.run(by_http(port, pid))
+    with picker() as (port, pid):
+        asyncio.run(remembered(port, pid))
     through_envoy()
 
 
