@@ -162,7 +162,7 @@ class Fleet:
     def decisions(self) -> schema.Decisions:
         return schema.Decisions(())
 
-    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+    async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
         raise AssertionError("no test of this file explains picks")
 
     def picks(self) -> schema.Picks:
@@ -184,7 +184,7 @@ class Fleet:
     def history(self) -> schema.History:
         return schema.History(())
 
-    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+    async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
         raise AssertionError("no test of this file rolls back")
 
     async def audit(self) -> schema.Audit:
@@ -196,18 +196,18 @@ class Fleet:
     def splits(self) -> Sequence[schema.LiveSplit]:
         return ()
 
-    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+    async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
         raise AssertionError("no test of this file acts on rollouts")
 
-    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
+    async def put_override(self, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
         raise AssertionError("no test of this file writes overrides")
 
-    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
+    async def remove_override(self, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
         raise AssertionError("no test of this file writes overrides")
 
     def metrics(self) -> bytes:
         return self.counted.page()
 
-    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
-        self.reloads.append(allow_shrink)
+    async def reload(self, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
+        self.reloads.append(request.allow_shrink)
         return schema.ReloadResult("unchanged", None, 0, None, ())

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
@@ -36,7 +35,7 @@ class MovingFleet(api.Fleet):
     def __init__(self, replicas: int = 36, pools: Sequence[str] = ("llama-70b", "qwen-32b", "embed")) -> None:
         super().__init__()
         self.moment = 0
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.asked: list[tuple[str, schema.RolloutRequest]] = []
         """Who has asked for what."""
         self._begun = time.time()
         self._rollout = self._made_up_rollout()
@@ -128,13 +127,13 @@ class MovingFleet(api.Fleet):
         embed = schema.LiveSplit("embeddings", {"embed": 2, "embed-next": 1})
         return schema.LiveSplit("chat", self._rollout.split), embed
 
-    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+    async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
         """Note what was asked for; an abort is carried out."""
-        self.asked.append((actor, body))
-        if body["action"] == "abort":
+        self.asked.append((actor, request))
+        if request.action == "abort":
             split, now = {"llama-70b": 100, "qwen-32b": 0}, status_rows.timestamp(time.time())
             self._rollout = replace(
-                self._rollout, phase="aborted", percent=None, split=split, since=now, reason=body["reason"]
+                self._rollout, phase="aborted", percent=None, split=split, since=now, reason=request.reason
             )
         return schema.RolloutResult(self._rollout)
 

@@ -1,7 +1,7 @@
 """Dataclasses of the API's schema to JSON and back, by the standard library alone.
 
-`encode` is for the server, `decode` for the commands. Decoding takes what a newer server may add — fields and enum
-values that are not known here — and refuses what lacks a field or has another type.
+`encode` and `parse` are for the server, `decode` for the commands. Decoding takes what a newer server may add — fields
+and enum values that are not known here — and refuses what lacks a field or has another type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from lbctl.base.diagnostics import show
 
 T = TypeVar("T")
 _Reader = Callable[[Any, str], Any]
@@ -49,6 +51,21 @@ def decode(kind: type[T], value: object) -> T:
     hint: Any = kind
     result: T = _reader(hint)(value, "")
     return result
+
+
+def parse(kind: type[T], value: Mapping[str, Any]) -> T:
+    """The JSON object that a client has sent as this dataclass, with its fields and enum values alone.
+
+    Raises SchemaError.
+    """
+    hints = {json_name(item): type_hints(kind)[item.name] for item in fields(cast(Any, kind))}
+    for name in sorted(value.keys() - hints):
+        raise SchemaError(f"there is no field {show(name)}; there are {', '.join(sorted(hints))}")
+    for name, hint in hints.items():
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        if choices and value.get(name) not in choices:
+            raise SchemaError(f"{name} is one of {', '.join(choices)}")
+    return decode(kind, value)
 
 
 def _dumps(value: object, indent: int | None = None) -> str:

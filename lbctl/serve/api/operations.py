@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
 
+from lbctl.control.overrides import Override
 from lbctl.control.rollouts import follow
 from lbctl.control.splits import shares_of
+from lbctl.serve import log
 from lbctl.serve.api import decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.view_parts import PartialViews
 from lbctl.serve.errors import NotSavedError
@@ -22,14 +23,15 @@ class Operations(PartialViews):
         """Return `GET /api/v1/overrides`."""
         return schema.Overrides(tuple(decision_rows.override(item) for item in self._parts.publisher.overrides))
 
-    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
+    async def put_override(self, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
-        override = await self._parts.overrides.put(body, actor)
+        wanted = replace(_held(request), value=request.value, reason=request.reason or "")
+        override = await self._parts.overrides.put(wanted, request.shares, request.ttl, actor)
         return schema.OverrideResult(decision_rows.override(override), self._snapshot())
 
-    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
+    async def remove_override(self, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
-        return schema.RemovalResult(await self._parts.overrides.remove(body, actor), self._snapshot())
+        return schema.RemovalResult(await self._parts.overrides.remove(_held(request), actor), self._snapshot())
 
     def rollouts(self) -> schema.Rollouts:
         """Return `GET /api/v1/rollouts`."""
@@ -46,18 +48,22 @@ class Operations(PartialViews):
         shares = ((route.name, dict(shares_of(route))) for route in self._topology().routes)
         return tuple(schema.LiveSplit(name, pools) for name, pools in shares if len(pools) > 1)
 
-    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+    async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
-        state = await self._parts.rollouts.act(body, actor)
+        state = await self._parts.rollouts.act(
+            request.route, request.action, actor, percent=request.percent, reason=request.reason or ""
+        )
         return schema.RolloutResult(next(item for item in self.rollouts().rollouts if item.route == state.route))
 
     def history(self) -> schema.History:
         """Return `GET /api/v1/history`."""
         return schema.History(history_rows.entries(self._parts.rollbacks.history))
 
-    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+    async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
         """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
-        entry, result = await self._parts.rollbacks.act(body, actor)
+        entry, result = await self._parts.rollbacks.act(
+            request.digest, actor, reason=request.reason or "", allow_shrink=request.allow_shrink
+        )
         return schema.RollbackResult(
             result=result.result,
             refused=result.refused,
@@ -66,8 +72,10 @@ class Operations(PartialViews):
             diagnostics=status_rows.diagnostics(result.diagnostics),
         )
 
-    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
+    async def reload(self, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
         """Read the files now, and return what came of it."""
+        allow_shrink = request.allow_shrink
+        log.event("asked by the API to read the files again", allow_shrink=allow_shrink, actor=actor)
         with suppress(NotSavedError):  # a reload is as safe as a change of the files
             await self._parts.audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
         await self._parts.reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))
@@ -86,7 +94,14 @@ class Operations(PartialViews):
         records = await self._parts.audit.records()
         return schema.Audit(tuple(schema.AuditRecord(**asdict(item), hash=item.hash) for item in records))
 
-    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+    async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
         """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
         del actor
-        return await pick_rows.explain(self._parts.picker, body)
+        return await pick_rows.explain(self._parts.picker, request)
+
+
+def _held(request: schema.OverrideRequest | schema.OverrideRemoval) -> Override:
+    """Return an override with its kind and its subject alone."""
+    if request.kind == "split":
+        return Override(request.kind, route=request.route or "")
+    return Override(request.kind, request.pool, request.replica or "")

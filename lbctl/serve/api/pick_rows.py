@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from lbctl.pick.asked import request_of
 from lbctl.serve.api import schema
-from lbctl.serve.api.json_codec import SchemaError, decode
+from lbctl.serve.api.json_codec import decode
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.picker.manager import Picker
@@ -18,12 +18,8 @@ def picks(picker: Picker) -> schema.Picks:
     return schema.Picks(status(picker), tuple(_pools(picker)), tuple(map(_sample, picker.samples)))
 
 
-async def explain(picker: Picker, body: Mapping[str, Any]) -> schema.PickExplanation:
+async def explain(picker: Picker, question: schema.PickQuestion) -> schema.PickExplanation:
     """Ask the running picker about a request. Raises BadRequestError, and NotSavedError where no picker answers."""
-    try:
-        question = decode(schema.PickQuestion, body)
-    except SchemaError as error:
-        raise BadRequestError(f"the body is no question about a pick: {error}") from None
     table = picker.feed.tables.get(question.pool)
     if table is None:
         raise BadRequestError(f"no pool {question.pool!r} has the algorithm pick")

@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from lbctl.serve import log
 from lbctl.serve.api import openapi, schema
 from lbctl.serve.api.authorization import ACTOR, Access, Authorization
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, Connection, Connections
 from lbctl.serve.api.dashboard import http as dashboard_http
+from lbctl.serve.api.json_codec import SchemaError, parse
 from lbctl.serve.api.responses import LARGEST, Handler, Refused, as_json, document, json_response, read_body
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
@@ -29,6 +29,7 @@ from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.serve.state.interface import StoreError
 
+T = TypeVar("T")
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
 _MOST_RECORDS = 5_000
@@ -135,12 +136,12 @@ class Api:
             "dashboard": dashboard_http.page,
             "dashboard_file": dashboard_http.page,
             "openapi": document(openapi.document),
-            "reload": self._reload,
-            "rollback": _operation(serving.rollback),
-            "explain_pick": _operation(serving.explain_pick),
-            "put_override": _operation(serving.put_override),
-            "act_on_rollout": _operation(serving.act_on_rollout),
-            "remove_override": _operation(serving.remove_override),
+            "reload": _operation(schema.ReloadRequest, serving.reload),
+            "rollback": _operation(schema.RollbackRequest, serving.rollback),
+            "explain_pick": _operation(schema.PickQuestion, serving.explain_pick),
+            "put_override": _operation(schema.OverrideRequest, serving.put_override),
+            "act_on_rollout": _operation(schema.RolloutRequest, serving.act_on_rollout),
+            "remove_override": _operation(schema.OverrideRemoval, serving.remove_override),
         }
 
     async def _readyz(self, _request: web.Request) -> web.Response:
@@ -159,15 +160,6 @@ class Api:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._serving.metrics(), headers={"content-type": CONTENT_TYPE})
-
-    async def _reload(self, request: web.Request) -> web.Response:
-        body = await read_body(request)
-        allow = body.pop("allow_shrink", False)
-        if body or not isinstance(allow, bool):
-            raise Refused(400, 'the body is {} or {"allow_shrink": true|false}')
-        actor = ACTOR.get()
-        log.event("asked by the API to read the files again", allow_shrink=allow, peer=request.remote, actor=actor)
-        return json_response(await self._serving.reload(allow, actor))
 
     async def _series(self, request: web.Request) -> web.Response:
         try:
@@ -189,14 +181,14 @@ async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse
         connection.end()
 
 
-def _operation(operation: Callable[[dict[str, Any], str], Awaitable[object]]) -> Handler:
-    """Return a handler that gives the body to an operation on overrides or rollouts."""
+def _operation(body: type[T], operation: Callable[[T, str], Awaitable[object]]) -> Handler:
+    """Return a handler that parses the body, and gives it to an operation with the name of the operator."""
 
     async def handle(request: web.Request) -> web.Response:
-        body = await read_body(request)
+        content = await read_body(request)
         try:
-            return json_response(await operation(body, ACTOR.get()))
-        except BadRequestError as error:
+            return json_response(await operation(parse(body, content), ACTOR.get()))
+        except (SchemaError, BadRequestError) as error:
             raise Refused(400, str(error)) from None
         except NotSavedError as error:
             raise Refused(503, str(error)) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.service import Dashboard
@@ -43,7 +43,7 @@ class Serving(Protocol):
     def decisions(self) -> schema.Decisions:
         """Return `/api/v1/decisions`."""
 
-    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
+    async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
         """Return which replica a request would be given. Raises BadRequestError and NotSavedError."""
 
     def picks(self) -> schema.Picks:
@@ -74,17 +74,17 @@ class Serving(Protocol):
     def metrics(self) -> bytes:
         """Return the page of metrics in the text format of Prometheus."""
 
-    async def reload(self, allow_shrink: bool, actor: str) -> schema.ReloadResult:
+    async def reload(self, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
         """Read the files now."""
 
-    async def rollback(self, body: dict[str, Any], actor: str) -> schema.RollbackResult:
+    async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
         """Serve an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
 
-    async def put_override(self, body: dict[str, Any], actor: str) -> schema.OverrideResult:
+    async def put_override(self, request: schema.OverrideRequest, actor: str) -> schema.OverrideResult:
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
 
-    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
+    async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
 
-    async def remove_override(self, body: dict[str, Any], actor: str) -> schema.RemovalResult:
+    async def remove_override(self, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.control import overrides
-from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.control.overrides import Override, Overrides, checked_weight
 from lbctl.control.splits import Shares, checked, shares_of
 from lbctl.ir.routes import Route
 from lbctl.serve import log
@@ -28,7 +28,8 @@ from lbctl.serve.state.saved import SavedState
 
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
-_FIELDS = frozenset({"kind", "pool", "replica", "value", "route", "shares", "reason", "ttl"})
+_LONGEST = 1e12
+"""The longest time for which an override may hold, in seconds."""
 _EXPIRY_INTERVAL = 1.0
 """Seconds between two checks for expired overrides."""
 
@@ -67,14 +68,13 @@ class OverrideService:
         """Key of an override → since when its replica or pool has been gone."""
         self.adopt(saved)
 
-    async def put(self, request: Mapping[str, Any], author: str) -> Override:
+    async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
         """Set an override, and return it. `author` is the name of the operator.
 
-        The fields of `request`: `kind`; `pool`, `replica` (not for freeze) and `value` (for weight), or `route` and
-        `shares` (for split); `reason`; `ttl` in seconds. Raises BadRequestError, and NotSavedError where a restart
-        would lose the override.
+        `wanted` has its kind, its subject, its value (for weight) and its reason; `shares` are those of a split, `ttl`
+        the seconds until it ends. Raises BadRequestError, and NotSavedError where a restart would lose the override.
         """
-        new = replace(self._parse(request), author=author)
+        new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:
             updated = overrides.put(self._publisher.overrides, new)
             await self._audit.record(author, new.summary, new.subject, new.reason)
@@ -83,12 +83,11 @@ class OverrideService:
             await self._apply(updated)
         return new
 
-    async def remove(self, request: Mapping[str, Any], author: str) -> bool:
-        """Remove an override, and return whether it existed. `author` is the name of the operator.
+    async def remove(self, identity: Override, author: str) -> bool:
+        """Remove the override of this kind and subject, and return whether it existed. `author` is the operator's name.
 
         Raises BadRequestError, and NotSavedError where a restart would bring the override back.
         """
-        identity = _identity(request)
         async with self._lock:
             exists = any(item.key == identity.key for item in self._publisher.overrides)
             if not exists:
@@ -173,16 +172,17 @@ class OverrideService:
         self._weight_control.freeze(overrides.frozen(updated))
         await self._reconciler.refresh("an override")
 
-    def _parse(self, request: Mapping[str, Any]) -> Override:
-        identity = _identity(request)
-        route = self._check(identity)
-        ttl, now = _number(request.get("ttl"), "ttl"), self._now()
+    def _checked(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None) -> Override:
+        """Return the override with its beginning and its end. Raises BadRequestError."""
+        route, now = self._check(wanted), self._now()
+        if ttl is not None and not 0 < ttl < _LONGEST:
+            raise BadRequestError("ttl is a number above 0")
         return replace(
-            identity,
-            value=_weight(request.get("value")) if identity.kind == "weight" else None,
-            shares=_shares(request.get("shares"), route) if route else (),
+            wanted,
+            value=_weight(wanted.value) if wanted.kind == "weight" else None,
+            shares=_shares(shares, route) if route else (),
             replaced=shares_of(route) if route else (),
-            reason=str(request.get("reason") or "")[:_MAX_REASON],
+            reason=wanted.reason[:_MAX_REASON],
             since=now,
             until=None if ttl is None else now + ttl,
         )
@@ -207,30 +207,9 @@ class OverrideService:
         return None
 
 
-def _identity(request: Mapping[str, Any]) -> Override:
-    """Return an override with its kind and its subject alone. Raises BadRequestError."""
-    unknown = sorted(request.keys() - _FIELDS)
-    if unknown:
-        raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_FIELDS))}")
-    kind = request.get("kind")
-    if kind not in KINDS:
-        raise BadRequestError(f"kind is one of {', '.join(KINDS)}")
-    if kind == "split":
-        return Override(kind, route=str(request.get("route") or ""))
-    return Override(kind, str(request.get("pool") or ""), str(request.get("replica") or ""))
-
-
 def _suggestion(name: str, candidates: Any) -> str:
     near = did_you_mean(name, tuple(candidates))
     return f" ({near})" if near else ""
-
-
-def _number(value: object, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
-        raise BadRequestError(f"{name} is a number above 0")
-    return float(value)
 
 
 def _shares(value: object, route: Route) -> Shares:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import aiohttp
 
 from lbctl.base.diagnostics import show
 from lbctl.control import rollouts
 from lbctl.control.analysis.judge import describe
-from lbctl.control.rollouts import ACTIONS, Action, Rollouts, RolloutState
+from lbctl.control.rollouts import Action, Rollouts, RolloutState
 from lbctl.ir.routes import Rollout
 from lbctl.ir.topology import Topology
 from lbctl.serve import log
@@ -30,7 +29,6 @@ _INTERVAL = 1.0
 """Seconds between two looks at the clock and at the files."""
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
-_FIELDS = frozenset({"route", "action", "percent", "reason"})
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Is called with the states before and after a change."""
 
@@ -91,10 +89,12 @@ class RolloutService:
                 await asyncio.gather(*(self._evaluate(session, *each) for each in due))
                 await asyncio.sleep(_INTERVAL)
 
-    async def act(self, request: Mapping[str, Any], author: str) -> RolloutState:
+    async def act(
+        self, route: str, action: Action, author: str, *, percent: float | None = None, reason: str = ""
+    ) -> RolloutState:
         """Execute an action of the operator `author` on the rollout of a route, and return its new state.
 
-        The fields of `request`: `route`, `action`, `percent` (for set), `reason`. Raises BadRequestError, and
+        `percent` is for the action `set`. Raises BadRequestError, and
         NotSavedError where the state cannot be saved: then nothing is changed, except that an abort is applied all the
         same, since the split of the files must hold.
         """
@@ -103,7 +103,7 @@ class RolloutService:
             if topology is None:
                 raise BadRequestError("no fleet is served yet")
             before = rollouts.follow(self._publisher.rollouts, topology, self._now())
-            state, action = self._parse(request, before, topology)
+            state = replace(self._after(route, action, percent, before, topology), reason=reason[:_MAX_REASON])
             updated = tuple(state if item.route == state.route else item for item in before)
             try:
                 await self._audit.record(author, f"rollout {_summary(state, action)}", state.route, state.reason)
@@ -121,24 +121,21 @@ class RolloutService:
             await self._apply(updated, "a rollout")
         return state
 
-    def _parse(self, request: Mapping[str, Any], states: Rollouts, topology: Topology) -> tuple[RolloutState, Action]:
-        unknown = sorted(request.keys() - _FIELDS)
-        if unknown:
-            raise BadRequestError(f"unknown key {show(unknown[0])}: the keys are {', '.join(sorted(_FIELDS))}")
-        route, action = str(request.get("route") or ""), request.get("action")
-        if action not in ACTIONS:
-            raise BadRequestError(f"action is one of {', '.join(ACTIONS)}")
+    def _after(
+        self, route: str, action: Action, percent: float | None, states: Rollouts, topology: Topology
+    ) -> RolloutState:
+        """Return the state after an action. Raises BadRequestError."""
         state = next((item for item in states if item.route == route), None)
         rollout = rollouts.rollout_of(topology, route)
         if state is None or rollout is None:
             names = ", ".join(item.route for item in states) or "none"
             raise BadRequestError(f"there is no rollout of a route {show(route)}; routes with a rollout: {names}")
-        percent = _percent(request.get("percent")) if action == "set" else 0.0
+        if action == "set" and not (percent is not None and 0 <= percent <= 100):
+            raise BadRequestError("percent is a number from 0 to 100")
         try:
-            after = rollouts.act(state, rollout, action, self._now(), percent)
+            return rollouts.act(state, rollout, action, self._now(), float(percent or 0))
         except ValueError as error:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
-        return replace(after, reason=str(request.get("reason") or "")[:_MAX_REASON]), action
 
     async def _advance(self) -> None:
         topology = self._topology()
@@ -232,9 +229,3 @@ def _evidence(state: RolloutState) -> str:
     """Return why the rollout is where it is: the reason, or the last evaluation of the step before."""
     evaluations = state.analysis.evaluations
     return state.reason or (describe(evaluations[-1]) if evaluations else "")
-
-
-def _percent(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise BadRequestError("percent is a number from 0 to 100")
-    return float(value)

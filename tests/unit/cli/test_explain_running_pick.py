@@ -45,8 +45,8 @@ class Picking(Fleet):
             self.service.set_table(name, sent[name])
         self.picker: Any = SimpleNamespace(feed=SimpleNamespace(tables=sent), explain=self._explain)
 
-    async def explain_pick(self, body: dict[str, Any], actor: str) -> schema.PickExplanation:
-        return await pick_rows.explain(self.picker, body)
+    async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
+        return await pick_rows.explain(self.picker, request)
 
     async def _explain(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         asked = wire.parse(wire.line("explain", number=1, **question))

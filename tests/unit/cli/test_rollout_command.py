@@ -35,15 +35,15 @@ class Moving(Fleet):
     def __init__(self, *rows: schema.Rollout) -> None:
         super().__init__()
         self.rows = list(rows)
-        self.percents: list[float] = []
+        self.percents: list[float | None] = []
 
     def rollouts(self) -> schema.Rollouts:
         """Show the next of the rows, and the last one for ever."""
         row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
         return schema.Rollouts((row,))
 
-    async def act_on_rollout(self, body: dict[str, Any], actor: str) -> schema.RolloutResult:
-        self.percents.append(body["percent"])
+    async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
+        self.percents.append(request.percent)
         return schema.RolloutResult(BEFORE)
 
 

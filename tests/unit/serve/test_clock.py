@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.control.overrides import Override
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.clock import SteadyClock
@@ -69,7 +70,7 @@ def test_a_drain_for_half_an_hour_goes_on_where_the_clock_is_set_an_hour_ahead(
         services = wiring.build(wiring.Inputs(options, endpoints, metrics, nodes, state, restored, ignore, clock=clock))
         await services.publisher.serve(loaded, "files")
         work = asyncio.create_task(services.overrides.run())
-        await services.overrides.put({"kind": "drain", "pool": "chat", "replica": "a", "ttl": 1800}, "anna")
+        await services.overrides.put(Override("drain", "chat", "a"), None, 1800, "anna")
         wall[0] = lambda: machine() + 3600
         await asyncio.sleep(0.1)
         in_force = [item.replica for item in services.publisher.overrides]

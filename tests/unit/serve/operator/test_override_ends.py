@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.control.overrides import GRACE
+from lbctl.control.overrides import GRACE, Override
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.metrics.instruments import Metrics
@@ -72,7 +72,7 @@ def test_a_drain_ends_when_its_replica_has_been_gone_for_the_grace(
         services.overrides._now = clock.time
         await services.publisher.serve(fleet(tmp_path, "a", "b"), "files")
         work = asyncio.create_task(services.overrides.run())
-        await services.overrides.put({"kind": "drain", "pool": "chat", "replica": "a", "reason": "a fan"}, "anna")
+        await services.overrides.put(Override("drain", "chat", "a", reason="a fan"), None, None, "anna")
         assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"]
         assert await ends(services, ("a", "b"), tmp_path, clock, GRACE) == ["a"], "it was back in time"
         assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"], "the grace begins anew"

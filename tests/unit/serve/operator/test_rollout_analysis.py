@@ -228,7 +228,7 @@ def test_an_abort_wins_while_a_prometheus_does_not_answer(tmp_path: Path) -> Non
         async with answering(port, never), serving(tmp_path, fleet(metrics=[metric(port)])) as run:
             await run.until(lambda _: asked.is_set(), GOOD)
             began = time.monotonic()
-            await run.services.rollouts.act({"route": "chat", "action": "abort"}, "anna")
+            await run.services.rollouts.act("chat", "abort", "anna")
             assert time.monotonic() - began < 1
             await asyncio.sleep(0.5)
             assert run.state.phase == "aborted"
