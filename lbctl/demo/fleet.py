@@ -82,6 +82,8 @@ class Site:
     """The replicas of each group, in the order of `MEMBERS`."""
     canaries: Sequence[CanarySite]
     """The canaries, each with a listener and replicas of its own."""
+    reserved: Sequence[socket.socket] = ()
+    """Sockets that keep the TCP ports from everybody else: nobody listens at them."""
 
     @property
     def replicas(self) -> tuple[PacedReplica, ...]:
@@ -104,11 +106,13 @@ def arrival_rate() -> float:
 def new_site() -> Site:
     """Return a site whose replicas do not listen yet."""
     groups = {name: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for name in STRATEGIES}
-    api, *ports = _free_ports(1 + len(STRATEGIES) + len(PLANS))
+    reserved = [_reserved(socket.SOCK_STREAM) for _ in range(1 + len(STRATEGIES) + len(PLANS))]
+    api, *ports = map(_port_of, reserved)
     listeners = dict(zip(STRATEGIES, ports, strict=False))
     canaries = [new_canary(plan, port, CURVE) for plan, port in zip(PLANS, ports[len(STRATEGIES) :], strict=True)]
-    (logs,) = _free_ports(1, socket.SOCK_DGRAM)
-    return Site(listeners, api, logs, groups, canaries)
+    with _reserved(socket.SOCK_DGRAM) as alone:  # two sockets of UDP would share what comes
+        logs = _port_of(alone)
+    return Site(listeners, api, logs, groups, canaries, reserved)
 
 
 def write_fleet(site: Site, directory: Path) -> Path:
@@ -154,13 +158,15 @@ def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, obj
     return pool
 
 
-def _free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
-    """Return ports that are free now; all are held until the last one is known, so that no port comes twice."""
-    sockets = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+def _reserved(kind: socket.SocketKind) -> socket.socket:
+    """Return a socket at a port that was free; a proxy can listen there, and no outgoing connection gets the port."""
+    reserved = socket.socket(socket.AF_INET, kind)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        reserved.setsockopt(socket.SOL_SOCKET, option, 1)
+    reserved.bind((HOST, 0))
+    return reserved
+
+
+def _port_of(bound: socket.socket) -> int:
+    port: int = bound.getsockname()[1]
+    return port

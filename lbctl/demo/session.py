@@ -151,6 +151,8 @@ async def _listening(site: Site) -> AsyncIterator[None]:
     finally:
         for replica in site.replicas:
             await replica.stop()
+        for reserved in site.reserved:
+            reserved.close()
 
 
 def _session(site: Site, program: Program, duration: float | None, state: Path) -> Session:

@@ -41,8 +41,10 @@ class PseudoTerminal:
         """Waits until it has written this text since the last call of `forget`."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
-            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.text[-4000:]}"
+            ended = self.process.poll() is not None
             self._read()
+            assert not ended or text in self.text, f"it has ended, and {text!r} is not in:\n{self.text[-4000:]}"
+            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.text[-4000:]}"
 
     def forget(self) -> None:
         self.shown = ""

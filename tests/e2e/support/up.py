@@ -31,13 +31,18 @@ class Up:
 
     @property
     def env(self) -> dict[str, str]:
+        """The variables of a process of it."""
+        return os.environ | self.own_env
+
+    @property
+    def own_env(self) -> dict[str, str]:
         """Everything that it writes lies in the folder, and every process of it has the folder in its variables.
 
         The programs of this environment, `lbctl` among them, are found by their names.
         """
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         places = {"TMPDIR": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state"), "PATH": path}
-        return os.environ | places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}"}
+        return places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}"}
 
     def start(self, *options: str, before: Callable[[], None] | None = None) -> None:
         """Starts it; `before` is called in the new process."""

@@ -45,7 +45,7 @@ def test_model_servers_get_a_file_and_a_url_whose_port_is_free(run: Up) -> None:
 def test_a_person_at_a_terminal_is_asked_for_servers_and_sees_logs_in_colour(run: Up) -> None:
     with (
         servers.serving(servers.answering(VLLM)) as (server,),
-        on_terminal("up", "--proxy", "haproxy", columns=200, environment=run.env, directory=run.folder) as terminal,
+        on_terminal("up", "--proxy", "haproxy", columns=200, environment=run.own_env, directory=run.folder) as terminal,
     ):
         terminal.await_text("there is no fleet.yaml here", PATIENCE)
         terminal.press(f"{server.url}\n")
