@@ -11,7 +11,7 @@ from lbctl.cli.simulate_options import SimulationOptions
 from lbctl.cli.simulate_study import Study
 from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, lost, recommendation, replicas
 from lbctl.ir.pools import Pool
-from lbctl.simulate import capacity
+from lbctl.simulate import capacity, profiles
 from lbctl.simulate.policies import Policy
 from lbctl.simulate.results import Summary
 from lbctl.simulate.trace import Trace
@@ -64,7 +64,8 @@ def compare(studies: Sequence[Study]) -> StudyResult:
     sentences = [
         load_sentence(load, f"the engines of {name}" if name else "the engines") for name, load in loads.items()
     ]
-    return StudyResult(tuple(summaries), (*sentences, recommendation(summaries, loads)), loads)
+    said = (*sentences, *_spreads(studies), recommendation(summaries, loads))
+    return StudyResult(tuple(summaries), said, loads)
 
 
 def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
@@ -85,7 +86,13 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
                 bar.next()
     loads = {study.name: study.load(study.pool, study.trace) for study in studies}
     best = best_answer([(answer.row, answer.value, answer.cost) for answer in answers], most=options.find == "rate")
-    return StudyResult(tuple(summaries), (*sentences, best), loads, tuple(answers))
+    return StudyResult(tuple(summaries), (*sentences, *_spreads(studies), best), loads, tuple(answers))
+
+
+def _spreads(studies: Sequence[Study]) -> list[str]:
+    """Return how certain the engines of a model are, where they are those of a model."""
+    model = studies[0].engines.model
+    return [profiles.spread(model, (item.gpu for study in studies for item in study.pool.replicas))] if model else []
 
 
 class _Search:

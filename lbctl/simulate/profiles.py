@@ -5,7 +5,7 @@ This module is data. Each figure has its source and its spread; what an own repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -70,7 +70,14 @@ class Profile:
     @property
     def source(self) -> str:
         """Where the figures were published."""
-        return f"MLPerf v4.1, v5.1 ({self.cells} cells) on {_SPLITWISE}" if self.cells else _SPLITWISE
+        return f"MLPerf v4.1, v5.1: {self.cells} cells" if self.cells else _SPLITWISE
+
+    @property
+    def spread(self) -> str:
+        """How far results are from the speed, as `71–113 %` of it; `-` where there is only one."""
+        if self.low == self.high:
+            return "-"
+        return f"{100 * self.low / self.speed:.0f}–{100 * self.high / self.speed:.0f} %"
 
 
 _ALL = (
@@ -78,7 +85,7 @@ _ALL = (
     Profile("llama-2-70b", "A100-80GB", _A100),
     Profile("llama-2-70b", "B200", _H100, 3.54, 2.52, 3.99, 4),
     Profile("llama-2-70b", "GH200", _H100, 1.39, 1.35, 1.44, 2),
-    Profile("llama-2-70b", "H200", _H100, 1.22, 1.05, 1.56, 4),
+    Profile("llama-2-70b", "H200", _H100, 1.21, 1.05, 1.41, 4),
     Profile("llama-2-70b", "MI325X", _H100, 1.06, 0.94, 1.11, 2),
     Profile("llama-2-70b", "MI300X", _H100, 0.91, 0.78, 1.02, 4),
     Profile("llama-2-70b", "H100-PCIe", _H100, 0.38, 0.37, 0.38, 2),
@@ -95,6 +102,13 @@ _ALL = (
 )
 PROFILES: Mapping[tuple[str, str], Profile] = MappingProxyType({(item.model, item.gpu): item for item in _ALL})
 """(model, type of GPU) → profile."""
+
+
+def spread(model: str, gpus: Iterable[str | None]) -> str:
+    """Return how far measurements of the model on these types of GPU differ, as a sentence."""
+    profiles = (PROFILES.get((model, gpu or "")) for gpu in sorted({gpu or "" for gpu in gpus}))
+    spreads = ", ".join(f"{item.gpu} {item.spread}" for item in profiles if item is not None)
+    return f"Published results for {model} differ from these engines' speed: {spreads}."
 
 
 def engine(model: str, gpu: str | None, count: int) -> CostModel:

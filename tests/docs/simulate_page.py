@@ -9,13 +9,13 @@ from lbctl.simulate.profiles import PROFILES, RULE
 from tests.support.paths import ROOT
 
 _MARKED = re.compile(r"(<!-- profiles -->\n).*?(<!-- /profiles -->)", re.DOTALL)
-_HEAD = "| model | GPU | speed | lowest to highest | source |\n|---|---|---|---|---|\n"
+_HEAD = "| model | GPU | speed | spread | source |\n|---|---|---|---|---|\n"
 
 
 def page() -> str:
     """Return the page with the table anew."""
     rows = "".join(
-        f"| {item.model} | {item.gpu} | {item.speed:g} | {item.low:g} to {item.high:g} | {item.source} |\n"
+        f"| {item.model} | {item.gpu} | {item.speed:g} | {item.spread} | {item.source} |\n"
         for item in PROFILES.values()
     )
     text = f"{_HEAD}{rows}\n{textwrap.fill(RULE, 130)}\n"

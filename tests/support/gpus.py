@@ -9,7 +9,7 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ ACCELERATORS = {
     "MI325X": {"AMD Instinct MI325X 256GB HBM3e"},
 }
 LLM_PREFIXES = ("llama", "gptj", "mixtral")
+BASE = "llama2-70b-99"
+"""The model that other models are compared with."""
 
 Cell = tuple[str, str, str, str]
 
@@ -70,6 +72,29 @@ def ratio(rows: Iterable[Result], gpu: str, base: str, *, llm: bool) -> tuple[fl
         raise ValueError(f"no benchmark is common to {gpu} and {base}")
     overall = statistics.geometric_mean(statistics.geometric_mean(values) for values in by_model.values())
     return overall, sorted(value for values in by_model.values() for value in values)
+
+
+def speed(rows: Sequence[Result], gpu: str, model: str) -> tuple[float, float, float, int]:
+    """Throughput of a GPU with a model, over that of llama2-70b on H100-SXM in the same round, suite and scenario.
+
+    Returns the geometric mean of the cells' ratios of medians, the lowest and the highest submission over the other's
+    median, and the number of cells.
+    """
+    base = {(*cell[:2], cell[3]): value for cell, value in _medians(_of(rows, BASE), "H100-SXM").items()}
+    ratios, single = [], []
+    for cell, median in _medians(_of(rows, model), gpu).items():
+        other = base[(*cell[:2], cell[3])]
+        ratios.append(median / other)
+        single += [
+            row.value / other
+            for row in rows
+            if _counts(row) and row.cell == cell and row.accelerator in ACCELERATORS[gpu]
+        ]
+    return statistics.geometric_mean(ratios), min(single), max(single), len(ratios)
+
+
+def _of(rows: Iterable[Result], model: str) -> list[Result]:
+    return [row for row in rows if _counts(row) and row.model == model]
 
 
 def by_specification(folder: Path, row: str, base: str) -> float:

@@ -102,5 +102,9 @@ def test_engines_of_a_model_are_those_of_the_gpus(tmp_path: Path, capsys: pytest
     command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:round_robin", "--model"]
     (figures,) = result(capsys, command, "llama-2-70b")["policies"]
     assert figures["utilisation"]["b"] > figures["utilisation"]["a"]
+    assert run([*command, "llama-2-70b"]) == 0
+    assert "Published results for llama-2-70b differ from these engines' speed: A100-80GB -, H100-SXM 83–110 %." in (
+        capsys.readouterr().out
+    )
     assert run([*command, "llama-3.1-8b"]) == 64
     assert "llama-3.1-8b was not measured on A100-80GB; measured: B200, H100-SXM" in capsys.readouterr().err

@@ -16,6 +16,10 @@ from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate, profiles
 from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, saturated_rate
 from lbctl.simulate.lengths import lognormal
+from tests.support.gpus import BASE, results, speed
+from tests.support.paths import DATA
+
+RESULTS = DATA / "gpus"
 
 
 def test_every_profile_has_its_source_and_lies_within_its_spread() -> None:
@@ -23,8 +27,19 @@ def test_every_profile_has_its_source_and_lies_within_its_spread() -> None:
         assert model in profiles.MODELS
         assert gpu in GPUS
         assert profile.low <= profile.speed <= profile.high
-        assert "Splitwise" in profile.source
-        assert bool(profile.cells) == ("MLPerf" in profile.source)
+        assert ("MLPerf" if profile.cells else "Splitwise") in profile.source
+
+
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="the MLPerf tables are not beside this checkout")
+def test_speeds_are_those_of_the_published_results() -> None:
+    names = {"llama-2-70b": BASE, "llama-3.1-8b": "llama3.1-8b", "mixtral-8x7b": "mixtral-8x7b"}
+    rows = results(RESULTS)
+    for (model, gpu), profile in profiles.PROFILES.items():
+        if gpu == "A100-80GB":  # it has no MLPerf row
+            continue
+        found = speed(rows, gpu, names[model])
+        assert (profile.speed, profile.low, profile.high) == tuple(round(each, 2) for each in found[:3])
+        assert profile.cells in (0, found[3])
 
 
 def test_an_engine_follows_its_gpus() -> None:
