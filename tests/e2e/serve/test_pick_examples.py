@@ -1,0 +1,73 @@
+"""The examples about picking, with a picker: their pools as the files have them, on replicas of loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+
+from tests.e2e.support.client import Client
+from tests.e2e.support.fleet import entry
+from tests.e2e.support.http1 import Request
+from tests.e2e.support.picker import picked
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
+from tests.support.paths import ROOT
+
+TOLD = 6
+"""How often each session, document or adapter is asked about."""
+
+
+@contextmanager
+def _example(name: str, kind: str) -> Iterator[tuple[Client, list[Replica]]]:
+    """The only pool of an example behind a proxy, and its replicas."""
+    (pool,) = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())["pools"].values()
+    with replicas(*(item["name"] for item in pool["replicas"])) as members:
+        places = [{**item, **entry(replica)} for item, replica in zip(pool["replicas"], members, strict=True)]
+        with picked(kind, {**pool, "replicas": places}) as (control, client):
+            eventually(lambda: client.post("/").ok and control.metric("lbctl_pick_decisions_total") > 0)
+            yield client, members
+
+
+def _request(**fields: Any) -> Request:
+    return Request("POST", "/v1/completions", (("content-type", "application/json"),), json.dumps(fields).encode())
+
+
+def _homes(client: Client, requests: list[Request]) -> set[str]:
+    """Who answers these requests, one after the other."""
+    load = client.load(len(requests), 1, lambda number: requests[number])
+    load.assert_no_failure()
+    return set(load.by_replica)
+
+
+def test_each_turn_of_an_agent_goes_to_the_replica_of_its_conversation() -> None:
+    with _example("agents-with-sessions", "envoy") as (client, _):
+        for number in range(4):
+            turns = [_request(prompt="x" * 400 * turn, prompt_cache_key=f"agent-{number}") for turn in range(1, TOLD)]
+            assert len(_homes(client, turns)) == 1
+        sessions = [_request(prompt=f"{number} " * 4000, metadata={"session_id": str(number)}) for number in range(16)]
+        load = client.load(16, 16, lambda number: sessions[number])
+        assert len(load.by_replica) >= 2, "conversations are spread"
+
+
+def test_questions_about_a_document_meet_where_it_is_in_the_cache_until_that_has_too_many() -> None:
+    with _example("shared-system-prompt", "envoy") as (client, members):
+        for document in ("one", "two"):
+            questions = [_request(prompt=f"{document} " * 4000 + f"Question {number}?") for number in range(TOLD)]
+            assert len(_homes(client, questions)) == 1
+        for replica in members:
+            replica.behave(delay=1.0)
+        crowd = client.load(40, 40, lambda number: _request(prompt="one " * 4000 + f"And {number}?"))
+        crowd.assert_no_failure()
+        assert max(crowd.by_replica.values()) <= 1.25 * 40 / len(members) + 10, "a crowd does not queue at one replica"
+
+
+def test_requests_for_an_adapter_meet_on_one_replica() -> None:
+    with _example("adapters", "haproxy") as (client, _):
+        for adapter in ("support-de", "sql"):
+            assert len(_homes(client, [_request(model=adapter, prompt=f"{number}?") for number in range(TOLD)])) == 1
+        base = [_request(model="meta-llama/Llama-3.1-8B-Instruct", prompt=f"{number}?") for number in range(24)]
+        assert len(_homes(client, base)) >= 2, "the model itself is everywhere"
