@@ -27,6 +27,10 @@ _INTERVAL = 0.5
 _WINDOW = 15.0
 """Seconds of requests that the live figures are of."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
+_ROOMY = 110, 34
+"""Columns and lines of a terminal from which on tables have frames, GPUs and reasons; 80 and 24 are enough without."""
+_EVENTS, _FEW_EVENTS = 6, 4
+"""How many of the newest events are shown, where there is room and where there is little."""
 _STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("slow", "hot"), "cyan": ("ramping",)}
 _COLOURS = {state: colour for colour, states in _STYLES.items() for state in states}
 
@@ -76,9 +80,10 @@ async def watch(session: Session) -> None:
     """Show the demo on the terminal until the load ends; keys begin and end faults, and q ends the demo."""
     keys: asyncio.Queue[str] = asyncio.Queue()
     totals = {name: Totals(load) for name, load in session.loads.items()}
-    with _keys(keys), Live(_tables(session, totals), console=Console(), refresh_per_second=4, screen=True) as live:
+    with _keys(keys), Live(console=Console(), refresh_per_second=4, screen=True) as live:
         while True:
-            live.update(_tables(session, totals))
+            roomy = live.console.width >= _ROOMY[0] and live.console.height >= _ROOMY[1]
+            live.update(_tables(session, totals, roomy))
             try:
                 async with asyncio.timeout(_INTERVAL):
                     await _press(session, await keys.get())
@@ -117,22 +122,31 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
         keys.put_nowait(key)
 
 
-def _tables(session: Session, totals: Mapping[Strategy, Totals]) -> Group:
+def _tables(session: Session, totals: Mapping[Strategy, Totals], roomy: bool) -> Group:
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
     starts = "  ".join(f"[{item.plan.key}] {item.plan.name} canary" for item in session.canaries.all)
-    events = "\n".join(list(_events(session))[-6:])
+    events = "\n".join(list(_events(session))[-(_EVENTS if roomy else _FEW_EVENTS) :])
     return Group(
-        Text(head, style="bold"), Text(f"{pressed}  [h] end all faults  {starts}  [q] quit", style="bold"),
-        _replicas(session), _groups(session, totals), _canaries(session), Text(events, style="dim"),
-    )  # fmt: skip
+        Text(head, style="bold"),
+        Text(f"{pressed}  [h] end all faults  {starts}  [q] quit", style="bold"),
+        _replicas(session, roomy),
+        _groups(session, totals, roomy),
+        _canaries(session, roomy),
+        Text(events, style="dim", no_wrap=True, overflow="ellipsis"),
+    )
 
 
-def _replicas(session: Session) -> Table:
+def _table(title: str, roomy: bool) -> Table:
+    return Table(title=title) if roomy else Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+
+
+def _replicas(session: Session, roomy: bool) -> Table:
     """Return the replicas of the adaptive group: what they do, and what serve has decided."""
-    table = Table(title="replicas behind lbctl serve", expand=False)
-    for name in ("REPLICA", "GPU", "FAULT", "STATE", *_NUMBERS, "REASON"):
+    table = _table("replicas behind lbctl serve", roomy)
+    names = ("REPLICA", *(("GPU",) if roomy else ()), "FAULT", "STATE", *_NUMBERS, *(("REASON",) if roomy else ()))
+    for name in names:
         table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "REASON")
     now = time.monotonic()
     newest = session.loads["adaptive"].outcomes(now - _WINDOW, now)
@@ -140,12 +154,12 @@ def _replicas(session: Session) -> Table:
         decision, own = session.observer.decisions.get(member.name), newest.of_replica(member.name)
         state = decision.state if decision else "-"
         table.add_row(
-            member.name, member.gpu, Text(session.faults.of_replica(member.name), style="red"),
+            member.name, *((member.gpu,) if roomy else ()), Text(session.faults.of_replica(member.name), style="red"),
             Text(state, style=_COLOURS.get(state, "")), _share(decision.share if decision else None),
             _share(decision.observed if decision else None), f"{replica.running}+{replica.waiting}",
             f"{replica.cache:.0%}",
             *(duration(own.first_token(percentile)) if own.sent else "-" for percentile in (50, 99)),
-            decision.reason if decision else "",
+            *((decision.reason if decision else "",) if roomy else ()),
         )  # fmt: skip
     return table
 
@@ -154,11 +168,11 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def _canaries(session: Session) -> Table:
+def _canaries(session: Session, roomy: bool) -> Table:
     """Return the rollouts: how far each is, what its clients have seen, and the last verdict."""
-    table = Table(title="canaries that lbctl serve analyses", expand=False)
+    table = _table("canaries that lbctl serve analyses", roomy)
     for name in ("CANARY", "PHASE", "SHARE", "REQUESTS", "FAILED", "LAST VERDICT"):
-        table.add_column(name, justify="right" if name in ("SHARE", "REQUESTS", "FAILED") else "left")
+        table.add_column(name, justify="right" if name in ("SHARE", "REQUESTS", "FAILED") else "left", no_wrap=True)
     for canary in session.canaries.all:
         outcomes = canary.outcomes()
         percent = canary.row.get("percent") if canary.started is not None else None
@@ -169,11 +183,11 @@ def _canaries(session: Session) -> Table:
     return table
 
 
-def _groups(session: Session, totals: Mapping[Strategy, Totals]) -> Table:
+def _groups(session: Session, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
     """Return the three groups: the newest requests, and all of them."""
-    table = Table(title=f"the same requests · the last {_WINDOW:.0f} s · all", expand=False)
+    table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
     for name in ("GROUP", "TTFT P50", "TTFT P99", "FAILED", "ALL", "FAILED", "TTFT P50", "TTFT P99"):
-        table.add_column(name, justify="left" if name == "GROUP" else "right")
+        table.add_column(name, justify="left" if name == "GROUP" else "right", no_wrap=True)
     now = time.monotonic()
     for name in STRATEGIES:
         newest, whole = measured(session.loads[name].outcomes(now - _WINDOW, now)), totals[name]

@@ -32,7 +32,7 @@ def press(terminal: PseudoTerminal, key: str, *texts: str) -> None:
 
 def test_a_person_begins_and_ends_faults_starts_canaries_and_quits(place: Up) -> None:
     require("envoy")
-    with on_terminal("demo", "--proxy", "envoy", columns=150, lines=60, environment=place.own_env) as terminal:
+    with on_terminal("demo", "--proxy", "envoy", columns=80, lines=24, environment=place.own_env) as terminal:
         terminal.await_text("replicas behind lbctl serve", PATIENCE)
         terminal.await_text("lbctl demo · envoy", PATIENCE)
         for name in ("dashboard http://127.0.0.1:", "l40s-1", "static weights by GPU", "round robin", "[q] quit"):
