@@ -272,10 +272,12 @@ def _engine(text: str) -> CostModel:
         key, _, value = part.strip().partition("=")
         if key not in settings:
             raise click.UsageError(f"--engine: {key!r} is none of {', '.join(settings)}")
+        number = None
         with suppress(ValueError):
-            values[key] = float(value)
-        if not 0 < values.get(key, 0) < 1e9:
-            raise click.UsageError(f"--engine: {key} is a number above 0, not {value!r}")
+            number = engine_file.cost(key, float(value))
+        if number is None:
+            raise click.UsageError(f"--engine: {key} is {engine_file.wanted(key)}, not {value!r}")
+        values[key] = number
     whole: dict[str, Any] = {key: int(value) if key in engine_file.WHOLE else value for key, value in values.items()}
     return replace(CostModel(), **whole)
 

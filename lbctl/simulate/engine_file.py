@@ -22,7 +22,9 @@ WHOLE = ("sequences", "cache")
 """The costs that are whole numbers."""
 KEYS = tuple(item.name for item in fields(CostModel))
 """The names of the costs."""
-_LARGEST = 1e9
+_LARGEST = {"sequences": 65_536, "cache": 100_000_000}
+_LONGEST = 1000.0
+"""The largest of the other costs in seconds."""
 _MOST_BYTES = 1 << 20
 
 
@@ -72,20 +74,27 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
             known = did_you_mean(key, KEYS) or f"one of {', '.join(KEYS)}"
             diagnostics.add(Diagnostic("LB032", f"{key!r} is no cost of an engine", node.key_position, hint=known))
             continue
-        number = _number(key, node.value)
+        number = cost(key, node.value)
         if number is None:
-            wanted = "a whole number above 0" if key in WHOLE else "a number above 0, in seconds"
-            diagnostics.add(Diagnostic("LB032", f"{key} is {wanted}", node.position))
+            diagnostics.add(Diagnostic("LB032", f"{key} is {wanted(key)}", node.position))
         else:
             values[key] = int(number) if key in WHOLE else number
     return replace(default, **values)
 
 
-def _number(key: str, value: object) -> float | None:
+def cost(key: str, value: object) -> float | None:
     """Return the value of a cost; None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
+    most = _LARGEST.get(key, _LONGEST)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         return None
     return None if key in WHOLE and value != int(value) else float(value)
+
+
+def wanted(key: str) -> str:
+    """Return what the value of a cost has to be."""
+    if key in WHOLE:
+        return f"a whole number from 1 to {_LARGEST[key]:,}"
+    return f"a number of seconds above 0, at most {_LONGEST:g}"
 
 
 def _wrong(node: Node, message: str, diagnostics: Diagnostics) -> None:

@@ -90,6 +90,8 @@ def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest
         (["--slow", "big=fast"], "REPLICA=FACTOR"),
         (["--engine", "z=1"], "none of a, b, c"),
         (["--engine", "a=-1"], "above 0"),
+        (["--engine", "sequences=1e9"], "from 1 to 65,536"),
+        (["--engine", "cache=0.5"], "a whole number"),
         (["--find", "rate"], "--find and --slo go together"),
         (["--rate", "5"], "--trace and --rate"),
         (["--kill", "big"], "REPLICA@SECONDS"),

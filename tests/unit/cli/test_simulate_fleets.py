@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
+from tests.support.paths import ROOT
+from tests.support.simulate import load
 from tests.support.simulate_command import FLEET, result, synthetic
 
 
@@ -99,3 +102,20 @@ def test_a_terminal_shows_how_far_it_is(tmp_path: Path, more: list[str]) -> None
     assert parts == sorted(parts)
     assert max(after - before for before, after in pairwise(parts)) <= 30
     assert parts[-1] == 100
+
+
+def test_the_commands_of_its_page_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^lbctl (simulate .*)$", page, re.MULTILINE)
+    assert len(commands) == 6
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "new.yaml").write_text((ROOT / "examples" / "mixed-gpus.yaml").read_text())
+    trace = load(40, 5.0, 500, 80)
+    rows = zip(trace.times, trace.prompts, trace.answers, strict=True)
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert run([*shlex.split(command), "--requests", "40", "--policy", "nginx:random"]) == 0, command
+        assert "nginx:random" in capsys.readouterr().out

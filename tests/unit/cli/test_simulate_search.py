@@ -90,10 +90,10 @@ def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.Capture
     file.write_text("a: -1\nz: 1\ngpus: {L4: 5}\ncache: 1.5\n")
     assert run([*command, "--engine", str(file)]) == 1
     err = capsys.readouterr().err
-    assert f"{file}:1:4: error LB032: a is a number above 0, in seconds" in err
+    assert f"{file}:1:4: error LB032: a is a number of seconds above 0" in err
     assert f"{file}:2:1: error LB032: 'z' is no cost of an engine" in err
     assert f"{file}:3:12: error LB032: L4 is a map of costs" in err
-    assert f"{file}:4:8: error LB032: cache is a whole number above 0" in err
+    assert f"{file}:4:8: error LB032: cache is a whole number from 1 to 100,000,000" in err
     assert run([*command, "--engine", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml: error LB032: it cannot be read" in capsys.readouterr().err
 
