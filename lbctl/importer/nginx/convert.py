@@ -16,6 +16,8 @@ from lbctl.importer.nginx.match import hosts_of
 from lbctl.importer.nginx.routes import Server, routes
 from lbctl.importer.statement import Statement
 
+_FRAGMENT = "/etc/nginx/conf.d/lbctl.conf"
+"""Where a fleet goes that was a file of conf.d."""
 _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
     "events": WRITTEN, "worker_connections": WRITTEN, "multi_accept": WRITTEN, "use": WRITTEN,
@@ -54,6 +56,8 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
         diagnostics.add(Diagnostic("LB982", "there is no `server` to import", Position(file, 1, 1), hint=hint))
         return draft
     blocks = [item for item in servers if _is_server(item)]
+    if http is root:
+        draft.put(("proxies", "nginx"), {"kind": "nginx", "form": "fragment", "config": _FRAGMENT})
     figures = [item for item in blocks if metrics.server(context, item)]
     _servers(context, [item for item in blocks if item not in figures])
     _unused_upstreams(context, http)

@@ -27,7 +27,8 @@ def credentials(scope: Scope) -> list[provider.Header]:
 def _is_secret(scope: Scope, value: str) -> bool:
     """Whether a value is a text of the configuration or of its environment, and nothing that a client sent."""
     names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
-    assigned = {item.args[0].lstrip("$") for level in scope.levels for item in flat(level, "set") if item.args}
+    settings = [item for level in scope.levels for item in flat(level, "set") if len(item.args) > 1]
+    assigned = {item.args[0].lstrip("$") for item in settings if "$" not in item.args[1]}
     return bool(value) and all(name.isupper() or name in assigned for name in names)
 
 

@@ -183,7 +183,7 @@ EXPORTER = "frontend m\n bind :8405\n http-request use-service prometheus-export
 )  # fmt: skip
 def test_figures_of_the_proxy_are_at_loopback(kind: str, text: str, metrics: str, tmp_path: Path) -> None:
     result = fleet(kind, text, tmp_path)
-    assert result["proxies"] == {kind: {"kind": kind, "metrics": metrics}}
+    assert result["proxies"][kind]["metrics"] == metrics
     assert len(result["listeners"]) == 1
     answers = [item["respond"] for item in result["routes"].values() if item["match"] == {"path": "/status"}]
     assert all(item["status"] == 404 for item in answers)
@@ -215,6 +215,12 @@ def test_an_error_page_that_asks_a_provider_is_a_fallback_with_its_own_host_path
         "host": "api.example.com", "path_prefix": "/openai", "headers": {"api-version": "2024", "authorization": secret}
     }  # fmt: skip
     assert pool["tls"]["ca"] == "system"
+
+
+@pytest.mark.parametrize("value", ["$http_authorization", "$auth"])
+def test_the_client_s_own_key_makes_no_provider(value: str, tmp_path: Path) -> None:
+    setting = f"set $auth $http_authorization; proxy_set_header Authorization {value};"
+    assert "upstream" not in fleet("nginx", NGINX.format("", setting, ""), tmp_path)["pools"]["up"]
 
 
 def test_two_keys_for_one_provider_are_two_pools(tmp_path: Path) -> None:

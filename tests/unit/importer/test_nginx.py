@@ -83,6 +83,13 @@ def test_what_protects_or_cannot_be_said_closes_the_route(body: str, tmp_path: P
     assert "pool" not in route
 
 
+def test_a_file_of_conf_d_becomes_a_fragment_and_a_main_file_does_not(tmp_path: Path) -> None:
+    text = server("location / { proxy_pass http://up; }")
+    fragment = {"kind": "nginx", "form": "fragment", "config": "/etc/nginx/conf.d/lbctl.conf"}
+    assert fleet(text, tmp_path)["proxies"] == {"nginx": fragment}
+    assert "proxies" not in fleet(f"events {{}} http {{ {text} }}", tmp_path)
+
+
 def test_a_server_with_names_answers_404_where_it_has_no_location(tmp_path: Path) -> None:
     text = (
         "server { listen 80; location / { return 200 a; } }"

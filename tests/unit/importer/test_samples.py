@@ -16,6 +16,8 @@ from tests.support.importer import directives, imported, samples
 from tests.support.paths import ROOT
 
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in samples(kind)]
+VALUES = re.compile(r"/\S+\.(?:pem|crt|key|crl)|\d+(?:\.\d+){3}/\d+")
+"""Files of TLS and networks: what protects is made of them."""
 SECRETS = re.compile(r"sk-[a-z0-9-]{6,}|team-[ab]-[0-9a-f]+|hunter2|s3cr3t")
 
 
@@ -50,14 +52,14 @@ def test_the_result_is_a_fleet_that_its_proxy_renders(kind: str, file: Path, tmp
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_a_file_of_tls_that_counts_as_carried_over_is_in_the_fleet(kind: str, file: Path) -> None:
+def test_a_file_or_a_network_that_counts_as_carried_over_is_in_the_fleet(kind: str, file: Path) -> None:
     result, _ = imported(kind, file)
     values = [line for line in result.text.splitlines() if not line.lstrip().startswith("#")]
     named = {
         word: item
         for item, fate in result.draft.ledger.fates()
         for word in item.args
-        if fate == "key" and word not in PLACES and re.fullmatch(r"/\S+\.(?:pem|crt|key|crl)", word)
+        if fate == "key" and word not in PLACES and VALUES.fullmatch(word)
     }
     assert [str(item.position) for word, item in named.items() if not any(word in line for line in values)] == []
 
