@@ -290,7 +290,7 @@ def test_grpc_without_tls_is_told_where_no_grpc_client_could_connect(
 @pytest.mark.e2e
 @pytest.mark.parametrize("algorithm", ["least_time", "hash"])
 def test_a_refused_algorithm_is_shown_at_the_pool_that_asked_for_it(algorithm: str, tmp_path: Path) -> None:
-    """nginx 1.22 knows neither `least_time` nor `sticky`, and refuses what newer ones are given."""
+    """nginx 1.22 knows neither `least_time` nor the `route` of a server, and refuses what newer ones are given."""
     balance = Balance("hash", HashKey("source_ip")) if algorithm == "hash" else Balance("least_time")
     pools = (
         Pool("other", (a_replica("a", 8001),)),
@@ -300,7 +300,7 @@ def test_a_refused_algorithm_is_shown_at_the_pool_that_asked_for_it(algorithm: s
     bundle = TARGET.render(a_view(Listener("public", at(tmp_path), rules=(EVERYWHERE,)), routes, pools, (1, 31)))
     http11 = replace(bundle.files[0], text=bundle.main.text.replace("http2 on;", ""))
     (complaint,) = TARGET.complaints(refused(replace(bundle, files=(http11,)), tmp_path), bundle)
-    path = {"least_time": ("balance", "algorithm"), "hash": ("affinity", "cookie")}[algorithm]
+    path = {"least_time": ("balance", "algorithm"), "hash": ("replicas", "a")}[algorithm]
     assert bundle.main.sources[complaint.line or 0] == ("pools", "p", *path)
 
 
