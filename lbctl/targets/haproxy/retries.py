@@ -63,6 +63,12 @@ def diagnostics(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
             yield _warning("route.retry", route, f"HAProxy has one number of retries for a pool; {count}")
         if route.retry.busy_statuses:
             yield from _about_busy(pool, route)
+        if pool.protocol == "grpc" and _BROKEN_OFF in repeats:
+            message = (
+                "HAProxy holds a body that it may repeat until it is whole: a gRPC client that streams to "
+                f"{pool.name} for longer than timeouts.request_headers is answered 408"
+            )
+            yield _warning("route.retry.idempotent", route, message)
         own = _repeats_of(pool, route)
         for condition in sorted(own - repeats if repeats <= own else own):
             message = (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 import subprocess
@@ -167,6 +168,37 @@ def test_streams_of_grpc_clients_that_would_end_are_told(protocol: Any, keys: di
     bundle = TARGET.render(make_view((listener,), (forward("p"),), (one("p", protocol=protocol),)))
     assert [item.code for item in bundle.diagnostics] == ([code] if code else [])
     assert all("for longer than 10 s" in item.message for item in bundle.diagnostics)
+
+
+@pytest.mark.parametrize(("protocol", "codes"), [("grpc", ["LB438"]), ("http1", [])])
+def test_a_stream_that_would_be_held_to_be_repeated_is_told(protocol: Any, codes: list[str]) -> None:
+    listener = Listener("pub", Address("127.0.0.1", 1), rules=everything())
+    route = forward("p", retry=Retry(idempotent=True))
+    bundle = TARGET.render(make_view((listener,), (route,), (one("p", protocol=protocol),)))
+    assert [item.code for item in bundle.diagnostics] == codes
+
+
+def test_busy_replicas_are_left_by_routes_that_agree_and_the_others_repeat_nothing() -> None:
+    def lines(*retries: Retry) -> tuple[list[str], list[tuple[str, str]]]:
+        to_p = Forward((Share("p", 1),))
+        routes = tuple(Route(f"r{number}", to_p, ("pub",), retry=retry) for number, retry in enumerate(retries))
+        listener = Listener("pub", Address("127.0.0.1", 1), rules=everything(*(route.name for route in routes)))
+        bundle = TARGET.render(make_view((listener,), routes, (one("p"),)))
+        about = re.compile(r" +(retry-on .*|.*(?:l7-retry|wait-for-body).*)")
+        texts = [match[1] for match in map(about.fullmatch, bundle.main.text.splitlines()) if match]
+        return texts, [(item.code, str(item.path[1])) for item in bundle.diagnostics]
+
+    busy = Retry(when=("connect_failure", "replica_busy"), busy_statuses=(503,))
+    twice = Retry(idempotent=True)
+    both = replace(busy, idempotent=True)
+    forever, route = "http-request wait-for-body time 2073600000ms if", "{ var(txn.route) -m str -- r0 }"
+    assert lines(busy) == (["retry-on conn-failure 503", f"{forever} {route} !{{ req.hdr(upgrade) -m found }}"], [])
+    assert lines(both) == (["retry-on conn-failure empty-response 503"], [])
+    texts, warnings = lines(busy, twice, both, Retry())
+    assert texts[0] == "retry-on conn-failure 503"
+    assert [text.rpartition("-- ")[2] for text in texts if "l7-retry" in text] == ["r1 }", "r3 }"]
+    assert warnings == [("LB438", "r1"), ("LB438", "r2")]
+    assert lines(replace(busy, busy_statuses=(429,)))[1] == [("LB154", "r0")]
 
 
 def test_a_route_with_more_limits_than_haproxy_counts_is_closed() -> None:
