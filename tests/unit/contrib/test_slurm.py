@@ -16,10 +16,10 @@ from tests.support.paths import ROOT
 
 _SCRIPT = ROOT / "contrib" / "slurm" / "slurm_targets.py"
 _RECORDED = ROOT / "tests" / "fixtures" / "slurm" / "squeue.txt"
-_SCONTROL = """#!/bin/sh
+_SCONTROL = f"""#!/bin/sh
 [ "$1 $2" = "show hostnames" ] || exit 1
 case "$3" in
-  "gpu-h100-[03-04]") printf 'gpu-h100-03\\ngpu-h100-04\\n' ;;
+  "gpu-h100-[03-04]") cat {_RECORDED.with_name("hostnames.txt")} ;;
   *) printf '%s\\n' "$3" ;;
 esac
 """
