@@ -213,7 +213,7 @@ def await_proxies(remote: Server) -> int:
         proxies = remote.get("/api/v1/proxies", schema.Proxies).proxies
         connected = [item for item in proxies if item.connected and item.kind != "reader"]
         if not connected:
-            click.echo("lbctl: no proxy is connected: nobody was told yet", err=True)
+            click.echo("lbctl: no proxy is connected: none has the change yet", err=True)
             return _DEGRADED
         served = [item for item in connected if item.state != "REFUSED"]
         late = [item.node for item in served if item.last_good != version]

@@ -20,7 +20,7 @@ from lbctl.cli.options import options_of
 from lbctl.xds.resource import SHORT
 
 if TYPE_CHECKING:
-    from lbctl.xds.client.ads import Server
+    from lbctl.xds.client.ads import XdsAddress
     from lbctl.xds.client.reader import Change, Node, Reader
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
@@ -87,17 +87,17 @@ def _node(ads: Ads) -> Node:
     return Node(ads.node, region=ads.region, zone=ads.zone)
 
 
-def _server(ads: Ads) -> Server:
-    from lbctl.xds.client.ads import Server
+def _server(ads: Ads) -> XdsAddress:
+    from lbctl.xds.client.ads import XdsAddress
 
-    return Server(str(ads.xds), ads.ca, ads.certificate, ads.key)
+    return XdsAddress(str(ads.xds), ads.ca, ads.certificate, ads.key)
 
 
 def _types(kind: str | None) -> tuple[str, ...]:
     return (_FULL[kind],) if kind else tuple(SHORT)
 
 
-async def _get(server: Server, reader: Reader, timeout: float) -> tuple[int, str]:
+async def _get(server: XdsAddress, reader: Reader, timeout: float) -> tuple[int, str]:
     """Return the exit code, and the error message."""
     from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
@@ -120,7 +120,7 @@ def _reason(error: Exception) -> str:
     return f"cannot read {error.filename}: {reason_of(error)}" if isinstance(error, OSError) else _clean(str(error))
 
 
-def _late(server: Server, reader: Reader, timeout: float) -> str:
+def _late(server: XdsAddress, reader: Reader, timeout: float) -> str:
     waiting = reader.waiting()
     if any(not names for names in waiting.values()):
         return (
@@ -147,7 +147,7 @@ def _text(reader: Reader, kind: str | None, output: str) -> str:
     return Writer({}).write(resources)[0]
 
 
-async def _watch(server: Server, reader: Reader, kind: str | None) -> int:
+async def _watch(server: XdsAddress, reader: Reader, kind: str | None) -> int:
     """Print changes until it is interrupted. Returns an exit code only if the first connection fails."""
     from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 

@@ -73,9 +73,9 @@ class LbctlSubject:
 
     async def start(self, tls: ServerTls | None) -> int:
         from lbctl.xds.protocol.node_status import NodeStatus
-        from lbctl.xds.protocol.server import Server
+        from lbctl.xds.protocol.server import XdsServer
 
-        self._server = Server(NodeStatus(), _Unobserved(), bind=Address("127.0.0.1", 0), tls=tls)
+        self._server = XdsServer(NodeStatus(), _Unobserved(), bind=Address("127.0.0.1", 0), tls=tls)
         port: int = await self._server.start()
         self._server.publish(self._builder.build(self._loaded, self._snapshot))
         return port

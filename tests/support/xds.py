@@ -19,7 +19,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control, Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.protocol.node_status import NodeStatus
-from lbctl.xds.protocol.server import Server
+from lbctl.xds.protocol.server import XdsServer
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -110,7 +110,7 @@ class Seen:
 class Running:
     """A server, its ledger and its observer; `port` is the system's choice."""
 
-    def __init__(self, server: Server, ledger: NodeStatus, seen: Seen, port: int) -> None:
+    def __init__(self, server: XdsServer, ledger: NodeStatus, seen: Seen, port: int) -> None:
         self.server = server
         self.ledger = ledger
         self.seen = seen
@@ -130,7 +130,7 @@ class Running:
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Running]:
     ledger, seen = NodeStatus(), Seen()
-    server = Server(ledger, seen, **{"bind": LOOPBACK, "tls": None, "settle": 0.05, **options})
+    server = XdsServer(ledger, seen, **{"bind": LOOPBACK, "tls": None, "settle": 0.05, **options})
     port = await server.start()
     try:
         yield Running(server, ledger, seen, port)

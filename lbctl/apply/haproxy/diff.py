@@ -127,7 +127,7 @@ def _cannot_add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Pla
         yield f"{'/'.join(at)} is new: {error}"
 
 
-def _address_change(item: DesiredServer, server: running.Server, hosts: Addresses) -> Iterator[str]:
+def _address_change(item: DesiredServer, server: running.RunningServer, hosts: Addresses) -> Iterator[str]:
     """Yield the change of address; a name with several IPs keeps the current one while it is among them."""
     if item.address.path:
         return
@@ -138,14 +138,14 @@ def _address_change(item: DesiredServer, server: running.Server, hosts: Addresse
         yield commands.address(item.backend, item.name, host, item.address.port)
 
 
-def _make_ready(item: DesiredServer, server: running.Server) -> Iterator[str]:
+def _make_ready(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
     if server.weight != item.weight:
         yield commands.weight(item.backend, item.name, item.weight)
     if server.own_maint or server.own_drain:
         yield commands.state(item.backend, item.name, "ready")
 
 
-def _drain(item: DesiredServer, server: running.Server) -> Iterator[str]:
+def _drain(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
     """Yield the drain; a server without weight and cookie that is not picked gets nothing new anyway."""
     if server.maint or (not server.weight and not server.cookie and not item.picked):
         return
@@ -153,7 +153,7 @@ def _drain(item: DesiredServer, server: running.Server) -> Iterator[str]:
         yield commands.state(item.backend, item.name, item.state)
 
 
-def _remove(place: Place, server: running.Server, now: Running, undeletable: Collection[Place]) -> Iterator[str]:
+def _remove(place: Place, server: running.RunningServer, now: Running, undeletable: Collection[Place]) -> Iterator[str]:
     if place in now.slots:
         yield from slots.release(place, server, now)
     elif not server.own_maint:
@@ -162,7 +162,7 @@ def _remove(place: Place, server: running.Server, now: Running, undeletable: Col
         yield commands.delete(*place)
 
 
-def _end_sessions(leaving: list[tuple[Place, running.Server]], now: Running, cut: Cut) -> Iterator[str]:
+def _end_sessions(leaving: list[tuple[Place, running.RunningServer]], now: Running, cut: Cut) -> Iterator[str]:
     for place, server in leaving:
         backend, replica = _replica(place, now)
         if server.sessions and (desired.pool_name(backend), replica) in cut:
@@ -174,7 +174,7 @@ def _replica(place: Place, now: Running) -> Place:
     return place[0], now.slots.get(place, place[1])
 
 
-def _needs_reload(item: DesiredServer, server: running.Server) -> Iterator[str]:
+def _needs_reload(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
     """Yield what no command can change on an existing server. A server added at runtime has its own checks."""
     at = f"{item.backend}/{item.name}"
     if item.backup != server.backup:

@@ -38,7 +38,7 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RunningServer:
     """A server of a running HAProxy.
 
     `own_maint` and `own_drain` are set on this server, not on the one that it tracks. `sessions` counts the current
@@ -123,7 +123,7 @@ class Running:
     """The version as HAProxy writes it."""
     digest: str
     """The digest of the configuration from the description; empty where there is none."""
-    servers: Mapping[Place, Server]
+    servers: Mapping[Place, RunningServer]
     """Backend and server → the state of the server."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Variable → value."""
@@ -203,7 +203,7 @@ def _stat_rows(text: str) -> Iterator[tuple[Place, dict[str, str]]]:
         yield (row["pxname"], row["svname"]), row
 
 
-def _servers(text: str, stats: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, Server]]:
+def _servers(text: str, stats: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, RunningServer]]:
     columns: dict[str, int] = {}
     for row in text.splitlines():
         cells = row.split()
@@ -215,9 +215,9 @@ def _servers(text: str, stats: Mapping[Place, Mapping[str, str]]) -> Iterator[tu
             yield place, _server(fields, stats.get(place, {}))
 
 
-def _server(fields: Mapping[str, str], stats: Mapping[str, str]) -> Server:
+def _server(fields: Mapping[str, str], stats: Mapping[str, str]) -> RunningServer:
     admin = int(fields["srv_admin_state"])
-    return Server(
+    return RunningServer(
         host="" if fields["srv_addr"] == "-" else fields["srv_addr"],
         port=int(fields["srv_port"]),
         fqdn="" if fields["srv_fqdn"] == "-" else fields["srv_fqdn"],

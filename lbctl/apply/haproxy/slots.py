@@ -87,7 +87,7 @@ def take(placed: Placed, host: str | None) -> Iterator[str]:
         yield commands.weight(*at, item.weight)
 
 
-def release(at: Place, server: running.Server, now: Running) -> Iterator[str]:
+def release(at: Place, server: running.RunningServer, now: Running) -> Iterator[str]:
     """Yield the next command for a slot that no replica wants: it finishes its requests, then it is free."""
     if not server.own_maint:
         yield commands.state(*at, "maint")

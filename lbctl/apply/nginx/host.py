@@ -85,21 +85,21 @@ class HostCopy:
 
     def _rewritten(self, text: str) -> str:
         parts, end = [], 0
-        for words in statements(text):
-            replacement = self._replacement(words)
+        for directive in statements(text):
+            replacement = self._replacement(directive)
             if replacement is not None:
-                parts += [text[end : words[1].start], f'"{replacement}"']
-                end = words[1].end
+                parts += [text[end : directive[1].start], f'"{replacement}"']
+                end = directive[1].end
         return "".join((*parts, text[end:]))
 
-    def _replacement(self, words: list[Word]) -> str | None:
+    def _replacement(self, directive: list[Word]) -> str | None:
         """Return what the second word of a directive is in the copy; None where it stays."""
-        if len(words) != 2:
+        if len(directive) != 2:
             return None
-        if words[0].text == "pid":
+        if directive[0].text == "pid":
             self.has_pid = True
             return str(self._directory / "host.pid")
-        return self._included(words[1].text) if words[0].text == "include" else None
+        return self._included(directive[1].text) if directive[0].text == "include" else None
 
     def _included(self, argument: str) -> str | None:
         pattern = str(self._main.parent / argument)

@@ -28,7 +28,7 @@ from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.private_socket import BindError
 from lbctl.xds.protocol.request_logs import LatencyReceiver
-from lbctl.xds.protocol.server import Server
+from lbctl.xds.protocol.server import XdsServer
 
 _SOCKET = "xds.sock"
 """In the state directory."""
@@ -60,7 +60,7 @@ class Endpoints:
         self._observer = observer
         self._api: Api | None = None
         self._api_tls: ssl.SSLContext | None = None
-        self._server: Server | None = None
+        self._server: XdsServer | None = None
 
     async def open_api(self, source: FleetSource | None, serving: Serving, *, own_token: bool) -> None:
         """Bind and serve the API. Raises CannotListenError.
@@ -99,7 +99,7 @@ class Endpoints:
         self._check(chosen, "xds")
         self.settings = chosen
         control = chosen.control
-        server = Server(
+        server = XdsServer(
             self._nodes, self._observer, bind=control.xds_bind, tls=control.xds_tls, socket=chosen.state / _SOCKET,
             secrets_in_clear=self._options.insecure, load_receiver=loads, latency_receiver=latencies, held=held,
         )  # fmt: skip

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.registry import Registry
-from lbctl.ir.pools import Discovery as PoolDiscovery
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import Discovery, Pool
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource
@@ -41,7 +40,7 @@ class DiscoveryService:
         self._current: Discovered | None = Discovered()
         self._reported = Discovered()
         self._topology = _EMPTY
-        self._last_good: dict[str, tuple[PoolDiscovery, PoolAnswer]] = {}
+        self._last_good: dict[str, tuple[Discovery, PoolAnswer]] = {}
         self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch, guard) for kind in kinds.names}
         self._followed: dict[str, Topology] = {}  # kind → the topology that its source has last followed without error
 
@@ -145,7 +144,7 @@ class DiscoveryService:
         return {name: answer for name, answer in answers.items() if name in same}
 
     def _accepted(
-        self, pool: Pool, discovery: PoolDiscovery, new: PoolAnswer | None, problems: list[Diagnostic]
+        self, pool: Pool, discovery: Discovery, new: PoolAnswer | None, problems: list[Diagnostic]
     ) -> PoolAnswer | None:
         """Return the new answer where it is plausible, else the last good one of the same `discovery` section."""
         section, last = self._last_good.get(pool.name, (None, None))

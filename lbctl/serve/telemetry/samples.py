@@ -144,7 +144,7 @@ def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: floa
     at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, sources = row
     at = _number(at) + offset
     states = tuple(
-        _state(known.kind, known.display_url, item, at) for known, item in zip(plan.sources, sources, strict=True)
+        _state(planned.kind, planned.display_url, item, at) for planned, item in zip(plan.sources, sources, strict=True)
     )
     begun = [at if item.good_at is None else item.good_at for item in states]
     signals = Signals(

@@ -98,13 +98,13 @@ def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
 def _unauthorized(view: View, listener: Listener) -> Iterator[dict[str, object]]:
     """Yield the 401 of each route that asks for a user and a password, or whose service asks for something."""
     for name in sorted({rule.route for rule in listener.rules}):
-        asked = challenge(view.routes[name].auth)
-        if asked != BEARER:
+        value = challenge(view.routes[name].auth)
+        if value != BEARER:
             is_route = (
                 f"response.code == 401 && xds.route_name == '{name}' && response.code_details != 'direct_response'"
             )
-            header = {"header": {"key": "www-authenticate", "value": asked.replace("%", "%%")}}
-            yield {**_filter(is_route), **_body(401), "headers_to_add": [header] if asked else []}
+            header = {"header": {"key": "www-authenticate", "value": value.replace("%", "%%")}}
+            yield {**_filter(is_route), **_body(401), "headers_to_add": [header] if value else []}
 
 
 def _by_status(status: int) -> dict[str, object]:

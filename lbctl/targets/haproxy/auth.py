@@ -57,8 +57,8 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
         yield from _api_keys(route, auth.api_keys, if_route, view)
     if auth.jwt:
         yield from jwt.lines(route, auth.jwt, view, acls, if_route)
-    asked = quote.formatted(challenge(auth)).text
-    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate {asked}"
+    value = quote.formatted(challenge(auth)).text
+    denied = f"http-request return status 401 {_DENIED} hdr www-authenticate {value}"
     without_tenant = "!{ var(txn.tenant) -m found }"
     yield line(denied, if_route, without_tenant, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
     if any(limit.by == "tenant" for limit in route.rate_limits):

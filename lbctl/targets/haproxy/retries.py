@@ -117,8 +117,8 @@ def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
 
     Where they have nothing in common, busy replicas are left.
     """
-    asked = [item for item in (_repeats_of(pool, route) for route in routes) if item]
-    return frozenset.intersection(*asked) or frozenset(map(str, BUSY)) if asked else frozenset()
+    repeats = [item for item in (_repeats_of(pool, route) for route in routes) if item]
+    return frozenset.intersection(*repeats) or frozenset(map(str, BUSY)) if repeats else frozenset()
 
 
 def _repeats_of(pool: Pool, route: Route) -> frozenset[str]:

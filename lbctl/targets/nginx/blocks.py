@@ -73,7 +73,7 @@ class Zone:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class UpstreamServer:
     """One `server` line of an upstream; each parameter is a whole word such as weight=100."""
 
     address: Token
@@ -83,7 +83,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamBlock:
     """An `upstream` block; `zone` is in KiB, times are in milliseconds."""
 
     name: Token
@@ -92,7 +92,7 @@ class Upstream:
     """The shared memory in KiB."""
     method: Token | None
     """The balancing directive; None: round robin."""
-    servers: tuple[Server, ...]
+    servers: tuple[UpstreamServer, ...]
     """The servers, in the order of the pool."""
     keepalive: int
     """The number of idle connections that each worker keeps."""
@@ -298,7 +298,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ServerBlock:
     """One `server` block for each identity (one block without TLS), all with the same locations."""
 
     listen: Token

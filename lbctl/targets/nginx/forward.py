@@ -9,7 +9,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
 from lbctl.targets.nginx import auth, header_text, hosted, quote
-from lbctl.targets.nginx.blocks import Forwarding, Tls, Upstream
+from lbctl.targets.nginx.blocks import Forwarding, Tls, UpstreamBlock
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
@@ -24,7 +24,13 @@ _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 
 
 def forwarding(
-    context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pool: Pool, upstream: Upstream, copy: bool = False
+    context: RenderContext,
+    inlet: Inlet,
+    route: Route,
+    rule: Rule,
+    pool: Pool,
+    upstream: UpstreamBlock,
+    copy: bool = False,
 ) -> Forwarding | None:
     """Return the directives that send a request of `route` to `upstream`.
 
@@ -68,7 +74,7 @@ def _conditions(route: Route, attempts: int) -> Token:
     return Token("error timeout non_idempotent" if route.retry.idempotent else "error timeout")
 
 
-def _url(pool: Pool, upstream: Upstream, path: str) -> Token:
+def _url(pool: Pool, upstream: UpstreamBlock, path: str) -> Token:
     scheme = "grpc" if pool.protocol == "grpc" else "http"
     return hosted.url(pool, f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}", path)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from lbctl.ir.access import access
-from lbctl.ir.listeners import Listener as FleetListener
-from lbctl.ir.listeners import ListenerTls
+from lbctl.ir.listeners import Listener, ListenerTls
 from lbctl.ir.routes import Forward
 from lbctl.targets import own_lines
 from lbctl.targets.client_headers import CLAIMS
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import auth, log, names, own_headers, pick, quote, rules
-from lbctl.targets.nginx.blocks import Geo, Identity, Listener, LogFormat
+from lbctl.targets.nginx.blocks import Geo, Identity, LogFormat, ServerBlock
 from lbctl.targets.nginx.forward import FOREVER, map_claim_headers
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.place import is_system_wide
@@ -28,7 +27,7 @@ _FRAGMENT_LOG = "/var/log/nginx/lbctl-access.log"
 _SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
 
 
-def build(context: RenderContext, routes: Routes, listener: FleetListener, number: int) -> tuple[Listener, LogFormat]:
+def build(context: RenderContext, routes: Routes, listener: Listener, number: int) -> tuple[ServerBlock, LogFormat]:
     """Return the `server` blocks of a listener and the format of its access log."""
     inlet = _inlet(context, listener, number)
     map_claim_headers(context, inlet)
@@ -37,7 +36,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
     only = routes.only_location(listener, inlet)
     target = None if only else Token(f"@{rules.table(context, listener, number, routes.targets)}")
     log_format = log.formats(context.view, listener, number, inlet.request_id)
-    server = Listener(
+    server = ServerBlock(
         listen=_listen(context, listener),
         http2=listener.http2 and context.version >= _HAS_HTTP2_ON,
         identities=tuple(_identities(tls, (*path, "tls"))),
@@ -74,7 +73,7 @@ def build(context: RenderContext, routes: Routes, listener: FleetListener, numbe
     return server, log_format
 
 
-def _listen(context: RenderContext, listener: FleetListener) -> Token:
+def _listen(context: RenderContext, listener: Listener) -> Token:
     parameters = [quote.plain(str(listener.bind)).text]
     if listener.tls is not None:
         parameters.append("ssl")
@@ -85,7 +84,7 @@ def _listen(context: RenderContext, listener: FleetListener) -> Token:
     return Token(" ".join(parameters), ("listeners", listener.name, "bind"))
 
 
-def _warn_about_grpc(context: RenderContext, listener: FleetListener) -> None:
+def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
     """Warn if gRPC routes are on a listener that speaks HTTP/1.1 only.
 
     gRPC needs HTTP/2, and an old nginx cannot offer that beside HTTP/1.1 without TLS.
@@ -97,7 +96,7 @@ def _warn_about_grpc(context: RenderContext, listener: FleetListener) -> None:
         context.warn("listener.h2c", ("listeners", listener.name, "bind"), message, "give it tls, or use nginx 1.25.1")
 
 
-def _has_grpc(context: RenderContext, listener: FleetListener) -> bool:
+def _has_grpc(context: RenderContext, listener: Listener) -> bool:
     actions = [context.view.routes[rule.route].action for rule in listener.rules]
     pools = {name for action in actions if isinstance(action, Forward) for name in action.pools}
     return any(context.view.pools[name].protocol == "grpc" for name in pools)
@@ -117,7 +116,7 @@ def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity
     ]
 
 
-def _log_path(context: RenderContext, listener: FleetListener) -> Token | None:
+def _log_path(context: RenderContext, listener: Listener) -> Token | None:
     """Return where the access log is written; None if nowhere.
 
     systemd makes a socket of a service's standard output, and Linux opens no socket by a path.
@@ -139,7 +138,7 @@ def _log_path(context: RenderContext, listener: FleetListener) -> Token | None:
     return quote.value(stated or (system_log if system_wide else "/dev/stdout"), path)
 
 
-def _trusted_peers(context: RenderContext, listener: FleetListener) -> tuple[Token, ...]:
+def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, ...]:
     """Return the networks of the peers from which nginx accepts the client's address."""
     path = ("listeners", listener.name, "client_address")
     if listener.client_address is not None:
@@ -164,9 +163,7 @@ def _trusted_peers(context: RenderContext, listener: FleetListener) -> tuple[Tok
     return tuple(map(Token, _ANYONE)) if listener.proxy_protocol else ()
 
 
-def _several_addresses(
-    context: RenderContext, listener: FleetListener, number: int, trusted: str | None
-) -> Token | None:
+def _several_addresses(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> Token | None:
     """Return the variable that is 1 if a trusted peer names the client in several header lines.
 
     It exists only for headers of which nginx reads one line.
@@ -181,7 +178,7 @@ def _several_addresses(
     return Token(context.map(f"{trusted}\n{source}", f"$lb_several{number}", entries))
 
 
-def _address_header(context: RenderContext, listener: FleetListener) -> Token | None:
+def _address_header(context: RenderContext, listener: Listener) -> Token | None:
     if listener.proxy_protocol:
         return Token("proxy_protocol")
     if listener.client_address is None or clients.reads_forged_line(context, listener):
@@ -190,7 +187,7 @@ def _address_header(context: RenderContext, listener: FleetListener) -> Token | 
     return quote.plain(_SPELLINGS.get(header, header), ("listeners", listener.name, "client_address", "header"))
 
 
-def _inlet(context: RenderContext, listener: FleetListener, number: int) -> Inlet:
+def _inlet(context: RenderContext, listener: Listener, number: int) -> Inlet:
     trusted = None
     if listener.client_address is not None:
         trusted = f"$lb_trusted{number}"
@@ -209,13 +206,13 @@ def _inlet(context: RenderContext, listener: FleetListener, number: int) -> Inle
     )
 
 
-def _claim_headers(listener: FleetListener) -> tuple[str, ...]:
+def _claim_headers(listener: Listener) -> tuple[str, ...]:
     header = listener.client_address.header if listener.client_address else ""
     own = () if header in ("", "x-forwarded-for", "x-forwarded-proto", *CLAIMS) else (header,)
     return tuple(name for name in (*CLAIMS, *own) if name not in listener.address_headers)
 
 
-def _request_id(context: RenderContext, listener: FleetListener, number: int, trusted: str | None) -> str:
+def _request_id(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
     """Return the variable with the request id.
 
     A trusted peer's id is kept if it is plain text of at most 200 characters; otherwise nginx generates one. Without
@@ -231,7 +228,7 @@ def _request_id(context: RenderContext, listener: FleetListener, number: int, tr
     return context.map(f"{trusted or ''}\n{client_id}", f"$lb_id{number}", entries)
 
 
-def _forwarded_for(context: RenderContext, listener: FleetListener, number: int, trusted: str | None) -> str:
+def _forwarded_for(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
     """Return the x-forwarded-for for replicas: a trusted peer's list, if any, with the peer appended."""
     peer = "$remote_addr" if listener.proxy_protocol else "$realip_remote_addr"
     if trusted is None:

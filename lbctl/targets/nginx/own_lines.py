@@ -36,15 +36,15 @@ class Word:
 
 def statements(text: str) -> Iterator[list[Word]]:
     """Yield the words of each directive that ends in a semicolon."""
-    words: list[Word] = []
+    directive: list[Word] = []
     for piece in _PIECE.finditer(text):
         if piece.lastgroup in ("quoted", "word"):
             bare = piece[0][1:-1] if piece.lastgroup == "quoted" else piece[0]
-            words.append(Word(bare, *piece.span()))
+            directive.append(Word(bare, *piece.span()))
         elif piece.lastgroup in ("end", "open", "close"):
             if piece.lastgroup == "end":
-                yield words
-            words = []
+                yield directive
+            directive = []
 
 
 @dataclass(frozen=True, slots=True)

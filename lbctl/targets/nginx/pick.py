@@ -15,7 +15,7 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.nginx import busy, names, quote
-from lbctl.targets.nginx.blocks import Forwarding, LogFormat, Question, Upstream
+from lbctl.targets.nginx.blocks import Forwarding, LogFormat, Question, UpstreamBlock
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
@@ -35,12 +35,12 @@ class Picked:
 
     variable: str
     """The variable with its name: that of a replica's upstream, else that of the pool's."""
-    upstream: Upstream
+    upstream: UpstreamBlock
     """The upstream of the pool, under the name of the variable."""
 
 
 def picked(
-    context: RenderContext, pool: Pool, upstream: Upstream, replicas: tuple[tuple[str, Upstream], ...]
+    context: RenderContext, pool: Pool, upstream: UpstreamBlock, replicas: tuple[tuple[str, UpstreamBlock], ...]
 ) -> Picked:
     """Return what a pick leads to; `replicas` has the name and the upstream of each replica that may be picked."""
     variable = f"$lb_up_{upstream.name.text.replace('.', '_').replace('-', '_')}_{_number(context, upstream)}"
@@ -58,7 +58,7 @@ def picked(
     return Picked(variable, replace(upstream, name=Token(variable)))
 
 
-def _number(context: RenderContext, upstream: Upstream) -> int:
+def _number(context: RenderContext, upstream: UpstreamBlock) -> int:
     """Return a number that keeps the variables of upstreams apart whose names differ in signs alone."""
     numbers = context.upstream_numbers
     return numbers.setdefault(upstream.name.text, len(numbers))

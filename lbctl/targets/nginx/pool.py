@@ -17,7 +17,7 @@ from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality, replica_token
 from lbctl.targets.nginx import busy, names, quote
-from lbctl.targets.nginx.blocks import Server, Upstream
+from lbctl.targets.nginx.blocks import UpstreamBlock, UpstreamServer
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.quantise import quantise, rounding_error
 from lbctl.targets.rounding import rounded
@@ -51,11 +51,11 @@ class Upstreams:
     """The upstreams that routes use, built at first use, by pool and regions."""
 
     context: RenderContext
-    built: dict[tuple[str, tuple[str, ...]], Upstream | None] = field(default_factory=dict)
-    singles: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, Upstream], ...]] = field(default_factory=dict)
+    built: dict[tuple[str, tuple[str, ...]], UpstreamBlock | None] = field(default_factory=dict)
+    singles: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, UpstreamBlock], ...]] = field(default_factory=dict)
     """(pool, regions) → the name and the upstream of each replica that may be picked."""
 
-    def of(self, pool: str, regions: tuple[str, ...] = ()) -> Upstream | None:
+    def of(self, pool: str, regions: tuple[str, ...] = ()) -> UpstreamBlock | None:
         """Return the upstream for `pool`, restricted to `regions` if there are some.
 
         Return None if no replica receives requests.
@@ -78,7 +78,7 @@ class Upstreams:
             len({item.address for item in upstream.servers if Token("down") not in item.parameters}) if upstream else 0
         )
 
-    def replicas(self, name: str, regions: tuple[str, ...]) -> tuple[tuple[str, Upstream], ...]:
+    def replicas(self, name: str, regions: tuple[str, ...]) -> tuple[tuple[str, UpstreamBlock], ...]:
         """Return the replicas of the pool that may be picked in these regions, each as an upstream of its own."""
         key, pool = (name, regions), self.context.view.pools[name]
         if key not in self.singles:
@@ -93,13 +93,13 @@ class Upstreams:
         return self.singles[key]
 
     @property
-    def all(self) -> tuple[Upstream, ...]:
+    def all(self) -> tuple[UpstreamBlock, ...]:
         """The upstreams that are built so far, in the order of pool and regions."""
         pools = (upstream for _, upstream in sorted(self.built.items()) if upstream is not None)
         return (*pools, *(upstream for singles in self.singles.values() for _, upstream in singles))
 
 
-def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str, ...]) -> Upstream | None:
+def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str, ...]) -> UpstreamBlock | None:
     if isinstance(pool.discovery, DnsDiscovery):
         return None if regions else _discovered(context, pool, pool.discovery, name)
     members = _members(context, pool, regions)
@@ -117,11 +117,11 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
     return _block(context, pool, name, servers, resolver=None)
 
 
-def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> Upstream:
+def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock:
     """Return the upstream of the first replica; the others get what it is too busy for. None of them is left out."""
     common = (Token("max_fails=0"), *_limit(pool))
     servers = tuple(_server(pool, Member(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
-    return Upstream(
+    return UpstreamBlock(
         name=quote.plain(name),
         zone=_SINGLE_ZONE,
         method=None,
@@ -135,10 +135,10 @@ def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> Upstream:
 
 
 def _block(
-    context: RenderContext, pool: Pool, name: str, servers: tuple[Server, ...], resolver: Token | None
-) -> Upstream:
+    context: RenderContext, pool: Pool, name: str, servers: tuple[UpstreamServer, ...], resolver: Token | None
+) -> UpstreamBlock:
     connections = pool.connections
-    return Upstream(
+    return UpstreamBlock(
         name=Token(name, ("pools", pool.name)),
         zone=_zone(max(len(servers), 1)),
         method=_method(context, pool),
@@ -151,7 +151,7 @@ def _block(
     )
 
 
-def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, name: str) -> Upstream:
+def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, name: str) -> UpstreamBlock:
     path = ("pools", pool.name, "discovery", "dns", "name")
     address = quote.plain(str(Address(discovery.name, discovery.port)), path)
     is_ejectable = pool.passive is not None and (pool.passive.max_ejection >= 100 or _panics(pool))
@@ -170,12 +170,14 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
             "nginx resolves a name again only by resolvers of its own: here it is resolved when nginx starts",
             'name them: resolvers: ["10.96.0.10:53"]',
         )
-    servers = tuple(Server(address, tuple(item)) for item in ((parameters, again) if _panics(pool) else (parameters,)))
+    servers = tuple(
+        UpstreamServer(address, tuple(item)) for item in ((parameters, again) if _panics(pool) else (parameters,))
+    )
     upstream = _block(context, pool, name, servers, resolver)
     return upstream if resolver is None else _with_zone_for(upstream, len(servers) * discovery.max_replicas)
 
 
-def _with_zone_for(upstream: Upstream, replicas: int) -> Upstream:
+def _with_zone_for(upstream: UpstreamBlock, replicas: int) -> UpstreamBlock:
     return replace(upstream, zone=_zone(replicas))
 
 
@@ -273,7 +275,7 @@ def _warn_about_ranks(context: RenderContext, pool: Pool, levels: list[tuple[int
         )
 
 
-def _server(pool: Pool, member: Member, common: tuple[Token, ...]) -> Server:
+def _server(pool: Pool, member: Member, common: tuple[Token, ...]) -> UpstreamServer:
     replica = member.replica
     path = ("pools", pool.name, "replicas", replica.name)
     parameters = [Token(f"weight={member.weight}"), *common]
@@ -281,7 +283,7 @@ def _server(pool: Pool, member: Member, common: tuple[Token, ...]) -> Server:
         parameters.append(Token("down"))
     elif member.rank:
         parameters.append(Token("backup"))
-    return Server(quote.plain(str(replica.address), path), tuple(parameters))
+    return UpstreamServer(quote.plain(str(replica.address), path), tuple(parameters))
 
 
 def _panics(pool: Pool) -> bool:

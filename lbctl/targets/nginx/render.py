@@ -10,7 +10,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, credentials, own_lines
 from lbctl.targets.locality import placeless
 from lbctl.targets.nginx import busy, listener, log, names, pick, quote
-from lbctl.targets.nginx.blocks import Listener, LogFormat
+from lbctl.targets.nginx.blocks import LogFormat, ServerBlock
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
@@ -128,7 +128,7 @@ def _metrics(proxy: Proxy) -> Token | None:
     return quote.plain(str(proxy.metrics), ("proxies", proxy.name, "metrics")) if proxy.metrics else None
 
 
-def _listeners(context: RenderContext, upstreams: Upstreams) -> list[tuple[Listener, LogFormat]]:
+def _listeners(context: RenderContext, upstreams: Upstreams) -> list[tuple[ServerBlock, LogFormat]]:
     routes = Routes.of(context, upstreams)
     return [listener.build(context, routes, item, number) for number, item in enumerate(context.view.listeners)]
 

@@ -156,8 +156,8 @@ class BuildCache:
             message = build()
             body = message.SerializeToString(deterministic=True)
             for built in candidates:
-                made = built.resource
-                if made.body == body and (made.secret, made.parent) == (secret, parent):
+                cached = built.resource
+                if cached.body == body and (cached.secret, cached.parent) == (secret, parent):
                     return BuiltResource(inputs, *built[1:])
             findings = validate.examine(slot[0], message, path)
         self.problems.extend(findings.problems)

@@ -55,7 +55,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class XdsAddress:
     """The address of a control plane in gRPC's form; `ca`, `certificate` and `key` are files. TLS requires `ca`."""
 
     address: str
@@ -65,7 +65,7 @@ class Server:
     key: str = ""
 
 
-async def read(server: Server, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[Change], None]:
+async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[Change], None]:
     """Yield the changes of each response on one ADS stream until it ends; an empty list is a response without changes.
 
     `patience` is the time to connect in seconds. Raises UnreachableError or RefusedError when the stream ends, and
@@ -92,7 +92,7 @@ async def read(server: Server, reader: Reader, patience: float = 5.0) -> AsyncGe
         raise _stream_error(server, *await _final_status(channel, call, reader.open()[:1]))
 
 
-async def _connect(server: Server, channel: grpc.aio.Channel, patience: float) -> None:
+async def _connect(server: XdsAddress, channel: grpc.aio.Channel, patience: float) -> None:
     """Wait until the channel is connected or has failed; after a failure the call reports the reason."""
     try:
         async with asyncio.timeout(patience):
@@ -143,7 +143,7 @@ async def _write(call: _Call, requests: Iterable[bytes]) -> None:
         await call.write(request)
 
 
-def _channel(server: Server) -> grpc.aio.Channel:
+def _channel(server: XdsAddress) -> grpc.aio.Channel:
     if not server.ca:
         return grpc.aio.insecure_channel(server.address, _OPTIONS)
     ca, key, certificate = (
@@ -152,7 +152,7 @@ def _channel(server: Server) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(server.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
 
 
-def _stream_error(server: Server, code: grpc.StatusCode, details: str | None) -> Exception:
+def _stream_error(server: XdsAddress, code: grpc.StatusCode, details: str | None) -> Exception:
     if details == _CONNECTION_CUT:
         return UnreachableError(f"{server.address} has ended the connection")
     reason = _PREAMBLE.sub("", details or "") or code.name.lower().replace("_", " ")

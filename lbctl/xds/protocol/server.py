@@ -70,7 +70,7 @@ class Limits:
     """Seconds of silence before a keepalive ping (`ping`), and for its answer."""
 
 
-class Server:
+class XdsServer:
     """The xDS server. All methods must be called on the event loop that `start` ran on.
 
     `tls` holds absolute paths. `socket`: an additional Unix socket, beside a TCP port, for proxies of this machine;

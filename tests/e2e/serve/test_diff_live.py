@@ -54,7 +54,7 @@ def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.Ca
 
         held = ["--server", control.url, "--token-file", str(control.state / "api-token")]
         assert run(["drain", "pool/a", "--reason", "a fan", "--wait", *held]) == 3
-        assert "no proxy is connected: nobody was told yet" in capsys.readouterr().err
+        assert "no proxy is connected: none has the change yet" in capsys.readouterr().err
         who, found = _changed(control, fleet, tmp_path, capsys)
         assert (who, list(found)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
         assert _changed(control, ahead, tmp_path, capsys)[0] == "both"

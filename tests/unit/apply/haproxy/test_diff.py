@@ -15,7 +15,7 @@ from lbctl.ir.address import Address
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 _WANTED = DesiredServer("pool_p", "a", Address("10.0.0.1", 8000), 100, "ready", ("check", "weight", "100"))
-_HAS = running.Server("10.0.0.1", 8000, "", 100, False, False, False, False, False)
+_HAS = running.RunningServer("10.0.0.1", 8000, "", 100, False, False, False, False, False)
 _FORBIDDEN = (";", "\n", " ", "\\", "<<")
 
 
@@ -23,7 +23,7 @@ def _desired(*servers: DesiredServer, limits: tuple[tuple[str, int], ...] = ()) 
     return Desired(frozenset({"pool_p", *(item.backend for item in servers)}), servers, limits)
 
 
-def _running(**servers: running.Server) -> Running:
+def _running(**servers: running.RunningServer) -> Running:
     return Running(7, 60, "2.6.12", "lbctl-0", {("pool_p", name): item for name, item in servers.items()})
 
 
@@ -149,7 +149,7 @@ _STICKY = replace(_WANTED, cookie=True, needs_slot=True, slottable=True, checked
 _FREE = replace(_HAS, host="127.0.0.1", port=1, weight=1, maint=True, own_maint=True, cookie=True)
 
 
-def _with_slots(slots: dict[str, str], **servers: running.Server) -> Running:
+def _with_slots(slots: dict[str, str], **servers: running.RunningServer) -> Running:
     places = {("pool_p", slot): replica for slot, replica in slots.items()}
     return replace(_running(**servers), slots=places)
 
