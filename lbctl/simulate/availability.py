@@ -10,7 +10,7 @@ import math
 from random import Random
 
 from lbctl.control import slow_start
-from lbctl.simulate.agenda import Agenda
+from lbctl.simulate.agenda import Action, Agenda
 from lbctl.simulate.setup import Setup
 
 _STEPS = 32
@@ -25,7 +25,7 @@ class Availability:
         names = [replica.name for replica in setup.pool.replicas]
         self._absent = {names.index(name) for name in setup.joins}
         self._dead: set[int] = set()
-        self._since = [0] * len(names)
+        self._changes = [0] * len(names)
         self._failures: dict[tuple[int, int], int] = {}
         self._pace = setup.policy.push_every
         self.checked_out: set[int] = set()
@@ -57,18 +57,18 @@ class Availability:
     def died(self, replica: int, now: float) -> None:
         """A replica is dead from now on."""
         self._dead.add(replica)
-        self._since[replica] += 1
+        self._changes[replica] += 1
         check = self._setup.pool.active
         if check is not None:
-            self._agenda.at(self._checked(now, check.unhealthy_threshold), self._finds(replica, self._since[replica]))
+            self._agenda.at(self._checked(now, check.unhealthy_threshold), self._finds(replica, self._changes[replica]))
 
     def came_back(self, replica: int, now: float) -> None:
         """A replica listens again; without active checks the proxies' slow start begins at once."""
         self._dead.discard(replica)
-        self._since[replica] += 1
+        self._changes[replica] += 1
         check = self._setup.pool.active
         time = self._checked(now, check.healthy_threshold) if check and replica in self.checked_out else now
-        self._agenda.at(time, self._finds(replica, self._since[replica]))
+        self._agenda.at(time, self._finds(replica, self._changes[replica]))
 
     def joined(self, replica: int, now: float) -> None:
         """A replica joins the pool."""
@@ -80,9 +80,11 @@ class Availability:
         assert check is not None
         return now + check.interval / 1000 * (self._rng.random() + threshold - 1)
 
-    def _finds(self, replica: int, since: int):  # type: ignore[no-untyped-def]
+    def _finds(self, replica: int, change: int) -> Action:
+        """Return what a check does that was begun by this change of the replica, where no other has followed."""
+
         def act(now: float) -> None:
-            if since != self._since[replica]:
+            if change != self._changes[replica]:
                 return
             self.changed = True
             if replica in self._dead:
