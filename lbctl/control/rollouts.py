@@ -48,6 +48,7 @@ class EndedRollout:
     phase: Phase
     step: int
     percent: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def _followed(
         new = RolloutState(route.name, key, files.base, since=now, models=files.models, earlier=earlier)
         return new if rollout.mode == "manual" else _at_step(new, rollout, 0, now)
     if same is not state:
-        same = replace(same, since=now, reason="the files have it again, and it stays as it ended")
+        same = replace(same, since=now, reason=same.reason or "as it ended before")
     reason = _superseded_by(same, files)
     same = replace(same, base=files.base, models=files.models)
     return replace(same, phase="superseded", since=now, reason=reason) if reason else same
@@ -206,7 +207,9 @@ def _of_key(state: RolloutState, key: str) -> RolloutState | None:
     if ended is None:
         return None
     earlier = tuple(item for item in _ends(state) if item.key != key)
-    return RolloutState(state.route, key, ended.base, ended.phase, ended.step, ended.percent, earlier=earlier)
+    return RolloutState(
+        state.route, key, ended.base, ended.phase, ended.step, ended.percent, reason=ended.reason, earlier=earlier
+    )
 
 
 def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
@@ -214,7 +217,9 @@ def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
     if state.phase == "waiting":
         return state.earlier
     phase: Phase = "superseded" if state.runs else state.phase
-    return (*state.earlier, EndedRollout(state.key, state.base, phase, state.step, state.percent))[-_KEPT:]
+    reason = "another rollout took its place" if state.runs else state.reason
+    ended = EndedRollout(state.key, state.base, phase, state.step, state.percent, reason)
+    return (*state.earlier, ended)[-_KEPT:]
 
 
 def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:

@@ -198,17 +198,17 @@ def _override(row: Mapping[str, Any]) -> Override:
 
 
 def _rollout(row: Mapping[str, Any]) -> RolloutState:
-    place = _ended(row)
+    ended = _ended(row)
     return RolloutState(
         route=_text(row["route"]),
-        key=place.key,
-        base=place.base,
-        phase=place.phase,
-        step=place.step,
-        percent=place.percent,
+        key=ended.key,
+        base=ended.base,
+        phase=ended.phase,
+        step=ended.step,
+        percent=ended.percent,
         since=_time(row["since"]),
         elapsed=_time(row["elapsed"]),
-        reason=_text(row["reason"]),
+        reason=ended.reason,
         analysis=_analysis(row["analysis"]) if "analysis" in row else AnalysisState(),
         models=_text(row.get("models", "")),
         earlier=tuple(map(_ended, row.get("earlier", ()))),
@@ -220,7 +220,14 @@ def _ended(row: Mapping[str, Any]) -> EndedRollout:
         raise ValueError(f"there is no phase {row['phase']!r}")
     if type(row["step"]) is not int or row["step"] < 0 or not 0 <= _time(row["percent"]) <= 100:
         raise ValueError("a rollout has a step from 0 and a share from 0 to 100")
-    return EndedRollout(_text(row["key"]), _shares(row["base"]), row["phase"], row["step"], _time(row["percent"]))
+    return EndedRollout(
+        key=_text(row["key"]),
+        base=_shares(row["base"]),
+        phase=row["phase"],
+        step=row["step"],
+        percent=_time(row["percent"]),
+        reason=_text(row.get("reason", "")),
+    )
 
 
 def _analysis(row: Mapping[str, Any]) -> AnalysisState:

@@ -109,7 +109,7 @@ def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None
     assert rollout is not None
     states = advance(follow((), first, 0), first, 60)
     if end == "abort":
-        states = (act(only(states), rollout, "abort", 70),)
+        states = (replace(act(only(states), rollout, "abort", 70), reason="worse answers"),)
     elif end == "promoted":
         states = advance(states, first, 180)
     before = splits(states, first)
@@ -118,6 +118,9 @@ def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None
     assert splits(other, first) == (before if end == "promoted" else {}), "also before it is followed"
     again = follow(other, first, 210)
     assert only(again).phase == {"abort": "aborted"}.get(end, end)
+    assert only(again).reason == {
+        "abort": "worse answers", "superseded": "another rollout took its place", "promoted": "as it ended before",
+    }[end]  # fmt: skip
     assert splits(again, first) == splits(other, first)
     assert follow(again, first, 220) == advance(again, first, 9_999) == again
     assert only(follow(again, second, 230)).phase == "superseded", "it has been replaced while it ran"

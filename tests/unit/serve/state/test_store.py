@@ -260,7 +260,7 @@ def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> No
         await state.lead(pytest.fail)
         assert await state.rollouts() == ()
         moved = RolloutState("chat", "k", (("new", 0), ("old", 1)), "paused", 1, 12.5, 99.5, 3.25, "asked", models="d")
-        earlier = EndedRollout("j", (("new", 0), ("old", 1)), "promoted", 2, 100.0)
+        earlier = EndedRollout("j", (("new", 0), ("old", 1)), "promoted", 2, 100.0, "good")
         moved = replace(moved, earlier=(earlier,))
         await state.save_rollouts((RolloutState("chat", "k", ()),))
         await state.save_rollouts((moved, RolloutState("embed", "k", ())))
