@@ -66,6 +66,10 @@ class OverrideService:
         self._lock = asyncio.Lock()
         self._absent: Mapping[tuple[str, str, str], float] = {}
         """Key of an override → since when its replica or pool has been gone."""
+        self._unrecorded: dict[Override, str]
+        """Overrides that have ended, and why: those whose end could not be recorded yet."""
+        self._unsaved: bool
+        """Whether overrides have ended and that could not be saved yet."""
         self.adopt(saved)
 
     async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
@@ -109,6 +113,7 @@ class OverrideService:
 
         Those that have ended meanwhile have no effect, and are kept until `run` records and removes them.
         """
+        self._unrecorded, self._unsaved = {}, False
         self._publisher.set_overrides(updated)
         self._weight_control.freeze(overrides.frozen(overrides.current(updated, self._now())))
 
@@ -127,20 +132,29 @@ class OverrideService:
     async def _expire(self) -> None:
         """Remove the overrides that have ended.
 
-        They are removed even where that cannot be saved: after a restart the same checks remove them again.
+        They are removed even where that cannot be recorded and saved, which is tried again.
         """
         before = self._publisher.overrides
         ended = {item: reason for item in before if (reason := self._end_of(item))}
-        if not ended:
+        if not ended and not self._unsaved:
             return
         for item, reason in ended.items():
             log.event(f"override ended: {reason}", kind=item.kind, subject=item.subject)
         current = tuple(item for item in before if item not in ended)
+        self._unrecorded |= ended
+        self._unsaved = True
         with suppress(NotSavedError):
-            for item, reason in ended.items():
-                await self._audit.record(CONTROL_PLANE, f"end {item.kind}", item.subject, reason)
+            await self._record_ends()
             await self._save(current)
-        await self._apply(current)
+            self._unsaved = False
+        if ended:
+            await self._apply(current)
+
+    async def _record_ends(self) -> None:
+        """Record the ends of overrides. Raises NotSavedError."""
+        for item, reason in tuple(self._unrecorded.items()):
+            await self._audit.record(CONTROL_PLANE, f"end {item.kind}", item.subject, reason)
+            del self._unrecorded[item]
 
     def _end_of(self, item: Override) -> str:
         """Return why the override has ended; empty where it applies."""

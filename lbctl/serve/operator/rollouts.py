@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import aiohttp
@@ -29,6 +29,8 @@ _INTERVAL = 1.0
 """Seconds between two looks at the clock and at the files."""
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
+_Record = tuple[str, str, str, str]
+"""Actor, action, subject and reason of a record of the audit log."""
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Is called with the states before and after a change."""
 
@@ -57,6 +59,10 @@ class RolloutService:
         self._lock = asyncio.Lock()
         self._unsaved = False
         """Whether an abort or a rollback is applied that could not be saved yet."""
+        self._owed: tuple[_Record, ...] = ()
+        """The records of aborts and rollbacks that could not be saved yet."""
+        self._recorded: set[_Record] = set()
+        """Records of what is tried again until it is saved: they are appended once."""
         self.published = saved
         """The states that the API shows. A step is among them once it is published, so that who waits for it, and then
         for the proxies, does not see what these had before."""
@@ -67,6 +73,8 @@ class RolloutService:
         before = self._publisher.rollouts
         self._publisher.set_rollouts(updated)
         self.published = updated
+        self._unsaved, self._owed = False, ()
+        self._recorded.clear()
         self._on_change(before, updated)
 
     async def save(self) -> None:
@@ -105,18 +113,21 @@ class RolloutService:
             before = rollouts.follow(self._publisher.rollouts, topology, self._now())
             state = replace(self._after(route, action, percent, before, topology), reason=reason[:_MAX_REASON])
             updated = tuple(state if item.route == state.route else item for item in before)
+            record = (author, f"rollout {_summary(state, action)}", state.route, state.reason)
+            self._recorded.discard(record)
             try:
-                await self._audit.record(author, f"rollout {_summary(state, action)}", state.route, state.reason)
+                await self._record_once([record])
                 await self._save(updated)
             except NotSavedError as error:
                 if action != "abort":
                     raise
-                self._unsaved = True
+                self._unsaved, self._owed = True, (*self._owed, record)
                 await self._apply(updated, "an aborted rollout")
                 raise NotSavedError(
                     f"the rollout of {state.route} is aborted, but the state cannot be written: until it can, a "
                     "restart would go on with it"
                 ) from error
+            self._recorded.discard(record)
             self._log(state, action, author)
             await self._apply(updated, "a rollout")
         return state
@@ -160,27 +171,36 @@ class RolloutService:
                 log.event("rollout evaluated", route=state.route, step=state.step + 1, evaluation=evaluation)
 
     async def _change(self, updated: Rollouts) -> bool:
-        """Record, save and apply what the control plane has decided by itself, and return whether it is saved.
+        """Record, save and apply what the control plane has decided by itself, and return whether it is applied.
 
         What cannot be saved is tried again, and no proxy gets a step that a restart would not know. A rollback is
-        applied all the same.
+        applied all the same, and evidence counts all the same, so that it leads to one.
         """
         before = {state.route: state for state in self._publisher.rollouts}
         moved = [state for state in updated if state.route not in before or _moved(before[state.route], state)]
+        records = [(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, _evidence(state)) for state in moved]
+        owed = (*self._owed, *records)
         try:
-            for state in moved:
-                await self._audit.record(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, _evidence(state))
+            await self._record_once(owed)
             await self._save(updated)
         except NotSavedError:
-            if all(state.phase != "rolled_back" for state in moved):
+            if any(state.phase != "rolled_back" for state in moved):
                 return False
-            self._unsaved = True
+            self._unsaved, self._owed = self._unsaved or bool(moved), owed
         else:
-            self._unsaved = False
+            self._unsaved, self._owed = False, ()
+            self._recorded.clear()
         for state in moved:
             self._log(state)
         await self._apply(updated, "a rollout")
-        return not self._unsaved
+        return True
+
+    async def _record_once(self, records: Iterable[_Record]) -> None:
+        """Append the records that were not appended in an attempt before. Raises NotSavedError."""
+        for record in records:
+            if record not in self._recorded:
+                await self._audit.record(*record)
+                self._recorded.add(record)
 
     async def _save(self, updated: Rollouts) -> None:
         try:

@@ -57,6 +57,11 @@ def _row(control: ControlPlane) -> dict[str, Any]:
     return found
 
 
+def _actions(control: ControlPlane) -> list[str]:
+    records = control.get("audit")["records"]
+    return [item["action"] for item in records if item["action"].startswith("rollout")]
+
+
 def _in_sync(control: ControlPlane) -> None:
     version = control.status["snapshot"]["version"]
     names = ("edge", "ha", "ng")
@@ -259,9 +264,12 @@ def test_an_abort_that_cannot_be_saved_is_applied_said_and_saved_later(capsys: p
             assert "is aborted, but the state cannot be written" in said
             assert "nothing was changed" not in said
             assert (_row(control)["phase"], _row(control)["split"]) == ("aborted", {"new": 0, "old": 1})
-        time.sleep(3)
+        eventually(lambda: "rollout abort, aborted (split of the files)" in _actions(control))
         control.kill()
         control.start()
         eventually(lambda: bool(control.get("rollouts")["rollouts"]))
         assert _row(control)["phase"] == "aborted"
+        assert [action for action in _actions(control) if "," in action] == [
+            "rollout start, progressing (step 1, 40 %)", "rollout abort, aborted (split of the files)",
+        ]  # fmt: skip
         assert _rollout(control, "start", "chat") == 0, "actions are recorded again"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import overrides as service
 from lbctl.serve.settings import Options
+from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.wiring import Services
@@ -42,18 +45,42 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
+        self.looks = 0
 
     def time(self) -> float:
+        self.looks += 1
         return self.now
+
+    async def pass_by(self, seconds: float) -> None:
+        """Let so many seconds pass, and wait until the overrides have been checked since."""
+        self.now += seconds
+        enough = self.looks + 12  # a check of one override looks up to four times
+        while self.looks < enough:
+            await asyncio.sleep(0.005)
 
 
 async def ends(services: Services, replicas: tuple[str, ...], directory: Path, clock: Clock, after: float) -> list[str]:
     """Serve these replicas, let so many seconds pass, and return the replicas that operators drain then."""
     await services.publisher.serve(fleet(directory, *replicas), "files", allow_shrink=True)
     for seconds in (0.0, after):
-        clock.now += seconds
-        await asyncio.sleep(0.05)
+        await clock.pass_by(seconds)
     return [item.replica for item in services.publisher.overrides if item.kind == "drain"]
+
+
+@asynccontextmanager
+async def serving(directory: Path, clock: Clock) -> AsyncIterator[tuple[Services, SavedState]]:
+    """The control plane with two replicas, its expiry of overrides, and its state."""
+    options, nodes, metrics = Options((str(directory / "fleet.yaml"),)), NodeStatus(), Metrics()
+    state = SavedState(SqliteStore.open(directory / "state"), log.warn)
+    await state.lead(log.warn)
+    services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
+    services.overrides._now = clock.time
+    await services.publisher.serve(fleet(directory, "a", "b"), "files")
+    work = asyncio.create_task(services.overrides.run())
+    yield services, state
+    work.cancel()
+    await services.publisher.discovery.stop()
+    await state.close()
 
 
 def test_a_drain_ends_when_its_replica_has_been_gone_for_the_grace(
@@ -63,27 +90,41 @@ def test_a_drain_ends_when_its_replica_has_been_gone_for_the_grace(
     clock = Clock()
 
     async def test() -> None:
-        options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),)), NodeStatus(), Metrics()
-        state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
-        await state.lead(log.warn)
-        services, _ = await wiring.build_from(
-            options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore
-        )
-        services.overrides._now = clock.time
-        await services.publisher.serve(fleet(tmp_path, "a", "b"), "files")
-        work = asyncio.create_task(services.overrides.run())
-        await services.overrides.put(Override("drain", "chat", "a", reason="a fan"), None, None, "anna")
-        assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"]
-        assert await ends(services, ("a", "b"), tmp_path, clock, GRACE) == ["a"], "it was back in time"
-        assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"], "the grace begins anew"
-        assert await ends(services, ("b",), tmp_path, clock, 1) == []
-        assert await ends(services, ("a", "b"), tmp_path, clock, 1) == []
-        assert await state.overrides() == ()
-        newest = (await state.audit())[-1]
-        assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "chat/a")
-        assert newest.reason == "its replica is gone"
-        work.cancel()
-        await services.publisher.discovery.stop()
-        await state.close()
+        async with serving(tmp_path, clock) as (services, state):
+            await services.overrides.put(Override("drain", "chat", "a", reason="a fan"), None, None, "anna")
+            assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"]
+            assert await ends(services, ("a", "b"), tmp_path, clock, GRACE) == ["a"], "it was back in time"
+            assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"], "the grace begins anew"
+            assert await ends(services, ("b",), tmp_path, clock, 1) == []
+            assert await ends(services, ("a", "b"), tmp_path, clock, 1) == []
+            assert await state.overrides() == ()
+            newest = (await state.audit())[-1]
+            assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "chat/a")
+            assert newest.reason == "its replica is gone"
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+@pytest.mark.parametrize("refused", ["append_audit", "save_overrides"])
+def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_EXPIRY_INTERVAL", 0.01)
+    clock = Clock()
+
+    async def refuse(*_: object) -> None:
+        raise StoreError("no room")
+
+    async def test() -> None:
+        async with serving(tmp_path, clock) as (services, state):
+            await services.overrides.put(Override("drain", "chat", "a"), None, 5.0, "anna")
+            with monkeypatch.context() as full:
+                full.setattr(state, refused, refuse)
+                assert await ends(services, ("a", "b"), tmp_path, clock, 5) == []
+                assert len(await state.overrides()) == 1
+            while await state.overrides():
+                await asyncio.sleep(0.01)
+            actions = [item.action for item in await state.audit()]
+            assert actions.count("end drain") == 1
 
     asyncio.run(asyncio.wait_for(test(), 30))

@@ -24,6 +24,7 @@ from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import evidence
 from lbctl.serve.settings import Options
+from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import read_rollouts, write_rollouts
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
@@ -175,6 +176,27 @@ def test_a_bad_pool_is_rolled_back_and_stays_so_over_a_restart(tmp_path: Path) -
             await asyncio.sleep(1.5)
             assert run.state.phase == "rolled_back"
             assert len(await run.actions()) == 2, "nothing is done twice"
+
+    ran(test())
+
+
+@pytest.mark.parametrize("refused", ["append_audit", "save_rollouts"])
+def test_a_rollback_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise StoreError("no room")
+
+    async def test() -> None:
+        async with serving(tmp_path, fleet("60s")) as run:
+            with monkeypatch.context() as full:
+                full.setattr(run.saved, refused, refuse)
+                await run.until(lambda run: run.state.phase == "rolled_back", {"new": 0.2, "old": 0.0})
+                assert run.row.split == {"new": 0, "old": 1}
+            while (await run.saved.rollouts())[0].phase != "rolled_back":
+                await asyncio.sleep(0.01)
+            actions = [action for action, _ in await run.actions()]
+            assert actions.count("rollout rolled_back (split of the files)") == 1
 
     ran(test())
 
