@@ -116,7 +116,7 @@ def freeze(
 ) -> int:
     """Keep the weights of a pool, or of all, as they are. Health goes on."""
     remote = Server(server, token_file, tls_ca)
-    for name in _frozen_pools(remote, pool):
+    for name in [pool] if pool is not None else _moving_pools(remote):
         override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
         click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
     return 0
@@ -128,7 +128,7 @@ def freeze(
 def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weights of a pool, or of all, move again."""
     remote = Server(server, token_file, tls_ca)
-    for name in _frozen_pools(remote, pool):
+    for name in [pool] if pool is not None else _frozen_pools(remote):
         _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
 
@@ -175,13 +175,19 @@ def place(text: str) -> tuple[str, str]:
     return pool, name
 
 
-def _frozen_pools(remote: Server, pool: str | None) -> list[str]:
-    """Return that pool, or all with telemetry, because the weights of others do not move; say so where none has it."""
-    if pool is not None:
-        return [pool]
+def _moving_pools(remote: Server) -> list[str]:
+    """Return the pools with telemetry, because the weights of others do not move; say so where none has it."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
         click.echo("lbctl: no pool has telemetry, so no weights move: there is nothing to do", err=True)
+    return names
+
+
+def _frozen_pools(remote: Server) -> list[str]:
+    """Return the pools that are held by hand; say so where none is."""
+    names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
+    if not names:
+        click.echo("lbctl: the weights of no pool are held by hand: there is nothing to do", err=True)
     return names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +39,7 @@ class Moving(Fleet):
 
     def rollouts(self) -> schema.Rollouts:
         """Show the next of the rows, and the last one for ever."""
+        self.asked.set()
         row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
         return schema.Rollouts((row,))
 
@@ -47,14 +48,19 @@ class Moving(Fleet):
         return schema.RolloutResult(BEFORE)
 
 
+def token_files(directory: Path) -> tuple[Path, Path]:
+    """A file of tokens for a control plane, and one with the token alone for a command."""
+    token = "0123456789abcdef0123456789abcdef"
+    paths = directory / "tokens", directory / "alone"
+    for path, text in zip(paths, (f"operator:operate:{token}", token), strict=True):
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+    return paths
+
+
 @pytest.mark.parametrize(("text", "percent"), [("30", 30.0), ("30%", 30.0), ("2.5%", 2.5), ("0", 0.0)])
-def test_a_percentage_may_have_its_sign(text: str, percent: float, tmp_path: Any) -> None:
-    token = tmp_path / "token"
-    token.write_text("operator:operate:0123456789abcdef0123456789abcdef\n")
-    token.chmod(0o600)
-    alone = tmp_path / "alone"
-    alone.write_text("0123456789abcdef0123456789abcdef\n")
-    alone.chmod(0o600)
+def test_a_percentage_may_have_its_sign(text: str, percent: float, tmp_path: Path) -> None:
+    token, alone = token_files(tmp_path)
     fleet = Moving(BEFORE)
     with serving(fleet, token) as url:
         assert run(["rollout", "set", "chat", text, "--server", url, "--token-file", str(alone)]) == 0
@@ -101,11 +107,11 @@ def test_a_wait_outlasts_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) 
     fleet = Moving(BEFORE)
     with serving(fleet, port=port):
         waiting.start()
-        time.sleep(1)
+        assert fleet.asked.wait(60)
     time.sleep(1)
     assert waiting.is_alive()
     with serving(Moving(ROLLED_BACK), port=port):
-        waiting.join(10)
+        waiting.join(60)
     assert codes == [3]
     assert "does not answer" not in capsys.readouterr().err
 
@@ -119,3 +125,28 @@ def test_a_freeze_says_where_no_weights_move(capsys: pytest.CaptureFixture[str])
     with serving(Fleet()) as url:
         assert run(["freeze", "--server", url]) == 0
     assert "no pool has telemetry, so no weights move: there is nothing to do" in capsys.readouterr().err
+
+
+class Frozen(Fleet):
+    """A control plane in which one pool is held by hand, without telemetry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+
+    def overrides(self) -> schema.Overrides:
+        held = schema.Override("freeze", "old", None, None, None, {}, None, "ada", None, None)
+        return schema.Overrides((held,))
+
+    async def remove_override(self, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
+        self.removed.append(request.pool or "")
+        return schema.RemovalResult(True, None)
+
+
+def test_unfreeze_ends_what_is_held_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token, alone = token_files(tmp_path)
+    fleet = Frozen()
+    with serving(fleet, token) as url:
+        assert run(["unfreeze", "--server", url, "--token-file", str(alone)]) == 0
+    assert fleet.removed == ["old"]
+    assert "old is no longer held by hand" in capsys.readouterr().err
