@@ -36,6 +36,7 @@ class Moving(Fleet):
         super().__init__()
         self.rows = list(rows)
         self.percents: list[float | None] = []
+        self.asked = threading.Event()
 
     def rollouts(self) -> schema.Rollouts:
         """Show the next of the rows, and the last one for ever."""
