@@ -101,7 +101,6 @@ def _candidate(replica: ir.Replica, pool: ir.Pool) -> Candidate:
     return Candidate(
         name=replica.name,
         address=str(replica.address),
-        capacity=replica.capacity,
         weight=replica.capacity,
         fit=not replica.drain,
         reason="drained by the files" if replica.drain else "",

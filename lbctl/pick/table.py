@@ -27,10 +27,8 @@ class Candidate:
     """The name of the replica, unique in its pool."""
     address: str
     """`ip:port`, IPv6 in brackets, as proxies and gateways write it."""
-    capacity: float = 1.0
-    """The load that it can carry, relative to the other replicas of its pool."""
     weight: float = 1.0
-    """What the weighting law gives it, on the scale of `capacity`; 0: nothing."""
+    """What the weighting law gives it, on the scale of the capacities of its pool; 0: nothing."""
     fit: bool = True
     """Whether it may get requests at all."""
     reason: str = ""
@@ -43,8 +41,6 @@ class Candidate:
     """Its zone within the region."""
     queue: float | None = None
     """Requests that wait in the engine, as last scraped."""
-    running: float | None = None
-    """Requests that the engine processes, as last scraped."""
     kv: float | None = None
     """The used share of the KV cache, 0 to 1, as last scraped."""
     speed: float | None = None

@@ -30,9 +30,7 @@ class SimulatedPicker:
         self._affinity = Affinity()
         self._places = {replica.name: index for index, replica in enumerate(pool.replicas)}
         limit = pool.circuit_breaker.replica_max_requests
-        candidates = tuple(
-            Candidate(item.name, item.name, item.capacity, item.capacity, limit=limit) for item in pool.replicas
-        )
+        candidates = tuple(Candidate(item.name, item.name, item.capacity, limit=limit) for item in pool.replicas)
         policy = pool.balance.pick or PickPolicy(())
         self._table = PoolTable(pool.name, policy, candidates, slow_start=pool.slow_start)
 

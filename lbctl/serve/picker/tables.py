@@ -133,7 +133,6 @@ def _candidate(
     return Candidate(
         name=replica.name,
         address=_address(replica.address, served.composed.snapshot.addresses),
-        capacity=replica.capacity,
         weight=item.weight.rate,
         fit=not reason,
         reason=reason,
@@ -141,7 +140,6 @@ def _candidate(
         region=replica.region,
         zone=replica.zone,
         queue=signals.get("queue"),
-        running=signals.get("running"),
         kv=signals.get("kv_cache"),
         limit=pool.circuit_breaker.replica_max_requests,
         started=started,

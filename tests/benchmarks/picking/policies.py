@@ -149,7 +149,7 @@ class Picker:
         self._table = PoolTable(
             POOL,
             PickPolicy((), Prefix(), bound),
-            tuple(Candidate(str(place), f"10.0.0.{place}:1", item, item) for place, item in enumerate(capacities)),
+            tuple(Candidate(str(place), f"10.0.0.{place}:1", item) for place, item in enumerate(capacities)),
         )
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:

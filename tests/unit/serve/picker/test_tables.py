@@ -77,7 +77,7 @@ def test_a_fleet_as_its_files_say_has_every_replica_fit_with_address_capacity_an
         "a": "10.0.0.1:80", "b": "10.0.0.2:80", "c": "[2001:db8::3]:80",
     }  # fmt: skip
     a = found["a"]
-    assert (a.capacity, a.weight, a.region, a.zone, a.limit) == (2.0, 2.0, "eu", "eu-1", 7)
+    assert (a.weight, a.region, a.zone, a.limit) == (2.0, "eu", "eu-1", 7)
     assert found["c"].priority == 1
 
 
@@ -115,9 +115,9 @@ def test_failing_the_checks_of_lbctl_or_of_most_proxies() -> None:
 def test_signals_are_known_while_they_are_fresh() -> None:
     reports = {A: _report(48.0, queue=3.0, running=5.0, kv_cache=0.5)}
     fresh = _candidates(_table(_served(), Measured(50.0, reports)))["a"]
-    assert (fresh.queue, fresh.running, fresh.kv) == (3.0, 5.0, 0.5)
+    assert (fresh.queue, fresh.kv) == (3.0, 0.5)
     stale = _candidates(_table(_served(), Measured(60.0, reports)))["a"]
-    assert (stale.queue, stale.running, stale.kv) == (None, None, None)
+    assert (stale.queue, stale.kv) == (None, None)
 
 
 def test_a_replica_that_becomes_fit_later_begins_then() -> None:

@@ -13,7 +13,7 @@ from lbctl.serve.picker.follower import TableFollower
 
 SENDER, READER = 500.0, 90_000.0
 """The clocks of the two ends."""
-A = Candidate("a", "10.0.0.1:80", 2.0, 1.5, region="eu", queue=0.0, kv=0.5)
+A = Candidate("a", "10.0.0.1:80", 1.5, region="eu", queue=0.0, kv=0.5)
 B = Candidate("b", "[2001:db8::1]:80", fit=False, reason="drained by the files", limit=8)
 C = Candidate("c", "10.0.0.3:80", started=SENDER - 12.5)
 TABLE = PoolTable(
