@@ -164,12 +164,10 @@ class AgentCheck:
             return ""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError):
+            with contextlib.closing(writer), contextlib.suppress(OSError):
                 name = await self._read_name(reader)
                 writer.write(self._answer(name, place.port) if self._permit() else _NO_CHANGE)
                 await writer.drain()
-                writer.close()
-                await writer.wait_closed()
 
         try:
             self._servers[place] = await asyncio.start_server(answer, place.host, place.port, limit=4096)

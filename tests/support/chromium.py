@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +167,11 @@ def browsing() -> Iterator[Page]:
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, address: str) -> tuple[Page, aiohttp.ClientSession]:
-    session = aiohttp.ClientSession()
-    async with session.get(f"http://{address}/json/list") as answer:
-        tabs = await answer.json(content_type=None)
-    url = next(item["webSocketDebuggerUrl"] for item in tabs if item["type"] == "page")
-    return Page(loop, await session.ws_connect(url, max_msg_size=0)), session
+    async with AsyncExitStack() as failing:
+        session = await failing.enter_async_context(aiohttp.ClientSession())
+        async with session.get(f"http://{address}/json/list") as answer:
+            tabs = await answer.json(content_type=None)
+        url = next(item["webSocketDebuggerUrl"] for item in tabs if item["type"] == "page")
+        page = Page(loop, await session.ws_connect(url, max_msg_size=0))
+        failing.pop_all()
+    return page, session
