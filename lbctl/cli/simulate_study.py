@@ -19,6 +19,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry
 from lbctl.ir.topology import Topology
 from lbctl.simulate import capacity, engine_file, profiles
+from lbctl.simulate.build import replica_limit
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES, Policy
 from lbctl.simulate.replay import replay
@@ -114,7 +115,11 @@ class Study:
 
     def load(self, pool: Pool, trace: Trace) -> float:
         """Return the offered load as a part of what the engines of the pool carry, without what is lost."""
-        return capacity.load_of(self.engines.of(self.loss(pool), self.speeds), trace)
+        pool = self.loss(pool)
+        limit = replica_limit(pool, self.proxies) * self.proxies
+        costs = self.engines.of(pool, self.speeds)
+        limited = [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
+        return capacity.load_of(limited, trace)
 
     def cost(self, pool: Pool) -> float | None:
         """Return the price of the pool's GPUs for an hour; None where one of them has none."""

@@ -25,7 +25,7 @@ _SECONDS = ("begun", "itl_seconds", "busy_seconds")
 def settings(setup: Setup, trace: Trace) -> columns.Settings:
     """Return what does not change during a run."""
     pool, policy = setup.pool, setup.policy
-    limit = _replica_limit(pool, setup.proxies)
+    limit = replica_limit(pool, setup.proxies)
     breaker = pool.circuit_breaker
     total = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
     return columns.Settings(
@@ -45,7 +45,7 @@ def settings(setup: Setup, trace: Trace) -> columns.Settings:
     )
 
 
-def _replica_limit(pool: Pool, proxies: int) -> int:
+def replica_limit(pool: Pool, proxies: int) -> int:
     """Return the most requests that one proxy has at a replica; 0: unlimited."""
     breaker: CircuitBreaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]

@@ -45,11 +45,14 @@ def faster(cost: CostModel, speed: float) -> CostModel:
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
     """Return the offered load: Σλ ÷ Σμ, where μ is the rate of an engine that is never idle at the trace's lengths.
 
-    At 1 and above queues grow without end, whatever the algorithm is.
+    What a cache without an end would have of the prompts need not be read. At 1 and above queues grow without end,
+    whatever the algorithm is.
     """
     count = len(trace.times)
     prompt, answer = sum(trace.prompts) / count, sum(trace.answers) / count
-    return stability.utilisation(trace.rate, (saturated_rate(1.0, prompt, answer, cost) for cost in costs))
+    cached = trace.repeated / count
+    served = (saturated_rate(1.0, prompt, answer, cost, cached=cached) for cost in costs)
+    return stability.utilisation(trace.rate, served)
 
 
 @dataclass(frozen=True, slots=True)

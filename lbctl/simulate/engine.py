@@ -224,9 +224,14 @@ def cache_tokens(speed: float, curve: CostModel = CostModel()) -> float:
     return curve.cache * math.pow(speed, 0.86)
 
 
-def saturated_rate(speed: float, prompt: float, answer: float, curve: CostModel = CostModel()) -> float:
-    """The requests per second of an engine that is never idle, for these mean lengths in tokens."""
+def saturated_rate(
+    speed: float, prompt: float, answer: float, curve: CostModel = CostModel(), *, cached: float = 0.0
+) -> float:
+    """The requests per second of an engine that is never idle, for these mean lengths in tokens.
+
+    `cached`: tokens of the prompt that need not be read.
+    """
     context = prompt + answer / 2
     count = min(curve.sequences, cache_tokens(speed, curve) / context)
-    seconds = curve.a + curve.b * count + curve.c * count * context + curve.p * count / answer * prompt
+    seconds = curve.a + curve.b * count + curve.c * count * context + curve.p * count / answer * (prompt - cached)
     return speed * count / answer / seconds

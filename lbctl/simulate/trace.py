@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,6 +50,8 @@ class Trace:
     """The ids of each prompt's prefix blocks; empty where the trace has none."""
     block: int = 0
     """Tokens of a prefix block; 0 where there are none."""
+    repeated: int = 0
+    """Prompt tokens that one cache without an end would have, of all requests together."""
 
     @property
     def rate(self) -> float:
@@ -59,18 +61,13 @@ class Trace:
     def faster(self, factor: float) -> Trace:
         """Return the same requests at `factor` times the rate."""
         times = array("d", (time / factor for time in self.times))
-        return Trace(times, self.prompts, self.answers, self.keys, self.blocks, self.block)
+        return Trace(times, self.prompts, self.answers, self.keys, self.blocks, self.block, self.repeated)
 
     def first(self, count: int) -> Trace:
         """Return the first `count` requests."""
-        return Trace(
-            self.times[:count],
-            self.prompts[:count],
-            self.answers[:count],
-            self.keys[:count],
-            self.blocks[:count],
-            self.block,
-        )
+        prompts, blocks = self.prompts[:count], self.blocks[:count]
+        repeated = _repeated(prompts, blocks, self.block)
+        return Trace(self.times[:count], prompts, self.answers[:count], self.keys[:count], blocks, self.block, repeated)
 
 
 @dataclass(slots=True)
@@ -142,7 +139,18 @@ def _parse(name: str, file: BinaryIO, diagnostics: Diagnostics) -> Trace | None:
 def _trace(rows: _Rows, block: int) -> Trace:
     start = rows.times[0]
     times = array("d", (time - start for time in rows.times))
-    return Trace(times, rows.prompts, rows.answers, rows.keys, rows.blocks, block)
+    repeated = _repeated(rows.prompts, rows.blocks, block)
+    return Trace(times, rows.prompts, rows.answers, rows.keys, rows.blocks, block, repeated)
+
+
+def _repeated(prompts: Sequence[int], blocks: Sequence[tuple[int, ...]], block: int) -> int:
+    """Return `Trace.repeated`."""
+    before: set[int] = set()
+    tokens = 0
+    for prompt, own in zip(prompts, blocks, strict=False):
+        tokens += min(prompt - 1, block * sum(1 for _ in takewhile(before.__contains__, own)))
+        before.update(own)
+    return tokens
 
 
 _Reader = Callable[[str, _Rows], None]

@@ -75,8 +75,12 @@ def test_what_a_proxy_refuses_is_shed_and_counts_for_a_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [*synthetic(tmp_path, LIMITED), "--policy", "nginx:round_robin"]
-    (policy,) = result(capsys, command)["policies"]
+    value = result(capsys, command)
+    (policy,) = value["policies"]
     assert policy["shed"] > 0.2
+    # Two at a time and replica is all that the bound allows.
+    assert value["load"] > 1.5 * result(capsys, synthetic(tmp_path), "--policy", "nginx:random")["load"]
+    synthetic(tmp_path, LIMITED)
     assert policy["failed"] == 0
     assert run(command) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == f"{100 * policy['shed']:.1f}%"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lbctl.simulate import capacity
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.results import summarise
+from lbctl.simulate.trace import Trace
 from tests.support.simulate import load, pool, replayed
 
 
@@ -19,6 +22,19 @@ def test_beyond_the_bound_requests_fail_and_below_it_they_do_not() -> None:
     assert capacity.load_of(costs, below) == pytest.approx(0.8)
     assert summarise(replayed(where, below, "nginx:least_request")).failed == 0
     assert summarise(replayed(where, above, "nginx:least_request")).failed > 0.02
+
+
+def test_prefixes_that_repeat_are_no_load() -> None:
+    """With nine of ten prompts in the cache, engines carry what they could not read."""
+    count = 400
+    blocks = [tuple(range(8)) if index % 10 else tuple(range(1000 + index, 1008 + index)) for index in range(count)]
+    times = [0.08 * index for index in range(count)]
+    trace = Trace(times, [4096] * count, [20] * count, (), blocks, 512).first(count)
+    assert trace.repeated == pytest.approx(0.9 * count * 4095, rel=0.01)
+    costs = capacity.engines_of(pool(1.0), CostModel(), {})
+    load_with, load_without = (capacity.load_of(costs, each) for each in (trace, replace(trace, repeated=0)))
+    assert load_with < 1 < load_without
+    assert summarise(replayed(pool(1.0), trace, "nginx:least_request")).ttft.p99 < 10
 
 
 def test_limits() -> None:
