@@ -53,10 +53,10 @@ class Election:
 
     async def turn(self) -> None:
         """Ask the store once, and follow what it says."""
-        asked, started = self._authority.clock(), time.perf_counter()
+        asked_at, started = self._authority.clock(), time.perf_counter()
         try:
-            async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked)))):
-                await (self._renew(asked) if self._state.lease is not None else self._acquire(asked))
+            async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked_at)))):
+                await (self._renew(asked_at) if self._state.lease is not None else self._acquire(asked_at))
         except (StoreError, TimeoutError) as error:
             self._failed(reason_of(error, f"{self._store.location} does not answer in time"))
         except Exception as error:  # noqa: BLE001 -- the lease ends by the clock, whatever the store answers
@@ -70,29 +70,29 @@ class Election:
     def _patience(self, now: float) -> float:
         return self._authority.until - now if self._state.lease is not None else self.ttl
 
-    async def _renew(self, asked: float) -> None:
+    async def _renew(self, asked_at: float) -> None:
         try:
             await self._store.renew()
         except FencedError:
             self._lose("follower", "another member may have it")
             return
-        self._extend(asked)
+        self._extend(asked_at)
 
-    async def _acquire(self, asked: float) -> None:
+    async def _acquire(self, asked_at: float) -> None:
         await check_format(self._store)
         try:
             lease = await self._store.acquire()
         except LeaseHeldError:
             self._become("follower")
             return
-        self._extend(asked)
+        self._extend(asked_at)
         self._state.take(lease)
         self.epoch = lease.epoch
         log.event("this member leads", epoch=lease.epoch, store=self._store.location)
         self._become("leader", new=True)
 
-    def _extend(self, asked: float) -> None:
-        self._authority.until = asked + 0.8 * self.ttl
+    def _extend(self, asked_at: float) -> None:
+        self._authority.extend(asked_at + 0.8 * self.ttl)
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:
@@ -103,12 +103,12 @@ class Election:
 
     def _lose(self, role: Role, reason: str) -> None:
         log.warn("this member no longer leads", why=reason, epoch=self.epoch)
-        self._authority.until = -math.inf
+        self._authority.end()
         self._state.lose()
         self._become(role)
 
     def _become(self, role: Role, *, new: bool = False) -> None:
-        self._authority.isolated = role == "isolated"
+        self._authority.set_isolated(role == "isolated")
         if new or role != self.role:
             self.role = role
             self.changed.set()

@@ -333,11 +333,11 @@ class Member:
 
     async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
         """Announce this member, and return what all have announced; None where the store does not answer."""
-        asked = self._authority.clock()
+        asked_at = self._authority.clock()
         try:
             said = write_info(replace(own, samples=await self.sharing.samples()))
             await self.store.announce(self.name, said, TTL)
-            self.sharing.renewed(asked)
+            self.sharing.renewed(asked_at)
             return tuple(map(read_info, await self.store.members()))
         except StoreError:
             return None

@@ -125,10 +125,10 @@ class PoolSharing:
             log.warn("this member's samples are too large to be announced at once", parts=parts)
         self._part, self.parts = 0, parts
 
-    def renewed(self, asked: float) -> None:
+    def renewed(self, asked_at: float) -> None:
         """Note that the announcement was renewed, by a request of that time."""
         had_ended = self._clock() >= self._until
-        self._until = asked + _MARGIN * self._ttl
+        self._until = asked_at + _MARGIN * self._ttl
         if had_ended:
             self._telemetry.share(self.owns)
 
@@ -162,14 +162,14 @@ class PoolSharing:
     def _live(self, announced: Iterable[MemberInfo]) -> dict[str, MemberInfo]:
         """Return the members that can have pools, by name."""
         now = self._seen = self._clock()
-        known = {item.name: item for item in announced}
+        by_name = {item.name: item for item in announced}
         self._heard = {
             name: heard if (heard := self._heard.get(name)) and heard[0] == item.at else (item.at, now)
-            for name, item in known.items()
+            for name, item in by_name.items()
         }
         return {
             name: item
-            for name, item in known.items()
+            for name, item in by_name.items()
             if item.shares and item.role != "isolated" and now - self._heard[name][1] <= self._ttl
         }
 
@@ -203,10 +203,10 @@ class PoolSharing:
         if not info.samples or self._texts.get(info.name) == info.samples:
             return
         self._texts[info.name] = info.samples
-        known = self._others.setdefault(info.name, MemberSamples(info.name))
+        other = self._others.setdefault(info.name, MemberSamples(info.name))
         received, plans = time.monotonic(), self._telemetry.plans
         try:
-            reports = await asyncio.to_thread(known.read, info.samples, received, plans)
+            reports = await asyncio.to_thread(other.read, info.samples, received, plans)
         except UNREADABLE as error:
             if info.name not in self._damaged:
                 log.error("the samples of a member cannot be read", member=info.name, reason=repr(error))

@@ -32,8 +32,20 @@ class Authority:
     def unlimited(cls) -> Authority:
         """Return the right of a process that has no others beside it."""
         authority = cls()
-        authority.until = math.inf
+        authority.extend(math.inf)
         return authority
+
+    def extend(self, until: float) -> None:
+        """Have the right to act until this time of the clock."""
+        self.until = until
+
+    def end(self) -> None:
+        """Have no right to act any more."""
+        self.until = -math.inf
+
+    def set_isolated(self, isolated: bool) -> None:
+        """Note whether this was the last leader, and the store does not answer."""
+        self.isolated = isolated
 
     @property
     def acts(self) -> bool:

@@ -143,8 +143,8 @@ class KubernetesStore:
     async def usage(self) -> tuple[Usage, ...]:
         """Return how full each ConfigMap is."""
         parts = await asyncio.gather(*map(self._part, PARTS))
-        found = ((self._object(name), part.size) for name, part in zip(PARTS, parts, strict=True) if part is not None)
-        return tuple(Usage(f"ConfigMap {name}", size, objects.LARGEST) for name, size in found)
+        sizes = ((self._object(name), part.size) for name, part in zip(PARTS, parts, strict=True) if part is not None)
+        return tuple(Usage(f"ConfigMap {name}", size, objects.LARGEST) for name, size in sizes)
 
     async def _change(self, key: str, value: str | None, expected: str, epoch: int) -> str:
         """Write or delete a key where epoch and version are right, and return the new version."""
@@ -208,13 +208,13 @@ class KubernetesStore:
         return None if value is None else self._parsed(part, value)
 
     def _parsed(self, part: str, value: Object) -> Part:
-        found = objects.parsed(value)
-        if found is None:
+        parsed = objects.parsed(value)
+        if parsed is None:
             raise UnusableError(
                 f"{self.location} has a ConfigMap that lbctl has not written ({self._object(part)}): choose another "
                 "name in control.store.url, or delete that ConfigMap"
             )
-        return found
+        return parsed
 
     def _object(self, part: str) -> str:
         return objects.object_name(self._name, part)
@@ -224,14 +224,14 @@ class KubernetesStore:
         parts = {part for prefix in prefixes or ("",) for part in objects.parts_with(prefix)}
         news: asyncio.Queue[_News | StoreError] = asyncio.Queue()
         tasks = [asyncio.create_task(self._follow(part, news)) for part in sorted(parts)]
-        known: dict[str, tuple[Entry, ...]] = {}
+        entries_by_part: dict[str, tuple[Entry, ...]] = {}
         try:
             while True:
                 item = await news.get()
                 if isinstance(item, StoreError):
                     raise item
                 part, entries = item[0], tuple(entry for entry in item[1] if matches(entry.key, prefixes))
-                before, known[part] = known.get(part, ()), entries
+                before, entries_by_part[part] = entries_by_part.get(part, ()), entries
                 for change in changes_between(before, entries):
                     yield change
         finally:

@@ -146,8 +146,8 @@ class RedisStore:
                     deadline = asyncio.get_running_loop().time() + _RESYNC
                     while (key := await _changed_key(messages, prefixes, deadline)) is not None:
                         rest = tuple(entry for entry in entries if entry.key != key)
-                        found = [entry for entry in await self._read((key,)) if entry.key == key]
-                        before, entries = entries, (*rest, *found)
+                        changed = [entry for entry in await self._read((key,)) if entry.key == key]
+                        before, entries = entries, (*rest, *changed)
                         for change in changes_between(before, entries):
                             yield change
 

@@ -18,6 +18,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.proxies import Store
 from lbctl.ir.weight import Weight
 from lbctl.serve import log, wiring
+from lbctl.serve.api import schema
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.guard import end_tasks
 from lbctl.serve.ha.member import Member
@@ -119,7 +120,7 @@ def test_a_rollback_is_in_force_after_an_outage_of_the_store_that_is_longer_than
             first.path.write_text(FLEET.replace("NAME", "c"))
             await first.services.reconciler.reload()
             assert served(first) == {"a", "c"}
-            await first.services.views.rollback({"allow_shrink": True}, "operator")
+            await first.services.views.rollback(schema.RollbackRequest(allow_shrink=True), "operator")
             assert served(first) == {"a", "b"}
             kept = len(first.services.views.history().entries)
             await asyncio.to_thread(redis.stop)
@@ -144,7 +145,7 @@ def test_a_rollback_that_ended_in_an_outage_is_not_in_force_for_the_next_leader(
             await until(lambda: first.member.leads)
             first.path.write_text(FLEET.replace("NAME", "c"))
             await first.services.reconciler.reload()
-            await first.services.views.rollback({"allow_shrink": True}, "operator")
+            await first.services.views.rollback(schema.RollbackRequest(allow_shrink=True), "operator")
             await asyncio.to_thread(redis.stop)
             await until(lambda: first.member.election.role == "isolated")
             first.path.write_text(FLEET.replace("NAME", "d"))
