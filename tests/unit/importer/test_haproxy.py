@@ -129,6 +129,8 @@ TEXT = """
 acl x path_beg /v1 use_backend a if { } !{ unless or || http-request deny return auth set-header redirect scheme https
 server s 10.0.0.1:80 check weight 0 server-template 1-x cookie balance hdr(x) stick-table track-sc0 src nbsrv(a) lt 1
 sc_http_req_rate(0) gt 5 -m reg -f -- http-check expect status 2 option httpchk timeout monitor-uri replace-path ^/(.*)
+http_auth(u) realm auth set-log-level silent use-service prometheus-exporter set-src hdr(x) forwardfor header except
+crl-file ca-file @system-ca ssl crt crt-list capture path_reg set-var retry-on 503 disable-l7-retry global stats socket
 """
 WORDS = st.sampled_from([*TEXT.split(), "\n", "\n", "\n"])
 

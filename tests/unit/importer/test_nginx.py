@@ -184,6 +184,8 @@ def test_settings_that_harm_inference_are_reported_at_their_line() -> None:
 TEXT = """
 server location upstream proxy_pass http://a { } ; /v1/ ~ if ($a = 1) map $x $http_y listen 80 return 301 weight=x
 split_clients 5% * include *.conf " error_page @f limit_req zone=z:1m deny all rewrite ^/( set mirror add_header
+auth_basic off auth_request /check auth_request_set $upstream_http_x stub_status proxy_set_header Authorization Host
+$remote_addr ${KEY} https://a.example/b ssl_certificate ssl ssl_crl gzip_types allow 10.0.0.0/8 internal @f
 """
 WORDS = st.sampled_from(TEXT.split())
 
