@@ -11,6 +11,10 @@ from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import View
 
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
+"""Fields of a chain's match that name networks of clients."""
+_REFUSING = (["rbac"], ["ext_authz"])
+"""Filters of connections that may refuse them, by the package of their message."""
 _LISTENER_FILTERS = {
     "tls_inspector": "the server name is read where it decides",
     "http_inspector": "the protocol is read",
@@ -47,10 +51,26 @@ def managers(context: Context, listener: View) -> Iterator[Manager]:
     (first, item), *rest = connection_managers
     closing = _transport(context, path, first)
     closing += [each for chain, _ in rest for each in _further_chain(context, path, chain)]
+    closing += _before_http(context, path, chains)
     manager = item.get("typed_config")
     context.imply("it is the filter for HTTP", item.get("name"), manager.get("@type"))
     handle(context, path, manager, _MANAGER_HANDLERS, "stat_prefix", "codec_type")
     yield Manager(path, manager, tuple(closing))
+
+
+def _before_http(context: Context, path: Path, chains: list[View]) -> list[tuple[View, str]]:
+    """Carry the networks that a chain is for over; returns what else refuses connections before they speak HTTP."""
+    ranges = [item for chain in chains for name in _NETWORKS if (item := chain.get("filter_chain_match", name))]
+    if len(chains) == 1 and len(ranges) == 1:
+        parts = [(item.get("address_prefix").text, item.get("prefix_len").number or 0) for item in ranges[0]]
+        context.put((*path, "allow_from"), [f"{address}/{length}" for address, length in parts], ranges[0])
+        ranges = []
+    filters = [item for chain in chains for item in chain.get("filters")]
+    refusing = [item for item in filters if item.get("typed_config").type.split(".")[-3:-2] in _REFUSING]
+    return [
+        *((item, "a choice by the client's network") for item in ranges),
+        *((item, "a filter that refuses connections") for item in refusing),
+    ]
 
 
 def _bind(listener: View) -> str | None:
@@ -75,7 +95,7 @@ def _transport(context: Context, path: Path, chain: View) -> list[tuple[View, st
     socket, match = chain.get("transport_socket"), chain.get("filter_chain_match")
     if socket.get("typed_config"):
         return tls.downstream(context, path, socket, match)
-    if match:
+    if match and not any(match.get(name) for name in _NETWORKS):
         context.omit(match, "a listener takes all connections", path)
     return []
 

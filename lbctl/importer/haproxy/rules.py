@@ -45,7 +45,7 @@ def rules(section: Section) -> Iterator[Rule]:
     """Yield the rules of a section: those of `http-request` come before `use_backend`, as HAProxy evaluates them."""
     names = acls(section)
     for item in section.block.block:
-        if item.name in {"http-request", "redirect", "block", "monitor-uri"}:
+        if item.name in {"http-request", "redirect", "block", "monitor-uri", "tcp-request"}:
             rule = _request(item, section, names)
             if rule is not None:
                 yield rule
@@ -93,9 +93,11 @@ def _request(item: Statement, section: Section, names: dict[str, list[Statement]
         return Rule(item, "respond", criteria, {"status": 200})
     args, when, negated = parted(item.args)
     criteria = condition(when, names)
+    if item.name == "tcp-request":
+        return _deny(item, args, criteria, negated, section) if args[1:2] in {("reject",), ("silent-drop",)} else None
     if item.name == "redirect" or args[:1] == ("redirect",):
         return _redirect(item, args, criteria, negated)
-    if args[:1] in {("deny",), ("reject",), ("tarpit",)} or item.name == "block":
+    if args[:1] in {("deny",), ("reject",), ("tarpit",), ("silent-drop",)} or item.name == "block":
         return _deny(item, args, criteria, negated, section)
     if args[:1] == ("return",):
         return Rule(item, "unknown" if negated else "respond", criteria, _return(args))

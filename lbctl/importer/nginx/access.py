@@ -28,9 +28,25 @@ def protect(context: Context, route: Path, scope: Scope) -> None:
         if item is not None and item.args[:1] != ("off",):
             context.draft.ledger.omit(item, f"{why}, so the route refuses its requests", route)
             context.draft.close(route, why)
+    for item in _unknown(scope):
+        why = f"{item.name} may refuse requests, and is not carried over"
+        context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+        context.draft.close(route, why)
     _users(context, route, scope)
     external.protect(context, route, scope)
     _addresses(context, route, scope)
+
+
+def _unknown(scope: Scope) -> list[Statement]:
+    """Return the directives of modules that let in or refuse, by their names."""
+    return [
+        item
+        for level in scope.levels
+        for item in flat(level)
+        if item.name.startswith(("access_by_lua", "rewrite_by_lua", "auth_"))
+        and not item.name.startswith(("auth_basic", "auth_request", "auth_delay", "auth_jwt"))
+        and item.args[:1] != ("off",)
+    ]
 
 
 def _users(context: Context, route: Path, scope: Scope) -> None:

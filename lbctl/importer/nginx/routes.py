@@ -140,6 +140,7 @@ def _forward(
         _fallback(context, path, scope)
         _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
         access.protect(context, path, scope)
+        _methods(context, server, path, scope)
     policy.advise_defaults(context, scope, passing, prefix)
     if not any(target.label == "" for target in targets):
         path = _add(context, server, scope.block, match)
@@ -262,6 +263,24 @@ def _conditions(context: Context, server: Server, path: Path, scope: Scope, bloc
             why = "a condition that protects it could not be carried over"
             context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why)
+
+
+def _methods(context: Context, server: Server, path: Path, scope: Scope) -> None:
+    """Carry `limit_except GET POST { deny all; }` over: a route for these methods, and one that refuses all others."""
+    block = next(flat(scope.block, "limit_except"), None)
+    match = context.draft.get((*path, "match"))
+    if block is None or "respond" in context.draft.get(path):
+        return
+    rules = list(flat(block))
+    if not rules or any(item.words != ("deny", "all") for item in rules):
+        why = "its other methods are protected in a way of their own"
+        context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
+        context.draft.close(path, why)
+        return
+    others = _add(context, server, block, dict(match), suffix=f"{path[1]}-others")
+    context.draft.put((*others, "respond"), {"status": 403}, *rules)
+    methods = [*block.args, *(["HEAD"] if "GET" in block.args else [])]
+    context.draft.put((*path, "match", "methods"), list(dict.fromkeys(methods)), block)
 
 
 def _method(context: Context, path: Path, block: Statement) -> bool:

@@ -159,6 +159,42 @@ def test_a_rule_for_some_paths_gives_them_a_route_of_their_own(
     assert (rest["match"], rest["pool"], rest.get(key)) == ({}, "b", None)
 
 
+NETWORK = (
+    '- name: n\n        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC, '
+    "stat_prefix: x, rules: {action: DENY, policies: {}}}\n      - name: hcm"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("nginx", NGINX.format("access_by_lua_file /etc/check.lua;", "", "")),
+        ("nginx", NGINX.format("", "auth_ldap Restricted;", "")),
+        ("haproxy", HAPROXY.format("tcp-request content reject if { ssl_c_verify 1 }")),
+        ("envoy", envoy_text().replace("- name: hcm", NETWORK)),
+    ],
+)
+def test_what_else_may_refuse_closes_the_routes(kind: str, text: str, tmp_path: Path) -> None:
+    routes = fleet(kind, text, tmp_path)["routes"].values()
+    assert {item["respond"]["status"] for item in routes} == {501}
+
+
+RANGES = "{source_prefix_ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}]}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("haproxy", HAPROXY.format("tcp-request connection reject unless { src 10.0.0.0/8 }")),
+        ("envoy", envoy_text().replace("    - filters:", f"    - filter_chain_match: {RANGES}\n      filters:")),
+    ],
+)  # fmt: skip
+def test_connections_that_are_refused_are_lists_of_addresses(kind: str, text: str, tmp_path: Path) -> None:
+    result = fleet(kind, text, tmp_path)
+    (listener,), routes = result["listeners"].values(), result["routes"].values()
+    assert {tuple(item.get("allow_from", listener.get("allow_from"))) for item in routes} == {("10.0.0.0/8",)}
+
+
 def test_an_expression_that_may_overlap_with_protected_paths_is_protected_too(tmp_path: Path) -> None:
     rules = "http-request auth if { path_beg /a/ } !{ http_auth(u) }\n use_backend b if { path_reg ^/.*x$ }"
     routes = list(fleet("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())

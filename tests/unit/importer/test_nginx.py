@@ -72,6 +72,7 @@ def test_path_and_host_reach_the_replica_as_before(
         "auth_request /check; location / { proxy_pass http://up; }",
         "location / { if ($ssl_client_verify != SUCCESS) { return 403; } proxy_pass http://up; }",
         "location / { proxy_pass http://$unknown; }",
+        "location / { limit_except GET { auth_basic a; auth_basic_user_file /etc/x; } proxy_pass http://up; }",
         "location / { root /srv; }",
         "location / { rewrite ^/(a|b)/(.*)$ /$2 break; proxy_pass http://up; }",
         "location / { fastcgi_pass unix:/run/php.sock; }",
@@ -81,6 +82,13 @@ def test_what_protects_or_cannot_be_said_closes_the_route(body: str, tmp_path: P
     (route,) = fleet(server(body), tmp_path)["routes"].values()
     assert route["respond"]["status"] == 501
     assert "pool" not in route
+
+
+def test_methods_that_are_denied_get_a_route_that_refuses_them(tmp_path: Path) -> None:
+    body = "location /v1/ { limit_except GET POST { deny all; } proxy_pass http://up; proxy_set_header Host $host; }"
+    own, others = fleet(server(body), tmp_path)["routes"].values()
+    assert own == {"match": {"path_prefix": "/v1/", "methods": ["GET", "POST", "HEAD"]}, "pool": "up"}
+    assert others == {"match": {"path_prefix": "/v1/"}, "respond": {"status": 403}}
 
 
 def test_a_file_of_conf_d_becomes_a_fragment_and_a_main_file_does_not(tmp_path: Path) -> None:
