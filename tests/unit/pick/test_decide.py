@@ -241,6 +241,7 @@ def test_one_session_s_requests_are_spread_within_the_bound(replicas: int, bound
     world = World(table(*(candidate("abcdefgh"[index]) for index in range(replicas)), bound=bound))
     for number, tokens in enumerate(prompts, 1):
         world.ask(session="everybody's", prompt_tokens=float(tokens))
+        world.books.first_token(str(world.number))
         assert max(_in_flight(world)) <= bound * number / replicas + 10
 
 
