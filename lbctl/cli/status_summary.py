@@ -36,6 +36,8 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
     yield "socket", listens.xds_socket or "-"
     yield "api", listens.api or "-"
     yield "state", listens.state or "-"
+    if summary.member is not None:
+        yield "member", _member(summary.member)
     if summary.picker is not None:
         yield "picker", _picker(summary.picker)
     yield "snapshot", _snapshot(summary.snapshot) if summary.snapshot else f"none: {summary.waiting}"
@@ -46,6 +48,15 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
         yield "rollback", _rollback(summary.served, summary.served.rollback)
     yield "proxies", ", ".join(f"{count} {state}" for state, count in summary.proxies.items()) or "none"
     yield from _details(summary)
+
+
+def _member(row: schema.MemberStatus) -> str:
+    """Return who this process is, whom it follows, and how old what it says may be."""
+    if row.role != "follower":
+        return f"{row.name}, {row.role}"
+    leads = f"{row.leader} leads" if row.leader else "nobody leads"
+    shown = "as it was stored last" if row.age is None else f"at most {row.age:.1f} s old"
+    return f"{row.name}, {row.role}: {leads}; what is shown here is {shown}"
 
 
 def _picker(row: schema.PickerStatus) -> str:

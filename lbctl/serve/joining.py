@@ -13,9 +13,10 @@ from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import claim
 from lbctl.serve.settings import Options, Settings, parse_lenient, settings
 from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import StoreError, UnreachableError
+from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.lock import explained
 from lbctl.serve.state.open import open_shared
+from lbctl.serve.state.patience import answered
 from lbctl.serve.wiring import Shared
 
 _RETRY = 1.0
@@ -58,25 +59,16 @@ async def join(shared: Shared) -> None:
     A member that has read nothing of the others must not serve: it does not know what operators have drained. Proxies
     keep what they have until then.
     """
-    reported = ""
-    while True:
-        try:
-            await check_format(shared.store)
-            await claim(shared.store, shared.name, log.warn)
-        except UnreachableError as error:
-            if str(error) != reported:
-                log.error(f"waiting for the store: {error}")
-                reported = str(error)
-            await asyncio.sleep(_RETRY)
-            continue
-        except StoreError:
-            await shared.store.close()
-            raise
-        if shared.marker is not None:
-            with explained(shared.marker.parent):
-                await asyncio.to_thread(shared.marker.touch, 0o600)
-        log.event("joins the control plane", member=shared.name, store=shared.store.location)
-        return
+    try:
+        await answered(lambda: check_format(shared.store))
+        await answered(lambda: claim(shared.store, shared.name, log.warn))
+    except StoreError:
+        await shared.store.close()
+        raise
+    if shared.marker is not None:
+        with explained(shared.marker.parent):
+            await asyncio.to_thread(shared.marker.touch, 0o600)
+    log.event("joins the control plane", member=shared.name, store=shared.store.location)
 
 
 def _host_name() -> str:

@@ -34,6 +34,7 @@ STATUS = schema.Status(
     names=(),
     listens=schema.Listens(None, None, None, None),
     picker=None,
+    member=None,
 )
 ENVOY = schema.XdsProxy(
     node="edge-1",
@@ -177,6 +178,9 @@ class Fleet:
 
     def members(self) -> schema.Members:
         return schema.Members(None, None, ())
+
+    def age(self) -> None:
+        return None
 
     def forwards_to(self) -> None:
         return None

@@ -168,6 +168,18 @@ class EventLog:
         """Emit `role`."""
         self._emit(schema.RoleChanged(self._timestamp(), member, role, epoch))
 
+    def store_changed(self, member: str, problem: str) -> None:
+        """Emit `store`; the problem is empty where the store answers again."""
+        self._emit(schema.StoreChanged(self._timestamp(), member, not problem, problem or None))
+
+    def files_differ(self, members: tuple[str, ...]) -> None:
+        """Emit `files_differ`."""
+        self._emit(schema.FilesDiffer(self._timestamp(), members))
+
+    def pools_shared(self, members: tuple[str, ...], pools: tuple[str, ...]) -> None:
+        """Emit `pools`."""
+        self._emit(schema.PoolsShared(self._timestamp(), members, pools))
+
     def task_failed(self, task: str) -> None:
         """Emit `task_failed`."""
         self._emit(schema.TaskFailed(self._timestamp(), task))

@@ -12,10 +12,19 @@ def members(member: Member | None) -> schema.Members:
     """Return the document about all members."""
     if member is None:
         return schema.Members(None, None, ())
-    by_name = {item.name: item for item in member.members}
-    leader = next((item for item in by_name.values() if item.role == "leader"), None)
-    rows = tuple(_row(by_name[name], leader, member) for name in sorted(by_name))
+    leader = member.leader
+    rows = tuple(_row(item, leader, member) for item in sorted(member.members, key=lambda item: item.name))
     return schema.Members(member.store.location, leader.name if leader else None, rows)
+
+
+def own(member: Member | None) -> schema.MemberStatus | None:
+    """Return this process as a member; None where it is alone."""
+    if member is None:
+        return None
+    leader, age = member.leader, member.lag
+    return schema.MemberStatus(
+        member.name, member.election.role, leader.name if leader else None, None if age is None else round(age, 3)
+    )
 
 
 def _row(item: MemberInfo, leader: MemberInfo | None, member: Member) -> schema.Member:
@@ -30,7 +39,7 @@ def _row(item: MemberInfo, leader: MemberInfo | None, member: Member) -> schema.
         snapshot=item.snapshot,
         digest=item.digest,
         in_step=leader is None or item.snapshot == leader.snapshot,
-        files_differ=leader is not None and item.digest != leader.digest,
+        files_differ=item.name in member.differing,
         lag=None if item.lag is None else round(item.lag, 3),
         clock=round(item.clock, 3),
         latency=None if item.latency is None else round(item.latency, 6),

@@ -30,6 +30,8 @@ from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.serve.state.interface import StoreError
 
 T = TypeVar("T")
+AGE = "x-lbctl-age"
+"""The header of an answer of a member that follows: seconds since the leader's last sign of life."""
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
 _MOST_RECORDS = 5_000
@@ -67,6 +69,7 @@ class Api:
         app = web.Application(
             client_max_size=LARGEST, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
         )
+        app.on_response_prepare.append(self._say_age)
         handlers = self._handlers()
         for route in ROUTES:
             if route.method == "GET":
@@ -143,6 +146,11 @@ class Api:
             "act_on_rollout": _operation(schema.RolloutRequest, serving.act_on_rollout),
             "remove_override": _operation(schema.OverrideRemoval, serving.remove_override),
         }
+
+    async def _say_age(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Say in a header how old an answer may be that this member gives from what it follows."""
+        if request.method in ("GET", "HEAD") and (age := self._serving.age()) is not None:
+            response.headers[AGE] = f"{age:.3f}"
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         waiting = self._serving.ready()

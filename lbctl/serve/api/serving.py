@@ -65,6 +65,9 @@ class Serving(Protocol):
     def members(self) -> schema.Members:
         """Return `GET /api/v1/members`."""
 
+    def age(self) -> float | None:
+        """Return how old what is read here may be, in seconds; None where this process decides."""
+
     def forwards_to(self) -> Forwarding | None:
         """Return where writes are forwarded to; None where this process carries them out."""
 

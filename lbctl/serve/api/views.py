@@ -71,6 +71,7 @@ class Views(PoolViews, DecisionViews, Operations):
             names=tuple(status_rows.discovered_name(item) for item in self._parts.publisher.discovery.names()),
             listens=self._listens(),
             picker=pick_rows.status(self._parts.picker),
+            member=member_rows.own(self._parts.member),
         )
 
     def fleet(self) -> schema.FleetSettings:
@@ -95,6 +96,10 @@ class Views(PoolViews, DecisionViews, Operations):
     def members(self) -> schema.Members:
         """Return `GET /api/v1/members`."""
         return member_rows.members(self._parts.member)
+
+    def age(self) -> float | None:
+        """Return how old what is read here may be, in seconds; None where this process decides."""
+        return self._parts.member.lag if self._parts.member is not None else None
 
     def forwards_to(self) -> Forwarding | None:
         """Return where writes are forwarded to; None where this process carries them out."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from lbctl.base.errors import reason_of
@@ -27,7 +28,15 @@ _POLL = 0.5
 class Election:
     """The lease of this member. `ttl`: its duration in seconds."""
 
-    def __init__(self, store: SharedStore, state: SavedState, authority: Authority, ttl: float) -> None:
+    def __init__(
+        self,
+        store: SharedStore,
+        state: SavedState,
+        authority: Authority,
+        ttl: float,
+        on_problem: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_problem` is called with why the store cannot be used, and with an empty text when it can again."""
         self.role: Role = "follower"
         self.changed = asyncio.Event()
         """Is set when the role or the epoch changes."""
@@ -42,6 +51,7 @@ class Election:
         self._store = store
         self._state = state
         self._authority = authority
+        self._on_problem = on_problem
         self.ttl = ttl
         """The duration of the lease in seconds."""
 
@@ -64,6 +74,7 @@ class Election:
         else:
             if self.problem:
                 log.event("the store answers again", store=self._store.location)
+                self._on_problem("")
             self.problem, self.answered = "", self._authority.clock()
             self.latency = time.perf_counter() - started
 
@@ -97,6 +108,7 @@ class Election:
     def _failed(self, problem: str) -> None:
         if problem != self.problem:
             log.error(f"the store of the control plane cannot be used: {problem}")
+            self._on_problem(problem)
         self.problem = problem
         if self._state.lease is not None and not self._authority.acts:
             self._lose("isolated", problem)

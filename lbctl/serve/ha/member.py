@@ -23,6 +23,7 @@ from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
+from lbctl.serve.ha.news import MemberNews
 from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader, write_leader
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
@@ -78,11 +79,9 @@ class Member:
         deciding: Mapping[str, Work],
         acting: Mapping[str, Work],
         addresses: Callable[[], tuple[str, str]],
-        on_role: Callable[[str, str, int], None] = lambda *_: None,
+        news: MemberNews,
     ) -> None:
-        """`on_role` is called with the name, the role and the epoch when the role has changed.
-
-        `addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
+        """`addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
         self.name = name
         self.election = election
         self.clock = clock
@@ -91,7 +90,9 @@ class Member:
         self.takeovers = 0
         """How often this member has become the leader."""
         self.store = store
-        self.sharing = PoolSharing(name, parts.telemetry, state, min(TTL, election.ttl), authority.clock)
+        self.sharing = PoolSharing(
+            name, parts.telemetry, state, min(TTL, election.ttl), authority.clock, news.pools_shared
+        )
         self.records = SharedRecords(
             parts.publisher, parts.telemetry, parts.overrides, parts.rollouts, parts.history, self.sharing
         )
@@ -102,7 +103,7 @@ class Member:
         self._deciding = deciding
         self._acting = acting
         self._addresses = addresses
-        self._on_role = on_role
+        self._news = news
         self._leads = False
         self._taken_over = 0
         """The epoch in which this member has taken over all records; 0 before the first."""
@@ -112,6 +113,8 @@ class Member:
         """When the leader's last sign of life was seen, by the clock of `authority`."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._skewed = False
+        self._differing: tuple[str, ...] = ()
+        """The members whose files were not the leader's when that was told last."""
         self.catching_up = False
         """Whether the leader has written what this member does not serve yet."""
 
@@ -130,6 +133,17 @@ class Member:
         """The epoch in which this member leads, or whose decisions it follows; 0 before the first."""
         leader = self.records.leader
         return self.election.epoch if self.election.role != "follower" else leader.epoch if leader else 0
+
+    @property
+    def leader(self) -> MemberInfo | None:
+        """What the member that leads has said last; None where none does."""
+        return next((item for item in self.members if item.role == "leader"), None)
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The members whose files are not the leader's; none where nobody leads."""
+        leader = self.leader
+        return tuple(item.name for item in self.members if leader is not None and item.digest != leader.digest)
 
     @property
     def leader_api(self) -> str:
@@ -170,7 +184,7 @@ class Member:
 
     async def _take_role(self) -> None:
         role = self.election.role
-        self._on_role(self.name, role, self.election.epoch)
+        self._news.role_changed(self.name, role, self.election.epoch)
         if role == "leader":
             while not await self._lead():
                 await asyncio.sleep(_RETRY)
@@ -327,9 +341,15 @@ class Member:
             self.sharing.check()
             if announced is not None:
                 self.members = tuple(replace(item, samples="") for item in announced)
+                self._tell_differing()
             if self.leads:
                 await self.sharing.lead(announced)
             await asyncio.sleep(INTERVAL)
+
+    def _tell_differing(self) -> None:
+        before, self._differing = self._differing, self.differing
+        if self._differing != before:
+            self._news.files_differ(self._differing)
 
     async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
         """Announce this member, and return what all have announced; None where the store does not answer."""

@@ -42,9 +42,18 @@ class PoolSharing:
     """
 
     def __init__(
-        self, name: str, telemetry: Telemetry, state: SavedState, ttl: float, clock: Callable[[], float]
+        self,
+        name: str,
+        telemetry: Telemetry,
+        state: SavedState,
+        ttl: float,
+        clock: Callable[[], float],
+        on_change: Callable[[tuple[str, ...], tuple[str, ...]], None],
     ) -> None:
-        """`clock`: seconds that also pass while the process is stopped."""
+        """`clock`: seconds that also pass while the process is stopped.
+
+        `on_change` is called with the members that share the pools now, and with the pools of this one.
+        """
         self.members: tuple[str, ...] = ()
         """The members that share the pools; empty before anybody has said so."""
         self._leader = ""
@@ -56,6 +65,7 @@ class PoolSharing:
         self._state = state
         self._ttl = ttl
         self._clock = clock
+        self._on_change = on_change
         self._owners: dict[str, str] = {}
         self._until = -math.inf
         """When the lease of this member's pools ends."""
@@ -197,6 +207,7 @@ class PoolSharing:
         self._others = {name: item for name, item in self._others.items() if name in names}
         self._texts = {name: text for name, text in self._texts.items() if name in names}
         self._telemetry.share(self.owns)
+        self._on_change(names, self.pools_of(self._name))
 
     async def _take(self, info: MemberInfo) -> None:
         """Decide on the samples of a member, where there are new ones."""

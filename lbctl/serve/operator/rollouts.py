@@ -63,6 +63,8 @@ class RolloutService:
         """The records of aborts and rollbacks that could not be saved yet."""
         self._recorded: set[_Record] = set()
         """Records of what is tried again until it is saved: they are appended once."""
+        self._own: set[str] = set()
+        """The routes of which this process has recorded something since it decides."""
         self.published = saved
         """The states that the API shows. A step is among them once it is published, so that who waits for it, and then
         for the proxies, does not see what these had before."""
@@ -78,7 +80,8 @@ class RolloutService:
         self._on_change(before, updated)
 
     async def save(self) -> None:
-        """Save the states that are in force. Raises NotSavedError."""
+        """Save the states that are in force, and decide from now on. Raises NotSavedError."""
+        self._own.clear()
         await self._save(self._publisher.rollouts)
 
     async def run(self) -> None:
@@ -199,8 +202,18 @@ class RolloutService:
         """Append the records that were not appended in an attempt before. Raises NotSavedError."""
         for record in records:
             if record not in self._recorded:
-                await self._audit.record(*record)
+                if not await self._was_recorded(record):
+                    await self._audit.record(*record)
                 self._recorded.add(record)
+                self._own.add(record[2])
+
+    async def _was_recorded(self, record: _Record) -> bool:
+        """Return whether a process that was killed has recorded this move, and has not come to saving it."""
+        actor, action, route, _ = record
+        if actor != CONTROL_PLANE or route in self._own:
+            return False
+        last = await self._audit.last(route)
+        return last is not None and (last.actor, last.action) == (actor, action)
 
     async def _save(self, updated: Rollouts) -> None:
         try:

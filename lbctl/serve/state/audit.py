@@ -32,6 +32,14 @@ class AuditLog:
             log.error(f"the audit log cannot be written: {error}")
             raise NotSavedError(f"the audit log cannot be written, and nothing was changed: {error}") from error
 
+    async def last(self, subject: str) -> AuditRecord | None:
+        """Return the newest record about the subject; None where there is none. Raises NotSavedError."""
+        try:
+            records = await self.records()
+        except StoreError as error:
+            raise NotSavedError(f"the audit log cannot be read, and nothing was changed: {error}") from error
+        return next((item for item in reversed(records) if item.subject == subject), None)
+
     async def records(self) -> tuple[AuditRecord, ...]:
         """Return the kept records, the oldest first. Raises StoreError."""
         return await self._state.audit()

@@ -29,6 +29,7 @@ from lbctl.serve.ha.member import Member, SharedParts
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.picker.manager import Picker
 from lbctl.serve.settings import Options
+from lbctl.serve.state.patience import answered
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.service import Telemetry
 from lbctl.serve.wiring import rooms
@@ -44,11 +45,11 @@ async def build_from(
     options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState, on_fleet: OnFleet,
     shared: Shared | None = None,
 ) -> tuple[Services, RestoredState]:  # fmt: skip
-    """Load the saved state, and build the parts with it. Raises StoreError."""
-    restored = await restore(state)
+    """Load the saved state, and build the parts with it. Waits for a store that does not answer. Raises StoreError."""
+    restored = await answered(lambda: restore(state))
     services = build(Inputs(options, endpoints, metrics, nodes, state, restored, on_fleet, shared))
     if services.member is not None:
-        await services.member.prepare()
+        await answered(services.member.prepare)
     return services, restored
 
 
@@ -135,10 +136,12 @@ def _member(
     parts = SharedParts(
         fleet.publisher, fleet.reconciler, telemetry, operator.overrides, operator.rollouts, fleet.history
     )
-    election = Election(shared.store, inputs.state, shared.authority, shared.ttl)
+    election = Election(
+        shared.store, inputs.state, shared.authority, shared.ttl, partial(events.store_changed, shared.name)
+    )
     return Member(
         shared.name, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, deciding,
-        acting, lambda: endpoints.advertised(shared.name), events.role_changed,
+        acting, lambda: endpoints.advertised(shared.name), events,
     )  # fmt: skip
 
 

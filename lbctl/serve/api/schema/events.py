@@ -109,6 +109,42 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreChanged:
+    """The store of the control plane no longer answers this member, or answers it again."""
+
+    at: Timestamp
+    """When."""
+    member: str
+    """The name of this member."""
+    up: bool
+    """Whether it answers."""
+    reason: str | None
+    """Why it cannot be used; null where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesDiffer:
+    """Other members have files that are not the leader's."""
+
+    at: Timestamp
+    """When."""
+    members: tuple[str, ...]
+    """Their names; none: all members have the same files again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsShared:
+    """Pools are scraped by other members than before."""
+
+    at: Timestamp
+    """When."""
+    members: tuple[str, ...]
+    """The members among whom the pools are shared."""
+    pools: tuple[str, ...]
+    """The pools that this member scrapes from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task of the control plane has failed. It starts again, or is called again with the next publication.
 
@@ -138,8 +174,9 @@ class Closed:
 
 
 Event = (
-    Published | OverridesChanged | Reloaded | RolloutChanged | RolledBack | RoleChanged | TaskFailed | Missed | Closed
-)
+    Published | OverridesChanged | Reloaded | RolloutChanged | RolledBack | RoleChanged | StoreChanged | FilesDiffer
+    | PoolsShared | TaskFailed | Missed | Closed
+)  # fmt: skip
 EVENTS: Mapping[str, type[Event]] = {
     "published": Published,
     "overrides": OverridesChanged,
@@ -147,6 +184,9 @@ EVENTS: Mapping[str, type[Event]] = {
     "rollout": RolloutChanged,
     "rollback": RolledBack,
     "role": RoleChanged,
+    "store": StoreChanged,
+    "files_differ": FilesDiffer,
+    "pools": PoolsShared,
     "task_failed": TaskFailed,
     "missed": Missed,
     "closed": Closed,

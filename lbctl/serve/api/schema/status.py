@@ -208,6 +208,21 @@ class Listens:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """This process as a member of a control plane."""
+
+    name: str
+    """Its name."""
+    role: str
+    """`leader`, `follower`, or `isolated`: the last leader, whose store does not answer."""
+    leader: str | None
+    """The member that leads; null where none is known."""
+    age: float | None
+    """Seconds since it has seen the leader's last sign of life, and so how old what it shows may be; null in the one
+    that decides."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What this control plane serves, and what it waits for."""
 
@@ -245,3 +260,5 @@ class Status:
     """Addresses and paths of this process."""
     picker: PickerStatus | None
     """The picker of replicas; None where no pool needs it."""
+    member: MemberStatus | None
+    """This process among the members of its control plane; None where it is alone."""

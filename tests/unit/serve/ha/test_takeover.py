@@ -13,9 +13,10 @@ from pathlib import Path
 from aiohttp import web
 
 from lbctl.control.loop_output import LoopOutput
+from lbctl.control.rollouts import Rollouts
 from lbctl.serve.fleet.publisher import PublishedFleet
 from tests.e2e.support.engines import PAGE
-from tests.support.stores import shared_server
+from tests.support.stores import RedisServer, shared_server
 from tests.unit.serve.ha.test_member import Running, running, until
 
 STEP = {"fast": 0.010, "b": 0.020, "c": 0.020, "slow": 0.060}
@@ -102,6 +103,76 @@ def test_a_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> Non
                     assert -DOWN - 1e-6 <= later[name] - earlier[name] <= UP + 1e-6, (name, samples)
 
     asyncio.run(asyncio.wait_for(work(), 60))
+
+
+ROLLOUT = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes:
+  chat:
+    match: {path_prefix: /}
+    split: {old: 100, new: 0}
+    rollout:
+      to: new
+      mode: timed
+      steps: [{percent: 10%, hold: 1s}, {percent: 50%, hold: 1s}, {percent: 100%, hold: 1s}]
+pools:
+  old: {model: {name: m}, replicas: [{name: a, address: "10.9.9.1:8000"}]}
+  new: {model: {name: n}, replicas: [{name: b, address: "10.9.9.2:8000"}]}
+proxies: {edge: {kind: envoy}}
+"""
+STEPS = [
+    "rollout progressing (step 1, 10 %)", "rollout progressing (step 2, 50 %)", "rollout progressing (step 3, 100 %)",
+    "rollout promoted (step 3, 100 %)",
+]  # fmt: skip
+
+
+def test_a_step_that_a_leader_has_recorded_and_not_saved_is_done_once(tmp_path: Path) -> None:
+    prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
+
+    async def recorded(member: Running, count: int) -> list[str]:
+        while len(records := [item.action for item in await member.state.audit()]) < count:
+            await asyncio.sleep(0.02)
+        return records
+
+    async def never(_: Rollouts) -> None:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with AsyncExitStack() as leader:
+            first = await leader.enter_async_context(running("cp-1", tmp_path, port, prefix, fleet=ROLLOUT))
+            await recorded(first, 1)
+            async with running("cp-2", tmp_path, port, prefix, fleet=ROLLOUT) as second:
+                first.state.save_rollouts = never  # type: ignore[method-assign]
+                assert await recorded(first, 2) == STEPS[:2]
+                await leader.aclose()
+                assert await recorded(second, 4) == STEPS
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_member_that_has_joined_waits_where_the_store_ends_before_it_has_read_it(tmp_path: Path) -> None:
+    server = RedisServer()
+    server.start()
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            prefix = f"test:{secrets.token_hex(4)}"
+            first = await stack.enter_async_context(running("cp-1", tmp_path, server.port, prefix, fleet=ROLLOUT))
+            await until(lambda: first.member.leads)
+            await asyncio.to_thread(server.stop)
+            starting = asyncio.create_task(
+                stack.enter_async_context(running("cp-2", tmp_path, server.port, prefix, fleet=ROLLOUT))
+            )
+            await asyncio.sleep(0.5)
+            assert not starting.done()
+            await asyncio.to_thread(server.start)
+            second = await starting
+            await until(lambda: first.member.leads or second.member.leads)
+
+    try:
+        asyncio.run(asyncio.wait_for(work(), 60))
+    finally:
+        server.close()
 
 
 def modes(member: Running) -> set[str]:

@@ -1,0 +1,106 @@
+"""What members say of themselves, to readers, as events and as metrics, also while the store is away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from lbctl.cli import run
+from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.members import MemberPlane, members
+from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
+from tests.support.stores import RedisServer
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    server.start()
+    yield server
+    server.close()
+
+
+def _events(plane: MemberPlane, *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of these names that a member has told so far and from now on."""
+    url = f"{plane.control.url}/api/v1/events"
+    with requests.get(url, headers={"last-event-id": "0"}, stream=True, timeout=30) as answer:
+        name = ""
+        for line in answer.iter_lines(chunk_size=1, decode_unicode=True):
+            field, _, value = line.partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data" and name in names:
+                yield name, json.loads(value)
+
+
+def _refusal(plane: MemberPlane) -> str:
+    answer = plane.write("POST", "overrides", {"kind": "drain", "pool": "pool", "replica": "a"})
+    assert answer.status_code == 503, answer.text
+    return str(answer.json()["error"])
+
+
+def _age(plane: MemberPlane) -> float | None:
+    age = requests.get(f"{plane.control.url}/api/v1/pools", timeout=10).headers.get("x-lbctl-age")
+    return None if age is None else float(age)
+
+
+def test_a_member_says_how_old_its_answers_are_and_refuses_writes_by_name_while_the_store_is_away(
+    redis: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with replicas("a", "b") as pair, members(fleet_of(pair), f"redis://127.0.0.1:{redis.port}/0") as (first, second):
+        eventually(lambda: len(second.rows) == 2 and second.control.status["member"]["leader"] == "cp-1")
+        assert _age(first) is None
+        eventually(lambda: _age(second) is not None)
+        assert run(["status", "--server", first.control.url]) == 0
+        assert "cp-1, leader\n" in capsys.readouterr().out
+        assert run(["status", "--server", second.control.url]) == 0
+        assert "cp-2, follower: cp-1 leads; what is shown here is at most " in capsys.readouterr().out
+        assert run(["status", "members", "--server", second.control.url]) == 0
+        head, *rows = capsys.readouterr().out.splitlines()
+        assert head.split()[:4] == ["MEMBER", "ROLE", "EPOCH", "VERSION"]
+        assert [row.split()[:3] for row in rows] == [
+            ["cp-1", "leader", f"{first.epoch:.0f}"], ["cp-2", "follower", f"{first.epoch:.0f}"]
+        ]  # fmt: skip
+        for plane, leads in ((first, 1), (second, 0)):
+            names = ("leader", "store_up", "members", "takeovers_total")
+            assert [plane.control.metric(f"lbctl_ha_{name}") for name in names] == [leads, 1, 2, leads]
+        assert second.control.metric("lbctl_ha_lag_seconds") >= 0
+        redis.stop()
+        eventually(lambda: first.rows["cp-1"]["role"] == "isolated", 20)
+        for plane in (first, second):
+            assert f"nothing was changed: Redis 127.0.0.1:{redis.port} " in _refusal(plane)
+        assert (_age(second) or 0) > 1, "the leader is no longer heard"
+        assert [plane.control.metric("lbctl_ha_store_up") for plane in (first, second)] == [0, 0]
+        redis.start()
+        eventually(lambda: first.leads or second.leads, 20)
+        events = _events(first, "role", "store")
+        said = [next(events) for _ in range(4)]
+        assert [item.get("role", item.get("up")) for _, item in said] == ["leader", False, "isolated", True]
+        assert f"127.0.0.1:{redis.port}" in said[1][1]["reason"]
+        redis.stop()
+        url = first.control.url
+        first.control.kill()
+        assert f"the leader does not answer at {url}: " in _refusal(second)
+
+
+def test_files_that_differ_and_pools_that_move_are_events(redis: RedisServer) -> None:
+    with replicas("a", "b") as pair:
+        fleet = fleet_of(pair)
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0") as (first, second):
+            events = _events(first, "files_differ", "pools")
+            assert [next(events)[1]["members"] for _ in range(2)] == [["cp-1"], ["cp-1", "cp-2"]]
+            file = second.control.files / "fleet.yaml"
+            before = file.read_text()
+            for text, members_ in ((before + "# one line more\n", ["cp-2"]), (before, [])):
+                second.control.write_text(text)
+                name, said = next(events)
+                assert (name, said["members"]) == ("files_differ", members_)
+            second.control.kill()
+            assert next(events)[1]["members"] == ["cp-1"], "pools go to who is left"
