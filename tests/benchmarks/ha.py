@@ -1,9 +1,11 @@
-"""`python -m tests.benchmarks.ha [FAULT…]`: three members of one control plane with a real store, real Envoys and load.
+"""`python -m tests.benchmarks.ha [FAULT…]`: three members of one control plane with a real store, proxies and load.
 
-Each Envoy names all members by `lbctl bootstrap --standby`. While requests run at a constant rate, the faults of the
-table are made one after the other. For each it prints how long it took until a member led again, the requests and those
-that failed, the updates that Envoys took although nothing had changed, and whether the override that was set before is
-still held everywhere. `--rate`, `--kills`, `--pause` (seconds of a stop) and `--store` choose the size.
+Each of three Envoys names all members by `lbctl bootstrap --standby`; a HAProxy and an nginx are driven by the leader.
+One engine is slower than the others, so that the weights are not those of the capacities. While requests run at a
+constant rate, the faults of the table are made one after the other. For each it prints how long it took until a member
+led again, the requests and those that failed, the updates that Envoys took, the largest step of a weight in an interval
+(the bound is 20 %), and whether the override that was set before is still held everywhere. `--rate`, `--kills`,
+`--pause` (seconds of a stop) and `--store` choose the size.
 """
 
 from __future__ import annotations
@@ -11,23 +13,21 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import yaml
-
-from lbctl.cli import run
+from lbctl.serve.state.audit import CONTROL_PLANE
+from tests.e2e.support import edges
 from tests.e2e.support.control import XdsEnvoy, driven
+from tests.e2e.support.edges import Edge
 from tests.e2e.support.engines import Engine, engines
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.members import MemberPlane, leader_of, members
+from tests.e2e.support.members import MemberPlane, bootstrap_of_members, leader_of, members
 from tests.e2e.support.ports import HOST
 from tests.e2e.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.e2e.support.waiting import eventually
@@ -35,6 +35,12 @@ from tests.support.stores import STORES, Server
 
 _NAMES = ("e1", "e2", "e3")
 _LEASE = 3.0
+_INTERVAL = 0.5
+"""Seconds between two scrapes."""
+_LARGEST = 0.3
+"""Of a step: `max_step`, in parts of what most replicas have, which may have moved by as much."""
+_STEPS = 12
+"""Of the rollout."""
 _FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 """The package faketime of the distribution."""
 _HEAD = (
@@ -53,6 +59,7 @@ class Trial:
     ways: list[TcpProxy]
     kills: int
     pause: float
+    edges: tuple[Edge, ...]
 
     def leader(self) -> MemberPlane:
         eventually(lambda: leader_of(self.planes) is not None, 60)
@@ -60,28 +67,79 @@ class Trial:
         assert found is not None
         return found
 
-    def weights(self) -> dict[str, int]:
-        return self.envoys[0].weights("pool")
+    def rollout(self, action: str) -> None:
+        answer = self.leader().write("POST", "rollouts", {"route": "canary", "action": action})
+        assert answer.ok, answer.text
+
+    def steps(self) -> list[str]:
+        """What the audit says that the control plane itself has done with the rollout."""
+        rows = self.leader().control.get("audit")["records"]
+        return [row["action"] for row in rows if row["actor"] == CONTROL_PLANE and row["action"].startswith("rollout ")]
 
 
-def _fleet(members_: list[Engine]) -> Fleet:
+class Sampler(threading.Thread):
+    """Reads the weights of all Envoys now and then. `largest`: the largest step in one interval, of the capacity."""
+
+    def __init__(self, envoys: tuple[XdsEnvoy, ...]) -> None:
+        super().__init__(daemon=True)
+        self.largest = 0.0
+        self.slowest = 1.0
+        """The least weight that was seen."""
+        self._envoys = envoys
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        before: dict[str, tuple[float, dict[str, float]]] = {}
+        while not self._ends.wait(0.15):
+            for envoy in self._envoys:
+                at, shares = time.monotonic(), _shares(envoy)
+                earlier = before.get(envoy.node)
+                before[envoy.node] = at, shares
+                self.slowest = min([self.slowest, *shares.values()])
+                if earlier is not None:
+                    intervals = 1 + int((at - earlier[0]) / _INTERVAL)
+                    moved = (abs(shares[name] - earlier[1][name]) for name in shares.keys() & earlier[1].keys())
+                    self.largest = max([self.largest, *(each / intervals for each in moved)])
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join()
+
+
+def _shares(envoy: XdsEnvoy) -> dict[str, float]:
+    """Address → weight, of what most replicas have."""
+    weights = {name: count for name, count in envoy.weights("pool").items() if count}
+    usual = sorted(weights.values())[len(weights) // 2]
+    return {name: count / usual for name, count in weights.items()}
+
+
+def _fleet(pool: list[Engine], canary: Engine, sites: Sequence[Edge]) -> Fleet:
     sources = [{"kind": "vllm", "url": "http://{address}/metrics"}]
-    telemetry = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": sources}
-    return fleet_of(
-        pool_of(members_, telemetry=telemetry, weighting={"adaptive": {"smoothing": "2s"}}), **driven(*_NAMES)
+    telemetry = {"interval": f"{_INTERVAL:g}s", "timeout": "400ms", "stale_after": "2s", "sources": sources}
+    weighting = {"adaptive": {"smoothing": "2s"}, "max_step": {"down": "20%", "up": "10%"}}
+    steps = [{"percent": f"{number}%", "hold": "5s"} for number in range(1, _STEPS + 1)]
+    canary_route = {
+        "match": {"path_prefix": "/canary/"},
+        "split": {"pool": 100, "next": 0},
+        "rollout": {"to": "next", "mode": "timed", "steps": steps},
+    }
+    fleet = fleet_of(
+        pool_of(
+            pool,
+            telemetry=telemetry,
+            weighting=weighting,
+            balance={"algorithm": "round_robin"},
+            model={"name": "m"},
+        ),
+        routes={"canary": canary_route},
+        pools={"next": pool_of([canary], model={"name": "n"})},
+        **driven(*_NAMES),
     )
-
-
-def _bootstrap(planes: tuple[MemberPlane, ...], first: int, node: str) -> dict[str, Any]:
-    order = [*planes[first:], *planes[:first]]
-    with tempfile.TemporaryDirectory() as directory:
-        command = ["bootstrap", "--xds", f"{HOST}:{order[0].control.xds}", "--node", node, "-d", directory]
-        for plane in order[1:]:
-            command += ["--standby", f"{HOST}:{plane.control.xds}"]
-        assert run(command) == 0
-        (file,) = Path(directory).glob("envoy.yaml")
-        read: dict[str, Any] = yaml.safe_load(file.read_text())
-    return read
+    for site in sites:
+        for section, entries in site.sections.items():
+            fleet[section] |= entries
+    del fleet["listeners"]["gateway"]
+    return fleet
 
 
 # ── The faults; each returns the seconds until a member led again ────────────────────────────────────────────────────
@@ -187,6 +245,36 @@ def _clock_off(trial: Trial) -> Iterator[float]:
     assert trial.leader().write("DELETE", "overrides", {"kind": "freeze", "pool": "pool"}).ok
 
 
+def _upgraded(trial: Trial) -> Iterator[float]:
+    """Each member is ended as an init system does it and started anew, the leader too, one after the other."""
+    for plane in trial.planes:
+        led = plane.leads
+        started = time.monotonic()
+        assert plane.control.stop() == 0
+        _await_leader(tuple(item for item in trial.planes if item is not plane))
+        if led:
+            yield time.monotonic() - started
+        plane.control.start()
+        eventually(lambda: len({item.version for item in trial.planes}) == 1, 60)
+
+
+def _rolled_out(trial: Trial) -> Iterator[float]:
+    """A timed rollout goes on while leaders are killed; each of its steps is done once, in order."""
+    trial.rollout("resume")
+    done = [f"rollout progressing (step {number}, {number} %)" for number in range(1, _STEPS + 1)]
+    while len(trial.steps()) < len(done):
+        before = len(trial.steps())
+        eventually(lambda before=before: len(trial.steps()) > before, 60, 0.05)
+        old = trial.leader()
+        started = time.monotonic()
+        old.control.kill()
+        _await_leader(tuple(item for item in trial.planes if item is not old))
+        yield time.monotonic() - started
+        old.control.start()
+    eventually(lambda: len(trial.steps()) > len(done), 60)
+    assert trial.steps() == [*done, f"rollout promoted (step {_STEPS}, {_STEPS} %)"], trial.steps()
+
+
 FAULTS: dict[str, Callable[[Trial], Iterator[float]]] = {
     "leader killed": _killed,
     "leader stopped": _stopped,
@@ -195,27 +283,27 @@ FAULTS: dict[str, Callable[[Trial], Iterator[float]]] = {
     "store stopped": _store_stopped,
     "store restarted": _store_restarted,
     "store emptied": _store_emptied,
+    "upgraded one by one": _upgraded,
+    "rollout over killed leaders": _rolled_out,
 }
 
 
 def _row(trial: Trial, name: str, rate: float) -> None:
     """Makes the fault under load, and prints what came of it."""
     before = [envoy.updates() for envoy in trial.envoys]
-    epoch, largest = trial.leader().epoch, 0.0
-    request = Request("GET", "/health")
-    with (
-        trial.envoys[0].client("e1").steady(rate / 2, request) as first,
-        trial.envoys[1].client("e2").steady(rate / 2, request) as second,
-    ):
-        time.sleep(1)
-        times = []
-        weights = trial.weights()
-        for seconds in FAULTS[name](trial):
-            times.append(seconds)
-            after = trial.weights()
-            largest = max([largest, *(abs(after[key] / weights[key] - 1) for key in weights.keys() & after.keys())])
-            weights = after
+    epoch = trial.leader().epoch
+    sampler, request = Sampler(trial.envoys), Request("GET", "/health")
+    sites = [envoy.client(envoy.node) for envoy in trial.envoys[:2]]
+    with ExitStack() as stack:
+        loads = [stack.enter_context(site.steady(rate / 4, request)) for site in sites]
+        # A reload closes connections that are idle, and a request may be on its way to one.
+        loads += [stack.enter_context(site.steady(rate / 4, request, keep_alive=False)) for site in trial.edges]
+        loads.append(stack.enter_context(trial.envoys[2].client(_NAMES[2]).steady(rate / 20, Request("GET", "/?n=20"))))
+        eventually(lambda: min(_shares(trial.envoys[0]).values()) < 0.8, 60)
+        sampler.start()
+        times = list(FAULTS[name](trial))
         time.sleep(2)
+        sampler.end()
     updates = sum(
         count
         for envoy, earlier in zip(trial.envoys, before, strict=True)
@@ -223,17 +311,20 @@ def _row(trial: Trial, name: str, rate: float) -> None:
         if name.endswith("update_success")
     )
     _explain(trial, before)
-    responses = [*first.load.responses, *second.load.responses]
+    responses = [response for load in loads for response in load.load.responses]
     failed = [item for item in responses if not item.ok]
     held = all(plane.control.get("overrides")["overrides"] for plane in trial.planes if plane.control.ready())
     took = f"{min(times):.2f}–{max(times):.2f} s"
     epochs = f"{epoch:.0f} → {trial.leader().epoch:.0f}"
     print(
-        f"{name:<28}{took:>18}{len(responses):>10}{len(failed):>8}{updates:>9}{largest:>13.1%}   {held!s:<8}  {epochs}",
+        f"{name:<28}{took:>18}{len(responses):>10}{len(failed):>8}{updates:>9}{sampler.largest:>13.1%}"
+        f"   {held!s:<8}  {epochs}",
         flush=True,
     )
+    print(f"    the least weight was {sampler.slowest:.0%} of the usual one")
     for item in failed[:3]:
         print("   ", item)
+    assert sampler.largest < _LARGEST, "a weight has moved by more than max_step"
 
 
 def _explain(trial: Trial, before: list[Counter[str]]) -> None:
@@ -250,20 +341,29 @@ def _running(kind: str, kills: int, pause: float) -> Iterator[Trial]:
         store = STORES[kind]()
         stack.callback(store.close)
         store.start()
-        replicas = stack.enter_context(engines("a", "b", "c"))
+        *replicas, canary = stack.enter_context(engines("a", "b", "c", "d", "slow", "next"))
+        replicas[-1].speed = 0.35
+        sites = (stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx()))
         ways = [stack.enter_context(tcp_proxy(store.port)) for _ in _NAMES]
-        fleet = _fleet(replicas)
+        fleet = _fleet(replicas, canary, sites)
+        for site in sites:
+            stack.enter_context(edges.started_edge(site, fleet))
         url_of = [f"{kind}://{HOST}:{way.port}" for way in ways].__getitem__
         planes = stack.enter_context(members(fleet, "", 3, lease=f"{_LEASE:g}s", url_of=url_of))
         envoys = tuple(
-            stack.enter_context(plane.control.envoy(name, [name], bootstrap=_bootstrap(planes, at, name)))
+            stack.enter_context(
+                plane.control.envoy(name, [name], bootstrap=bootstrap_of_members([*planes[at:], *planes[:at]], name))
+            )
             for at, (plane, name) in enumerate(zip(planes, _NAMES, strict=True))
         )
         answer = planes[1].write("POST", "overrides", {"kind": "drain", "pool": "pool", "replica": "c"})
         assert answer.ok, answer.text
-        time.sleep(3)
+        for site in sites:
+            eventually(lambda site=site: site.get("/health").ok, 60)
+        trial = Trial(store, planes, envoys, replicas, ways, kills, pause, sites)
+        trial.rollout("pause")
         try:
-            yield Trial(store, planes, envoys, replicas, ways, kills, pause)
+            yield trial
         except BaseException:
             for plane in planes:
                 print(plane.control.log[-3000:])
