@@ -92,12 +92,12 @@ class Sampler(threading.Thread):
         before: dict[str, tuple[float, dict[str, float]]] = {}
         while not self._ends.wait(0.15):
             for envoy in self._envoys:
-                at, shares = time.monotonic(), _shares(envoy)
+                asked, shares = time.monotonic(), _shares(envoy)
                 earlier = before.get(envoy.node)
-                before[envoy.node] = at, shares
+                before[envoy.node] = asked, shares
                 self.slowest = min([self.slowest, *shares.values()])
                 if earlier is not None:
-                    intervals = 1 + int((at - earlier[0]) / _INTERVAL)
+                    intervals = 1 + int((time.monotonic() - earlier[0]) / _INTERVAL)
                     moved = (abs(shares[name] - earlier[1][name]) for name in shares.keys() & earlier[1].keys())
                     self.largest = max([self.largest, *(each / intervals for each in moved)])
 
