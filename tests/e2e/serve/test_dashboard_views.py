@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.serve.api import schema
 from tests.support.chromium import Page, browsing
 from tests.support.dashboard import MovingFleet, remember, serving
 
@@ -85,7 +86,7 @@ def test_a_rollout_has_its_steps_its_verdict_and_an_abort(fleet: MovingFleet, br
     browser.fill("#dialog input[name=token]", TOKEN)
     browser.click("#dialog button[type=submit]")
     browser.wait(f"{card}.querySelector('.phase').textContent === 'aborted'")
-    assert fleet.asked == [("alice", {"route": "chat", "action": "abort", "reason": "too many errors"})]
+    assert fleet.asked == [("alice", schema.RolloutRequest("chat", "abort", reason="too many errors"))]
     assert browser.text("#view-rollouts .card .buttons") == "Start"
 
 
