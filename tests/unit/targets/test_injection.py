@@ -67,7 +67,7 @@ WORDS = {
     "control.api.tls.certificate", "control.api.tls.key", "control.state", "control.store.password.file",
     "control.store.tls.ca", "control.store.tls.certificate", "control.store.tls.key", "control.store.key_prefix",
     # names that others have given
-    "pools.*.discovery.kubernetes.context",
+    "pools.*.discovery.kubernetes.context", "control.store.user",
     "gpus.<name>", "pools.*.replicas.gpu", "pools.*.discovery.dns.gpu",
     "pools.*.labels.<name>", "pools.*.labels.*", "pools.*.replicas.labels.<name>", "pools.*.replicas.labels.*",
     "pools.*.model.name", "pools.*.model.version", "pools.*.model.adapters", "routes.*.match.model",
