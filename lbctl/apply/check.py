@@ -76,7 +76,7 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     findings = [_diagnostic(item, bundle, compiled, checker) for item in complaints]
     if version and version[:2] < prepared.view.proxy.version[:2]:
         findings.append(_older_checker(checker, prepared.view.proxy, compiled))
-    return Checked(findings, checker, replaced(prepared.view, locate))
+    return Checked(findings, checker, replaced(prepared.view, locate, target.log_files(prepared.view)))
 
 
 def _checkable(prepared: Prepared, binary: str, prefix: Path, main: Path, within: str | None) -> Checkable:

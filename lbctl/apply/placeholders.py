@@ -50,8 +50,11 @@ def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool =
     return with_files(local, files.rename)
 
 
-def replaced(view: View, locate: Locate) -> list[str]:
-    """Return, in words, what `stand_in` replaces that the real start of the proxy needs: files and host names."""
+def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
+    """Return, in words, what `stand_in` replaces that the real start of the proxy needs: files, host names and `logs`.
+
+    `logs` are the paths of the access logs that it opens.
+    """
     files: set[str] = set()
 
     def collect(path: str, _: str) -> str:
@@ -64,7 +67,11 @@ def replaced(view: View, locate: Locate) -> list[str]:
     hosts = {item.address.host for pool in view.pools.values() for item in pool.replicas if _is_name(item.address)}
     hosts |= {pool.discovery.name for pool in view.pools.values() if isinstance(pool.discovery, DnsDiscovery)}
     hosts |= {item.tracing.otlp.host for item in view.listeners if item.tracing and _is_name(item.tracing.otlp)}
-    listing = (("files that are not here", missing), ("host names, which a proxy may look up when it starts", hosts))
+    listing = (
+        ("files that are not here", missing),
+        ("host names, which a proxy may look up when it starts", hosts),
+        ("access logs, which it opens when it starts", {path for path in logs if not path.startswith("/dev/")}),
+    )
     return [f"{what} ({shortened(sorted(names))})" for what, names in listing if names]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -31,7 +31,7 @@ from lbctl.targets import KINDS, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, placed, prepare
-from lbctl.targets.target import Bundle
+from lbctl.targets.target import Bundle, in_system_directory
 
 option = options_of("render")
 
@@ -110,7 +110,7 @@ def _form(kind: str, form: str | None) -> str:
 
 def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     source, compiled = loaded.source, loaded.compiled
-    proxy = chosen(compiled.topology, options.kind, options.proxy, options.version)
+    proxy = _placed(chosen(compiled.topology, options.kind, options.proxy, options.version), options.directory)
     if not compiled.topology.listeners:
         message = "the fleet has no listeners: there is nothing to render"
         diagnostics.add(
@@ -120,6 +120,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     topology = compiled.topology if options.server is None else _with_rollouts(compiled.topology, options.server)
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(topology, secrets=loaded.secrets))
     _report_losses(prepared, proxy, diagnostics, moved=options.server is not None)
+    _report_place(prepared)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
     diagnostics.extend(placed(bundle, compiled))
     if diagnostics.failed:
@@ -129,6 +130,26 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     if code == 0 and options.directory is not None:
         _report_absent_files(source, prepared, _root(options, proxy) or options.directory)
     return code
+
+
+def _placed(proxy: Proxy, directory: str | None) -> Proxy:
+    """Return the proxy with `directory` as that of its `config`, where it has none and services have theirs there."""
+    name = posixpath.basename(target(proxy.kind).service_config)
+    if proxy.config is not None or directory is None or not name:
+        return proxy
+    config = str(Path(directory).absolute() / name)
+    return replace(proxy, config=config) if in_system_directory(config) else proxy
+
+
+def _report_place(prepared: Prepared) -> None:
+    """Report what the distribution's service would make of this text, where nothing says where it will be."""
+    proxy, kind = prepared.view.proxy, prepared.target
+    problem = kind.unfit_for_service(prepared.view) if proxy.config is None else ""
+    if problem:
+        place = f"`config: {kind.service_config}` in `proxies`, or -d {posixpath.dirname(kind.service_config)}"
+        click.echo(
+            f"lbctl: not for the distribution's service of {kind.title}, {problem} (for that: {place})", err=True
+        )
 
 
 def _with_rollouts(topology: Topology, server: Server) -> Topology:

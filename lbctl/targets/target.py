@@ -95,6 +95,14 @@ CONTROL_PLANE: Mapping[str, Capability] = {
 these."""
 
 
+_SYSTEM_DIRECTORIES = ("/etc/", "/usr/", "/opt/")
+
+
+def in_system_directory(path: str) -> bool:
+    """Return whether a configuration is where services of the whole machine have theirs."""
+    return path.startswith(_SYSTEM_DIRECTORIES)
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """One rendered file."""
@@ -206,6 +214,19 @@ class Target(Protocol):
     @property
     def fragment_example(self) -> str:
         """An example of the path of a fragment within somebody's own configuration; empty: the kind has none."""
+
+    @property
+    def service_config(self) -> str:
+        """The configuration that the distribution's service of this proxy reads; empty: `config` changes no default."""
+
+    def unfit_for_service(self, view: View) -> str:
+        """Return what the distribution's service makes of the text of this view, whose proxy has no `config`.
+
+        It is empty where the text is right there too.
+        """
+
+    def log_files(self, view: View) -> Sequence[str]:
+        """Return the paths of the access logs that the proxy opens when it starts."""
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
         """Return the files that the proxy has beside its configuration under names that are always the same."""

@@ -127,6 +127,29 @@ def test_nginx_keeps_its_access_log_where_standard_output_is_a_socket(tmp_path: 
 
 
 @pytest.mark.e2e
+def test_nginx_starts_with_a_socket_as_its_standard_output_where_its_place_is_known(tmp_path: Path) -> None:
+    """As under systemd: with the default log of a `config` below /etc it starts, with that of none it does not."""
+    fleet, port, texts = tmp_path / "fleet.yaml", free_port(), []
+    for proxies in ("", "proxies: {edge: {kind: nginx, config: /etc/nginx/nginx.conf}}"):
+        fleet.write_text(_FLEET.format(port=port) + proxies)
+        assert run(["render", "-t", "nginx", "-d", str(tmp_path), str(fleet)]) == 0
+        texts.append((tmp_path / "nginx.conf").read_text())
+    unplaced, placed = (re.findall(r"access_log (\S+) ", text)[0] for text in texts)
+    assert (unplaced, placed) == ("/dev/stdout", "/var/log/nginx/access.log")
+    command = [require("nginx"), "-p", tmp_path, "-c", "nginx.conf", "-e", "stderr"]
+    command += ["-g", f"daemon off; pid {tmp_path}/nginx.pid;"]
+    ours, its = socket.socketpair()
+    with ours, its:
+        (tmp_path / "nginx.conf").write_text(texts[0])
+        refused = subprocess.run(command, stdout=its, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert refused.returncode == 1
+        assert 'open() "/dev/stdout" failed' in refused.stderr
+        (tmp_path / "nginx.conf").write_text(texts[0].replace(unplaced, f"{tmp_path}/{Path(placed).name}"))
+        with ended(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its)) as nginx:
+            eventually(lambda: listens(nginx.pid, port))
+
+
+@pytest.mark.e2e
 def test_serve_drives_both_proxies_as_the_page_and_the_drop_ins_say(tmp_path: Path) -> None:
     """The proxies start as their units start them, on what `serve` wrote before, and take a change."""
     (entries,) = [block.text for block in blocks("docs/install.md") if "edge-haproxy" in block.text]

@@ -55,9 +55,10 @@ def command(
 ) -> int:  # fmt: skip
     """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
 
-    The proxies' programs and versions, ports, open files, the clock, the state directory and the shared store,
-    certificates and keys, sources of metrics, Kubernetes and what it permits, a running serve. Exit code 1: the fleet
-    has errors. 4: something needed is missing or does not answer. 3: something else has failed. Warnings leave it 0.
+    The proxies' programs and versions, ports, access logs, open files, the clock, the state directory and the shared
+    store, certificates and keys, sources of metrics, Kubernetes and what it permits, a running serve. Exit code 1: the
+    fleet has errors. 4: something needed is missing or does not answer. 3: something else has failed. Warnings leave
+    it 0.
     """
     origin = context.get_parameter_source("server")
     expected = origin is click.core.ParameterSource.COMMANDLINE
@@ -93,6 +94,7 @@ def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
 def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
     from lbctl.cli.doctor import kubernetes, machine, places, ports, store
     from lbctl.cli.doctor.api import api
+    from lbctl.cli.doctor.logs import logs
     from lbctl.cli.doctor.programs import programs
     from lbctl.cli.doctor.sources import sources
     from lbctl.serve.settings import Options, settings
@@ -113,6 +115,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
             ("control.api.bind", chosen.control.api_bind),
         ):
             yield ports.port(ports.BoundAddress(path, address, ports.SERVE))
+    yield from logs(topology) if topology else ()
     yield machine.files(topology.listeners if topology else ())
     yield machine.clock([*skews, *api_skews])
     yield places.state(chosen, needed=options.state is not None or _has_control(source))

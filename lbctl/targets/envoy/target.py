@@ -32,6 +32,18 @@ class EnvoyTarget:
     capabilities: Mapping[str, Capability] = CAPABILITIES
     own_line_places: Mapping[str, Place] = {"http_filters": Place()}
     fragment_example = ""
+    service_config = ""
+
+    def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
+        """Return nothing: Envoy writes to the descriptors that it was given, and changes no user."""
+        return ""
+
+    def log_files(self, view: View) -> Sequence[str]:
+        """Return the paths of the access logs that are files."""
+        logs = (item.access_log for item in view.listeners)
+        return sorted(
+            {log.path for log in logs if log.format != "none" and log.path and not log.path.startswith("/dev/")}
+        )
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
         """Return nothing: an Envoy has one file."""

@@ -49,6 +49,8 @@ class Haproxy:
     """The versions that are rendered differently, the oldest first."""
     fragment_example: str = "/etc/haproxy/lbctl.cfg"
     """An example of the path of a fragment."""
+    service_config: str = "/etc/haproxy/haproxy.cfg"
+    """The configuration that the distribution's service reads."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -59,6 +61,14 @@ class Haproxy:
     def own_line_places(self) -> Mapping[str, Place]:
         """The keys of `include` that a HAProxy may have."""
         return _PLACES
+
+    def unfit_for_service(self, view: View) -> str:
+        """Return what becomes of a HAProxy that root starts without a user to work as."""
+        return "" if view.proxy.user else "which would work as root: there is no user, group and chroot"
+
+    def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
+        """Return nothing: HAProxy writes to the descriptors that it was given."""
+        return ()
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
         """Return the script of picks and the map of server slots, where the proxy has them."""

@@ -12,18 +12,13 @@ from lbctl.targets.nginx import auth, log, names, own_headers, pick, quote, rule
 from lbctl.targets.nginx.blocks import Geo, Identity, LogFormat, ServerBlock
 from lbctl.targets.nginx.forward import FOREVER, map_claim_headers
 from lbctl.targets.nginx.inlet import Inlet
-from lbctl.targets.nginx.place import is_system_wide
+from lbctl.targets.nginx.place import STREAMS, SYSTEM_LOG, is_system_wide, log_file
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
 from lbctl.targets.token import Token
 
 _HAS_HTTP2_ON = (1, 25, 1)
 _ANYONE = ("0.0.0.0/0", "::/0", "unix:")
-_STREAMS = ("/dev/stdout", "/dev/stderr")
-_SYSTEM_LOG = "/var/log/nginx/access.log"
-"""Where packages and images of nginx have its log: packages rotate it, images link it to their standard output."""
-_FRAGMENT_LOG = "/var/log/nginx/lbctl-access.log"
-"""The log of a fragment: the other one is the host's, whose lines have another format."""
 _SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
 
 
@@ -117,25 +112,18 @@ def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity
 
 
 def _log_path(context: RenderContext, listener: Listener) -> Token | None:
-    """Return where the access log is written; None if nowhere.
-
-    systemd makes a socket of a service's standard output, and Linux opens no socket by a path.
-    """
-    stated = listener.access_log.path
-    if listener.access_log.format == "none":
-        return None
+    """Return where the access log is written, and warn of a place that a service cannot open; None if nowhere."""
+    place = log_file(context.view.proxy, listener)
     path = ("listeners", listener.name, "access_log", "path")
-    system_wide = is_system_wide(context.view.proxy)
-    if stated in _STREAMS and system_wide:
+    if place in STREAMS and is_system_wide(context.view.proxy):
         context.warn(
             "listener.access_log",
             path,
-            f"nginx does not start as a service of systemd with {stated}, which is a socket there; a daemon loses it "
+            f"nginx does not start as a service of systemd with {place}, which is a socket there; a daemon loses it "
             "at its first reload",
-            f"leave it out: {_SYSTEM_LOG} (images of nginx make that their standard output)",
+            f"leave it out: {SYSTEM_LOG} (images of nginx make that their standard output)",
         )
-    system_log = _FRAGMENT_LOG if context.view.proxy.is_fragment else _SYSTEM_LOG
-    return quote.value(stated or (system_log if system_wide else "/dev/stdout"), path)
+    return None if place is None else quote.value(place, path)
 
 
 def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, ...]:

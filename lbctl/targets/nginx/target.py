@@ -10,7 +10,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
-from lbctl.targets.nginx import check
+from lbctl.targets.nginx import check, place
 from lbctl.targets.nginx.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Version
 
@@ -38,11 +38,22 @@ class Nginx:
         "http": Place(), "server": Place("listeners"), "location": Place("routes")
     }  # fmt: skip
     fragment_example = "/etc/nginx/conf.d/lbctl.conf"
+    service_config = "/etc/nginx/nginx.conf"
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
         """Feature id → whether and how nginx supports the feature."""
         return CAPABILITIES
+
+    def unfit_for_service(self, view: View) -> str:
+        """Return what systemd makes of an access log on standard output."""
+        if not set(place.STREAMS).intersection(self.log_files(view)):
+            return ""
+        return "which cannot open the access log /dev/stdout: a socket under systemd"
+
+    def log_files(self, view: View) -> Sequence[str]:
+        """Return the paths of the access logs, which nginx opens by their names."""
+        return place.log_files(view)
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
         """Return nothing: the files beside an nginx's configuration are named after it."""

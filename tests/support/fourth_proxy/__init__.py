@@ -52,6 +52,15 @@ class ToyTarget:
 
     own_line_places: Mapping[str, Place] = {"http": Place(), "backend": Place("pools", in_fragments=False)}
     fragment_example = "/etc/toy/lbctl.json"
+    service_config = ""
+
+    def unfit_for_service(self, view: View) -> str:
+        del view
+        return ""
+
+    def log_files(self, view: View) -> Sequence[str]:
+        del view
+        return ()
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
         del proxy

@@ -289,6 +289,25 @@ def test_the_clock_is_held_against_what_sources_say(ahead: float, state: str, wo
 # ── State and files ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("config", "path", "state", "words"),
+    [
+        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "a service of systemd cannot open it"),
+        ("/srv/nginx.conf", "/dev/stdout", "ok", "standard output"),
+        ("/etc/nginx/nginx.conf", "/nowhere/at/all/edge.log", "warn", "/nowhere/at/all is not there"),
+        ("/etc/nginx/nginx.conf", "/tmp/edge.log", "ok", "/tmp is there"),
+    ],
+)
+def test_an_access_log_that_a_proxy_cannot_open_when_it_starts_is_told(
+    config: str, path: str, state: str, words: str, doctor: Doctor
+) -> None:
+    given = fleet(proxies={"edge": {"kind": "nginx", "config": config}})
+    given["listeners"]["l"]["access_log"] = {"path": path}
+    row = doctor(given)[f"proxies.edge access log {path}"]
+    assert row["state"] == state
+    assert words in row["message"]
+
+
 def test_a_state_directory_is_right_when_it_is_its_owners_alone(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     what = f"state {state}"

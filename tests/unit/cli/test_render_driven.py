@@ -27,13 +27,13 @@ control: {{max_shrink: 40%}}
 """
 BY_FILE = ", config: /etc/proxy.conf, reload: {command: [reload]}"
 DRIVEN = {
-    "haproxy by its socket": ("haproxy", ", runtime_api: /run/admin.sock"),
-    "haproxy by agents": ("haproxy", ', agent_check: {bind: "127.0.0.1:18600"}'),
+    "haproxy by its socket": ("haproxy", ", user: haproxy, runtime_api: /run/admin.sock"),
+    "haproxy by agents": ("haproxy", ', user: haproxy, agent_check: {bind: "127.0.0.1:18600"}'),
     "haproxy by file": ("haproxy", BY_FILE),
     "nginx": ("nginx", BY_FILE),
     "envoy": ("envoy", ', nodes: ["edge-*"]'),
 }
-LEFT_ALONE = {"haproxy": "", "nginx": ", config: /etc/proxy.conf", "envoy": ""}
+LEFT_ALONE = {"haproxy": ", user: haproxy", "nginx": ", config: /etc/proxy.conf", "envoy": ""}
 ALWAYS = ("LB466", "LB483", "LB485", "LB486")
 
 

@@ -12,7 +12,10 @@ from tests.e2e.support.binaries import KINDS, Kind, require
 _FLEET = """\
 version: 1
 listeners:
-  gateway: {bind: "127.0.0.1:8443", tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}}
+  gateway:
+    bind: "127.0.0.1:8443"
+    tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}
+    access_log: {path: /var/log/edge.log}
 routes: {all: {match: {path_prefix: /}, pool: p}}
 pools: {p: {replicas: [{address: "vllm-0.ml.svc:8000"}, {address: "10.0.0.1:8000"}]}}
 """
@@ -39,7 +42,8 @@ def test_what_was_replaced_for_the_check_is_named(
     messages = _rendered(kind, tmp_path, capfd, "--check", "-d", str(tmp_path / "out"))
     (line,) = [line for line in messages.splitlines() if "not checked" in line]
     assert "files that are not here (tls/a.crt, tls/a.key)" in line
-    assert line.endswith("host names, which a proxy may look up when it starts (vllm-0.ml.svc)")
+    assert "host names, which a proxy may look up when it starts (vllm-0.ml.svc)" in line
+    assert line.endswith("access logs, which it opens when it starts (/var/log/edge.log)") == (kind != "haproxy")
 
 
 @pytest.mark.parametrize("kind", KINDS)

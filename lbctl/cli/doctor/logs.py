@@ -1,0 +1,33 @@
+"""Checks whether the proxies of the fleet can open their access logs on this machine when they start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lbctl.cli.doctor.check import Check
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, view
+from lbctl.ir.topology import Topology
+from lbctl.targets import target
+from lbctl.targets.target import in_system_directory
+
+
+def logs(topology: Topology) -> Iterator[Check]:
+    """Check the access logs of each proxy whose `config` says where it runs."""
+    for proxy in topology.proxies:
+        if proxy.config is not None:
+            for path in target(proxy.kind).log_files(view(Snapshot(topology), proxy)):
+                yield _log(f"proxies.{proxy.name} access log {path}", proxy, path)
+
+
+def _log(what: str, proxy: Proxy, path: str) -> Check:
+    if path.startswith("/dev/"):
+        if not in_system_directory(proxy.config or ""):
+            return Check(what, "ok", "standard output, where no systemd makes it a socket")
+        finding = "a service of systemd cannot open it: it is a socket there, and the proxy does not start"
+        return Check(what, "warn", finding, "leave `access_log.path` out, or name a file")
+    directory = Path(path).parent
+    if directory.is_dir():
+        return Check(what, "ok", f"{directory} is there")
+    return Check(what, "warn", f"{directory} is not there: the proxy does not start", f"mkdir {directory}")
