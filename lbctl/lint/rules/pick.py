@@ -110,7 +110,8 @@ def pick_of_one(fleet: FleetView) -> Iterator[RuleFinding]:
     what="A pool that generates text is hashed by so few bytes of the prompt that a common system prompt fills them.",
     why="Where all requests begin alike, the hash is the same for all: one replica gets everything up to the bound, "
     "and the rest by chance. Replayed with 8 and 32 proxies, a trace of conversations found 40 % of its prompts in "
-    "caches with such a hash, and 90 % with one of the session.",
+    "caches with such a hash, and 90 % with one of the session. The engines tell it: the metric "
+    "lbctl_replica_cache_hits_ratio is low on all replicas while one has most requests.",
     before=sample(LLM + "balance: {algorithm: hash, hash: {key: {prompt_prefix: 256}, bounded_load: 1.25}}\n"
     "weighting: {strategy: static}\n"),
     after=sample(LLM + "balance: {algorithm: pick}\n"),

@@ -38,7 +38,6 @@ class PickGauges(Collector):
             self._lost_ends(),
             self._times(),
             *self._fallbacks(),
-            self._hits(),
         )
 
     def _decisions(self) -> Metric:
@@ -69,17 +68,6 @@ class PickGauges(Collector):
                 buckets.append((bound, cumulative))
             times.add_metric([pool], buckets, total)
         return times
-
-    def _hits(self) -> Metric:
-        hits = GaugeMetricFamily(
-            "lbctl_pick_cache_hits",
-            "The part of prompt tokens that the replica's engine found in its prefix cache since the last scrape.",
-            labels=["pool", "replica"],
-        )
-        for pool, replicas in self._picker.feed.cache_hits().items():
-            for replica, value in replicas.items():
-                hits.add_metric([pool, replica], value)
-        return hits
 
     def _fallbacks(self) -> Iterator[Metric]:
         """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""
