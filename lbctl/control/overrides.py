@@ -24,6 +24,8 @@ GRACE = 300.0
 """Seconds for which an override waits for its replica or pool to come back."""
 MAX_WEIGHT = 1_000_000.0
 """The same limit as in a fleet file."""
+MAX_OVERRIDES = 20_000
+"""How many there may be at once: two for each replica of a large fleet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,10 @@ class OverrideService:
         new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:
             updated = overrides.put(self._publisher.overrides, new)
+            if len(updated) > overrides.MAX_OVERRIDES:
+                raise BadRequestError(
+                    f"there may be {overrides.MAX_OVERRIDES:,} overrides: end some that are not needed"
+                )
             await self._audit.record(author, new.summary, new.subject, new.reason)
             await self._save(updated)
             log.event("override set", kind=new.kind, subject=new.subject, author=author, reason=new.reason or None)

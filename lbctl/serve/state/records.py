@@ -26,7 +26,7 @@ from lbctl.control.analysis.evidence import (
 )
 from lbctl.control.analysis.latency import Histogram
 from lbctl.control.loop_output import LoopOutput
-from lbctl.control.overrides import KINDS, Override, Overrides, checked_weight
+from lbctl.control.overrides import KINDS, MAX_OVERRIDES, Override, Overrides, checked_weight
 from lbctl.control.rollouts import PHASES, EndedRollout, Rollouts, RolloutState
 from lbctl.control.splits import MAX_SHARE, Shares
 from lbctl.ir.weight import Weight
@@ -34,6 +34,8 @@ from lbctl.model.load import SourceText
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """The exceptions that reading a damaged record raises."""
+_MOST_NAMED = 10
+"""How many dropped overrides are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,10 @@ def write_overrides(overrides: Overrides) -> str:
 
 
 def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
-    """Parse the text of `write_overrides`: the valid overrides, and a message about each invalid one."""
+    """Parse the text of `write_overrides`: the valid overrides, and messages about those that are dropped.
+
+    Of more than MAX_OVERRIDES the newest are kept.
+    """
     good: list[Override] = []
     bad: list[str] = []
     for row in json.loads(text):
@@ -152,6 +157,12 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
             names = ("kind", "pool", "replica", "route")
             key = " ".join(str(row[name]) for name in names if row.get(name)) if isinstance(row, dict) else "one"
             bad.append(f"{key} ({error})")
+    if len(bad) > _MOST_NAMED:
+        bad[_MOST_NAMED:] = [f"and {len(bad) - _MOST_NAMED:,} more"]
+    if len(good) > MAX_OVERRIDES:
+        bad.append(f"the {len(good) - MAX_OVERRIDES:,} oldest, since there may be {MAX_OVERRIDES:,}")
+        newest = sorted(good, key=lambda item: item.since)[-MAX_OVERRIDES:]
+        good = sorted(newest, key=lambda item: item.key)
     return tuple(good), tuple(bad)
 
 

@@ -162,7 +162,7 @@ class SavedState:
             return ()
         overrides, bad = loaded
         if bad:
-            self._lost(f"the state had overrides that make no sense, and they are lost: {'; '.join(bad)}")
+            self._lost(f"the state had overrides that cannot be used, and they are lost: {'; '.join(bad)}")
         return overrides
 
     # ── Rollouts and the audit ────────────────────────────────────────────────────────────────────────────────────────

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lbctl.control.loop_output import LoopOutput
-from lbctl.control.overrides import Override
+from lbctl.control.overrides import MAX_OVERRIDES, Override
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
-from lbctl.serve.state import schema
+from lbctl.serve.state import records, schema
 from lbctl.serve.state.interface import FencedError
 from lbctl.serve.state.records import SavedFleet
 from tests.support.paths import ROOT
@@ -181,6 +181,27 @@ def test_a_record_that_makes_no_sense_is_lost_and_named_and_the_others_count(
         assert state.drains() == DRAINS
     state.save_overrides(OVERRIDES)
     assert state.overrides() == OVERRIDES
+
+
+def test_of_too_many_overrides_the_newest_are_kept_and_the_others_are_counted(place: Place) -> None:
+    many = MAX_OVERRIDES + 7
+    place.filled()
+    rows = [Override("drain", "p", f"r{number:06}", None, "", float(number)) for number in range(many, 0, -1)]
+    place.replace("overrides", records.write_overrides(tuple(rows)))
+    state = place.state()
+    kept = state.overrides()
+    assert (len(kept), min(item.since for item in kept)) == (MAX_OVERRIDES, 8.0)
+    assert "the 7 oldest, since there may be 20,000" in state.lost[0]
+
+
+def test_not_every_one_of_many_bad_overrides_is_named(place: Place) -> None:
+    place.filled()
+    place.replace("overrides", json.dumps([{"kind": "dance", "pool": f"p{number}"} for number in range(1000)]))
+    state = place.state()
+    assert state.overrides() == ()
+    assert "dance p9 " in state.lost[0]
+    assert "dance p10 " not in state.lost[0]
+    assert state.lost[0].endswith("and 990 more")
 
 
 def test_a_value_that_is_not_what_was_written_is_lost_and_the_others_are_kept(place: Place) -> None:
