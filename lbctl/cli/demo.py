@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ import click
 
 from lbctl.base.errors import reason_of
 from lbctl.base.quantities import QuantityError, parse_duration
+from lbctl.cli.api_client import as_text as encoded
+from lbctl.cli.api_client import form_choice
 from lbctl.cli.options import options_of
 from lbctl.up.launchers import LAUNCHERS
 
@@ -26,7 +27,7 @@ _SHORTEST = 5.0
 @option("--headless", is_flag=True, help="No live view: a script of faults, then the figures; also without a terminal.")
 @option("--duration", metavar="D", help="How long it runs, as 30s or 2m; default: 60s with --headless, else until q.")
 @option("--proxy", "kind", type=click.Choice(LAUNCHERS.names), help="The proxy; default: the first of these here.")
-@option("-o", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="The form.")
+@option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 def command(headless: bool, duration: str | None, kind: str | None, form: str) -> int:
     """Run a real proxy and serve before simulated replicas of unlike GPUs, and let replicas fail.
 
@@ -75,5 +76,5 @@ def _run(program: Program, seconds: float | None, *, live: bool, form: str) -> i
         return 1
     if result is None:
         return 130
-    click.echo(json.dumps(as_json(result), indent=2) if form == "json" else as_text(result))
+    click.echo(as_text(result) if form == "table" else encoded(as_json(result), form))
     return 0

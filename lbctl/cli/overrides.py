@@ -74,10 +74,13 @@ def drain(
 
 @click.command("undrain")
 @click.argument("replica", metavar="POOL/REPLICA")
+@options_of("undrain")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
 @server_options(writes=True)
-def undrain(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
+def undrain(replica: str, wait: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """End a drain, and what deep health holds against the replica."""
-    return _remove(Server(server, token_file, tls_ca), schema.OverrideRemoval("drain", *place(replica)), replica)
+    remote = Server(server, token_file, tls_ca)
+    code = _remove(remote, schema.OverrideRemoval("drain", *place(replica)), replica)
+    return code or (await_proxies(remote) if wait else 0)
 
 
 @click.group("weight")

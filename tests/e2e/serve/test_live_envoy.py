@@ -147,10 +147,10 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
                 assert _say(capfd, control, "weight", "set", "pool/a", "3", "--reason", "tried", *token)[0] == 0
                 eventually(lambda: _weights(envoy, members)[0] > 4 * _weights(envoy, members)[1])
                 assert "by hand    weight pool/a 3, by operator: tried" in _say(capfd, control, "status")[1]
-                for value in ("NaN", "Infinity", "0", "1e9", '"3"', "true"):
+                for value in _WRONG_WEIGHTS:
                     code, said = _hold(control, value)
                     assert code == 400, said
-                    assert ("at most 1000000" if value == "1e9" else "is not a number above 0") in said
+                    assert _WRONG_WEIGHTS[value] in said
                 assert control.status["overrides"][0]["value"] == 3
                 assert "sources    0 of 3 failing\n" in _say(capfd, control, "status")[1]
                 assert _say(capfd, control, "weight", "unset", "pool/a", *token)[0] == 0
@@ -159,6 +159,9 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
                 assert _say(capfd, control, "drain", "pool/b", "--ttl", "2s", "--wait", *token)[0] == 0
                 assert _health(envoy, members[1]) == "DRAINING"
                 eventually(lambda: _health(envoy, members[1]) == "HEALTHY")
+                assert _say(capfd, control, "drain", "pool/b", "--wait", *token)[0] == 0
+                assert _say(capfd, control, "undrain", "pool/b", "--wait", *token)[0] == 0
+                assert _health(envoy, members[1]) == "HEALTHY"
                 code, _, said = _say(capfd, control, "drain", "pool/z", *token)
                 assert (code, "has no replica" in said) == (1, True), said
             metrics = control.metrics()
@@ -168,6 +171,13 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
             per_replica = {name.partition("{")[0] for name in metrics if name.startswith("lbctl_replica_")}
             assert {"lbctl_replica_queue", "lbctl_replica_kv_cache_ratio"} <= per_replica
             assert metrics["lbctl_sample_to_acked_seconds_count"] > 0
+
+
+_WRONG_WEIGHTS = {
+    "NaN": "is not a number above 0", "Infinity": "is not a number above 0", "0": "is not a number above 0",
+    "1e9": "at most 1000000", '"3"': "value is not a number", "true": "value is not a number",
+}  # fmt: skip
+"""JSON of a weight → what is wrong with it."""
 
 
 def _hold(control: ControlPlane, value: str) -> tuple[int, str]:
