@@ -2,7 +2,8 @@
 
 A page is fetched once per interval, however many replicas it has metrics of. The first scrape of each page happens at a
 random moment of its interval, so that scrapes are spread over time. Each page has a task of its own: a slow page delays
-no other, and one that takes longer than its interval skips scrapes. No response of a replica ends a task; after an
+no other, and one that takes longer than its interval skips scrapes. Between two large pages the event loop makes a
+turn, so that the API waits for one page and not for all that have come. No response of a replica ends a task; after an
 error of lbctl itself the guard starts the task of that page again.
 """
 
@@ -28,6 +29,8 @@ from lbctl.signals.source import MetricsTable
 
 _Key = tuple[str, str]
 """URL and query of a page."""
+_LARGE = 64 * 1024
+"""The size in bytes from which on pages are read one at a time."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class Scraper:
         self._targets: dict[_Key, _ScrapeTarget] = {}
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._turn = asyncio.Lock()
+        """Held while a large page is read."""
 
     async def run(self) -> None:
         """Scrape until the task is cancelled. `watch` may be called before and meanwhile."""
@@ -135,6 +140,14 @@ class Scraper:
         started = loop.time()
         fetched = await fetch(self._session, target.url, target.timeout, target.query)
         ended = loop.time()
+        if len(fetched.body) < _LARGE:
+            self._read(target, fetched, started, ended)
+            return
+        async with self._turn:
+            self._read(target, fetched, started, ended)
+            await asyncio.sleep(0)
+
+    def _read(self, target: _ScrapeTarget, fetched: Fetched, started: float, ended: float) -> None:
         pages: dict[int, MetricsPage] = {}
         for consumer in target.consumers:
             self._report(_report_of(consumer, fetched, pages, started, ended))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
+import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -293,6 +295,73 @@ def test_one_slow_replica_delays_nobody() -> None:
     good, bad = asyncio.run(run())
     assert good >= 20 * 6
     assert bad == 0
+
+
+class _AllAtOnce:
+    """A server in a thread that answers `count` requests when `release` is set, and then sets `sent`."""
+
+    def __init__(self, page: bytes, count: int) -> None:
+        self._page, self._count = page, count
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.asked, self.release, self.sent = (threading.Event() for _ in range(3))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connections = []
+        for _ in range(self._count):
+            connection, _ = self._listening.accept()
+            connection.recv(65536)
+            connections.append(connection)
+        self.asked.set()
+        self.release.wait(60)
+        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(self._page)}\r\n\r\n".encode()
+        for connection in connections:
+            with connection:
+                connection.sendall(head + self._page)
+        self.sent.set()
+
+    def close(self) -> None:
+        self._listening.close()
+        self._thread.join(60)
+
+
+def test_between_two_large_pages_that_came_at_once_others_have_their_turn() -> None:
+    count = 8
+    page = fixture("vllm_v1") + b"".join(b'other{series="%d"} 1\n' % number for number in range(3000))
+
+    async def run() -> list[int]:
+        turns, seen = 0, []
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        server = _AllAtOnce(page, count)
+        items = [
+            _replica(f"r{n}", MetricsSource("vllm", f"http://127.0.0.1:{server.port}/{n}"), timeout=60)
+            for n in range(count)
+        ]
+        scraper = Scraper(lambda _: seen.append(turns))
+        scraper.watch(items)
+        tasks = [asyncio.create_task(scraper.run()), asyncio.create_task(others())]
+        await asyncio.to_thread(server.asked.wait, 60)
+        server.release.set()
+        server.sent.wait(60)  # the loop stands still meanwhile, so that all pages are there when it goes on
+        async with asyncio.timeout(60):
+            while len(seen) < count:
+                await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        server.close()
+        return seen[:count]
+
+    seen = asyncio.run(run())
+    assert len(set(seen)) == count
 
 
 def test_counters_become_rates_and_a_restart_begins_anew() -> None:
