@@ -148,9 +148,10 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
 
     Of more than MAX_OVERRIDES the newest are kept.
     """
+    rows = json.loads(text)
     good: list[Override] = []
     bad: list[str] = []
-    for row in json.loads(text):
+    for row in rows if len(rows) <= MAX_OVERRIDES else sorted(rows, key=_began)[-MAX_OVERRIDES:]:
         try:
             good.append(_override(row))
         except UNREADABLE as error:
@@ -159,11 +160,16 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
             bad.append(f"{key} ({error})")
     if len(bad) > _MOST_NAMED:
         bad[_MOST_NAMED:] = [f"and {len(bad) - _MOST_NAMED:,} more"]
-    if len(good) > MAX_OVERRIDES:
-        bad.append(f"the {len(good) - MAX_OVERRIDES:,} oldest, since there may be {MAX_OVERRIDES:,}")
-        newest = sorted(good, key=lambda item: item.since)[-MAX_OVERRIDES:]
-        good = sorted(newest, key=lambda item: item.key)
+    if len(rows) > MAX_OVERRIDES:
+        bad.append(f"the {len(rows) - MAX_OVERRIDES:,} oldest, since there may be {MAX_OVERRIDES:,}")
+        good.sort(key=lambda item: item.key)
     return tuple(good), tuple(bad)
+
+
+def _began(row: Any) -> float:
+    """Return when an override began; before all others where its row does not say it."""
+    since = row.get("since") if isinstance(row, dict) else None
+    return since if isinstance(since, int | float) and not math.isnan(since) else -math.inf
 
 
 def write_rollouts(rollouts: Rollouts) -> str:

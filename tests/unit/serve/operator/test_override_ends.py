@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.control import overrides
 from lbctl.control.overrides import GRACE, Override
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.errors import BadRequestError
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import overrides as service
 from lbctl.serve.settings import Options
@@ -126,5 +128,19 @@ def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
                 await asyncio.sleep(0.01)
             actions = [item.action for item in await state.audit()]
             assert actions.count("end drain") == 1
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def test_no_more_overrides_are_taken_than_a_restart_would_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "MAX_OVERRIDES", 1)
+
+    async def test() -> None:
+        async with serving(tmp_path, Clock()) as (services, state):
+            await services.overrides.put(Override("drain", "chat", "a"), None, None, "anna")
+            await services.overrides.put(Override("drain", "chat", "a", reason="again"), None, None, "anna")
+            with pytest.raises(BadRequestError, match="there may be 1 overrides: end some"):
+                await services.overrides.put(Override("drain", "chat", "b"), None, None, "anna")
+            assert [(item.replica, item.reason) for item in await state.overrides()] == [("a", "again")]
 
     asyncio.run(asyncio.wait_for(test(), 30))
