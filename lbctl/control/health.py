@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 
 from lbctl.control.effects import Verdict
 from lbctl.control.inputs import NEVER, Observation
+from lbctl.control.weighting.strategy import new_tuple
 from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool, Telemetry
 from lbctl.signals.merge import Signal, Signals
 
@@ -165,15 +166,17 @@ def assess(
     rules: Rules, health: Health, watch: ProgressWatch, observation: Observation
 ) -> tuple[Health, ProgressWatch]:
     """Return the health after one observation. Phases change in `next_phase`, where the whole pool is known."""
-    if observation.at <= watch.observed_at:
+    at, signals = observation.at, observation.signals
+    observed_at, progress_before, _, counted_at = watch
+    if at <= observed_at:
         return health, watch
-    signals = observation.signals
-    last = watch.counted_at if watch.counted_at > health.since else health.since
-    counts = observation.at - last >= rules.interval * _MIN_INTERVAL_PART
-    counted_at = observation.at if counts else watch.counted_at
+    since = health.since
+    counts = at - (counted_at if counted_at > since else since) >= rules.interval * _MIN_INTERVAL_PART
+    if counts:
+        counted_at = at
     progress = signals.values.get("progress")
-    if progress is not None and progress.value != watch.progress:
-        after, still_for = ProgressWatch(observation.at, progress.value, progress.at, counted_at), 0.0
+    if progress is not None and progress.value != progress_before:
+        after, still_for = new_tuple(ProgressWatch, (at, progress.value, progress.at, counted_at)), 0.0
     else:
         after, still_for = _without_progress(watch, progress, observation, counted_at)
     if not still_for and health.good_count >= rules.healthy_threshold and _changes_nothing(rules, health, observation):

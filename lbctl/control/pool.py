@@ -34,10 +34,15 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
     state = replace(state, decided_at=now)
     assessments = [_assess(state.rules, item, observations.get(item.replica.name), now) for item in state.replicas]
     proposals = _proposals(state, assessments, now)
-    state = _with_mode(state, assessments, proposals, now)
-    healths = _next_healths(state, assessments, now)
+    healthy = [assessed.is_healthy for _, _, assessed, _ in assessments]
+    state = _with_mode(state, assessments, healthy, proposals, now)
+    healths = [assessed for _, _, assessed, _ in assessments]
+    if not all(healthy):
+        healths = _next_healths(state, assessments, healthy, now)
+        healthy = [item.is_healthy for item in healths]
     limits = StepLimits.of(state, now)
-    state = replace(state, replicas=tuple(map(limits.apply, state.replicas, assessments, healths, proposals)))
+    replicas = tuple(map(limits.apply, state.replicas, assessments, healths, healthy, proposals))
+    state = replace(state, replicas=replicas)
     return state, _effects(before, state)
 
 
@@ -64,16 +69,26 @@ def _proposals(state: PoolState, assessments: Sequence[Assessment], now: float) 
 
 
 def _with_mode(
-    state: PoolState, assessments: Sequence[Assessment], proposals: Sequence[Proposal], now: float
+    state: PoolState,
+    assessments: Sequence[Assessment],
+    healthy: Sequence[bool],
+    proposals: Sequence[Proposal],
+    now: float,
 ) -> PoolState:
     total = stale = suspicious = 0
-    for item, (observation, fresh, assessed, _), proposal in zip(state.replicas, assessments, proposals, strict=True):
-        if assessed.phase == "out" or item.replica.drain:
+    for item, (observation, fresh, assessed, _), is_healthy, proposal in zip(
+        state.replicas, assessments, healthy, proposals, strict=True
+    ):
+        if item.replica.drain or (not is_healthy and assessed.phase == "out"):
             continue
         total += 1
         if not fresh:
             stale += observation is not None or _never_sampled(state, item, now)
-        elif not assessed.complaints and (proposal.slow or assessed.temperature.exceeded):
+        elif (
+            proposal.slow
+            if is_healthy
+            else not assessed.complaints and (proposal.slow or assessed.temperature.exceeded)
+        ):
             suspicious += 1
     mode: Mode = "acting"
     reason = ""
@@ -97,15 +112,14 @@ def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
 # ── Health of the whole ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _next_healths(state: PoolState, assessments: Sequence[Assessment], now: float) -> list[Health]:
+def _next_healths(
+    state: PoolState, assessments: Sequence[Assessment], healthy: Sequence[bool], now: float
+) -> list[Health]:
     """Replicas that proxies eject or that drain do not count for `max_ejection`."""
-    assessed = [item for _, _, item, _ in assessments]
-    if all(item.is_healthy for item in assessed):
-        return assessed
     ejections_left = _ejections_left(state, assessments)
     healths = []
-    for replica, (_, _, current, watch) in zip(state.replicas, assessments, strict=True):
-        if current.is_healthy:
+    for replica, (_, _, current, watch), is_healthy in zip(state.replicas, assessments, healthy, strict=True):
+        if is_healthy:
             healths.append(current)
             continue
         counts = not replica.replica.drain and replica.replica.name not in state.ejected

@@ -72,12 +72,14 @@ class StepLimits:
             to_capacity=blind_for_long,
         )
 
-    def apply(self, before: ReplicaState, assessment: Assessment, health: Health, proposal: Proposal) -> ReplicaState:
-        """Return the replica after this decision."""
+    def apply(
+        self, before: ReplicaState, assessment: Assessment, health: Health, is_healthy: bool, proposal: Proposal
+    ) -> ReplicaState:
+        """Return the replica after this decision. `is_healthy` is that of `health`."""
         observation, fresh, _, watch = assessment
         trajectory, goal, goal_parts = before.trajectory, proposal.multiplier, proposal.parts
         proposed_at = before.proposed_at if goal is None else self.now
-        if goal is None or not self.follow_proposals or not health.is_healthy or not self.floor <= goal <= self.ceiling:
+        if goal is None or not self.follow_proposals or not is_healthy or not self.floor <= goal <= self.ceiling:
             goal, goal_parts = self._goal(before, health, proposal)
         multiplier, parts, _, sent, sent_parts = trajectory
         steady = (goal_parts is parts or goal_parts == parts) and (parts is sent_parts or parts == sent_parts)

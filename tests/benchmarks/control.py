@@ -13,7 +13,7 @@ from lbctl.control.step import step
 from tests.support.control import NOW, pool, seen, started
 
 REPLICAS = 10_000
-LIMIT = 0.050
+LIMIT = 0.030
 _LOOKS = 25
 
 

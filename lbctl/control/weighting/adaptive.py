@@ -8,8 +8,7 @@ bands, on replicas without evidence, and on a difference that all of them share.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from lbctl.control.inputs import Observation
 from lbctl.control.weighting.curves import reference_time
@@ -22,73 +21,99 @@ LEAST_COUNT = 20.0
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
 _Key = tuple["type[Evidence] | None", Peers]
+_Measured = tuple[Estimate, float, "_Group | None"]
+"""(estimate, speed per capacity, the peers that it is compared with: None without fresh evidence)"""
 
 
-class _Group(NamedTuple):
+class _Group:
     """Replicas that are compared with each other."""
 
-    per_capacity: float
-    """The upper median of their speed per capacity."""
-    across: float
-    """The natural logarithm of `per_capacity` relative to that of all replicas."""
-    speed: float
-    """The upper median of their speed."""
+    __slots__ = ("across", "per_capacity", "ratios", "speed", "speeds")
+
+    def __init__(self) -> None:
+        self.ratios: list[float] = []
+        """Their speeds per capacity."""
+        self.speeds: list[float] = []
+        """Their speeds."""
+        self.per_capacity = self.speed = 1.0
+        """The upper medians of both."""
+        self.across = 0.0
+        """The natural logarithm of `per_capacity` relative to that of all replicas."""
+
+    def compare(self, every: float) -> None:
+        """Determine the medians, relative to the upper median of all replicas' speeds per capacity."""
+        self.per_capacity, self.speed = _upper_median(self.ratios), _upper_median(self.speeds)
+        self.across = math.log(self.per_capacity / every)
 
 
 def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
     """Propose weights in proportion to the measured speed, relative to peers and to other types of GPU."""
-    smoothing, oldest = rules.smoothing / 1000, now - stale
-    estimates = [_updated(observation, before, smoothing) for _, _, observation, before, _ in subjects]
-    ratios = [
-        estimate.expected / estimate.took / replica.capacity
-        if counts and estimate.at >= oldest and estimate.total >= LEAST_COUNT
-        else None
-        for (replica, _, _, _, counts), estimate in zip(subjects, estimates, strict=True)
-    ]
-    groups = _groups(subjects, estimates, ratios)
+    measured = _measured(rules, subjects, now - stale)
     bands = (rules.act_above / 100, rules.release_below / 100, rules.across_types / 100)
-    return [
-        _proposal(estimate, ratio, replica.capacity, groups[estimate.kind, peers], bands)
-        if ratio is not None
-        else _without_evidence(observation, estimate)
-        for (replica, peers, observation, _, _), estimate, ratio in zip(subjects, estimates, ratios, strict=True)
-    ]
+    above, _, types = bands
+    proposals = []
+    for (replica, _, observation, _, _), (estimate, ratio, group) in zip(subjects, measured, strict=True):
+        if group is None:
+            proposals.append(_without_evidence(observation, estimate))
+            continue
+        off, across = math.log(ratio / group.per_capacity), group.across
+        if -above <= off <= above and -types <= across <= types and not (estimate.acting or estimate.across):
+            proposals.append(new_tuple(Proposal, (estimate, 1.0, ratio, off, across, _WITH_PEERS, False, WHOLE)))
+        else:
+            proposals.append(_proposal(estimate, ratio, off, replica.capacity, group, bands))
+    return proposals
+
+
+def _measured(rules: Weighting, subjects: Sequence[Subject], oldest: float) -> list[_Measured]:
+    """Group by kind of evidence and peers: speed in tokens is not comparable with speed in batches."""
+    smoothing = rules.smoothing / 1000
+    measured: list[_Measured] = []
+    groups: dict[_Key, _Group] = {}
+    for replica, peers, observation, before, counts in subjects:
+        estimate = _updated(observation, before, smoothing)
+        expected, took, total, at, _, _, kind = estimate
+        if not (counts and at >= oldest and total >= LEAST_COUNT):
+            measured.append((estimate, 0.0, None))
+            continue
+        group = groups.get((kind, peers))
+        if group is None:
+            group = groups[kind, peers] = _Group()
+        capacity = replica.capacity
+        ratio = expected / took / capacity
+        group.ratios.append(ratio)
+        group.speeds.append(ratio * capacity)
+        measured.append((estimate, ratio, group))
+    _compare(groups)
+    return measured
 
 
 def _updated(observation: Observation | None, before: Estimate, smoothing: float) -> Estimate:
     evidence = observation.signals.evidence if observation is not None else None
-    if evidence is None or evidence.at <= before.at:
+    if evidence is None:
         return before
-    expected, seconds, count = reference_time(evidence)
-    kind = type(evidence)
-    keep = math.exp((before.at - evidence.at) / smoothing) if kind is before.kind else 0.0
-    sums = before.expected * keep + expected, before.took * keep + seconds, before.total * keep + count
-    return new_tuple(Estimate, (*sums, evidence.at, before.acting, before.across, kind))
+    before_expected, before_took, before_total, before_at, acting, across, before_kind = before
+    at, kind = evidence.at, type(evidence)
+    if at <= before_at:
+        return before
+    expected, took, total = reference_time(evidence)
+    if kind is before_kind:
+        keep = math.exp((before_at - at) / smoothing)
+        expected, took, total = (
+            before_expected * keep + expected,
+            before_took * keep + took,
+            before_total * keep + total,
+        )
+    return new_tuple(Estimate, (expected, took, total, at, acting, across, kind))
 
 
-def _groups(
-    subjects: Sequence[Subject], estimates: Sequence[Estimate], ratios: Sequence[float | None]
-) -> dict[_Key, _Group]:
-    """Group by kind of evidence and peers: speed in tokens is not comparable with speed in batches."""
-    members: dict[_Key, tuple[list[float], list[float]]] = {}
-    for (replica, peers, _, _, _), estimate, ratio in zip(subjects, estimates, ratios, strict=True):
-        if ratio is not None:
-            key = estimate.kind, peers
-            if key not in members:
-                members[key] = [], []
-            each, speeds = members[key]
-            each.append(ratio)
-            speeds.append(ratio * replica.capacity)
+def _compare(groups: Mapping[_Key, _Group]) -> None:
+    """Compare each group with all that have the same kind of evidence."""
     kinds: dict[type[Evidence] | None, list[float]] = {}
-    for (kind, _), (each, _) in members.items():
-        kinds.setdefault(kind, []).extend(each)
-    every = {kind: _upper_median(values) for kind, values in kinds.items()}
-    return {key: _group(each, speeds, every[key[0]]) for key, (each, speeds) in members.items()}
-
-
-def _group(ratios: list[float], speeds: list[float], every: float) -> _Group:
-    median = _upper_median(ratios)
-    return _Group(median, math.log(median / every), _upper_median(speeds))
+    for (kind, _), group in groups.items():
+        kinds.setdefault(kind, []).extend(group.ratios)
+    every = {kind: _upper_median(ratios) for kind, ratios in kinds.items()}
+    for (kind, _), group in groups.items():
+        group.compare(every[kind])
 
 
 def _upper_median(values: list[float]) -> float:
@@ -97,10 +122,10 @@ def _upper_median(values: list[float]) -> float:
 
 
 def _proposal(
-    estimate: Estimate, ratio: float, capacity: float, group: _Group, bands: tuple[float, float, float]
+    estimate: Estimate, ratio: float, off: float, capacity: float, group: _Group, bands: tuple[float, float, float]
 ) -> Proposal:
     above, below, types = bands
-    off, across = math.log(ratio / group.per_capacity), group.across
+    across = group.across
     band = below if estimate.acting else above
     between = types * below / above if estimate.across else types
     acting, apart = not -band <= off <= band, not -between <= across <= between
