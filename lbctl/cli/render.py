@@ -120,13 +120,14 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     topology = compiled.topology if options.server is None else _with_rollouts(compiled.topology, options.server)
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(topology, secrets=loaded.secrets))
     _report_losses(prepared, proxy, diagnostics, moved=options.server is not None)
-    _report_place(prepared)
     bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
     diagnostics.extend(placed(bundle, compiled))
     if diagnostics.failed:
         return 1
     code = _check(source, compiled, prepared, options, diagnostics) if options.check else 0
     code = code or _write(bundle, options)
+    if code == 0:
+        _report_place(prepared)
     if code == 0 and options.directory is not None:
         _report_absent_files(source, prepared, _root(options, proxy) or options.directory)
     return code
