@@ -60,5 +60,7 @@ def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
 def _owner(own: dict[tuple[int, str], tuple[str, str]], place: Endpoint) -> str:
     """Return who listens at the address, or an empty string."""
     host, owner = own.get((place.port, place.path), ("", ""))
+    if not owner:
+        return ""
     is_here = is_loopback(place.host) and (host in _WILDCARDS or is_loopback(host))
-    return owner if owner and (place.path or place.host == host or is_here) else ""
+    return owner if place.path or place.host == host or is_here else ""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
@@ -110,10 +110,10 @@ def parse(texts: Sequence[SourceText], diagnostics: Diagnostics, cache: ParseCac
         source = FleetSource(Fleet.model_validate(cache.plain_value(root)), root, roots, root)
     except ValidationError as error:
         diagnostics.extend(fault for fault in diagnostics_of(error, root, Fleet) if fault.position not in reported)
-        _check_empty(root, diagnostics)
+        _check_empty(cache.empty(root), diagnostics)
         return _partial_source(root, error, roots) if recoverable else None
     cache.remember(root, {"pools": source.fleet.pools, "routes": source.fleet.routes})
-    _check_empty(root, diagnostics)
+    _check_empty(cache.empty(root), diagnostics)
     return source if recoverable else None
 
 
@@ -131,24 +131,13 @@ def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -
     return None
 
 
-def _check_empty(root: Node, diagnostics: Diagnostics) -> None:
+def _check_empty(empty: Iterable[tuple[Path, Node]], diagnostics: Diagnostics) -> None:
     """Report keys without a value: `auth:` above lines that were commented out must not open a route."""
     reported = {diagnostic.path for diagnostic in diagnostics}
-    for path, node in _empty(root):
+    for path, node in empty:
         if len(path) > 1 and path not in reported:
             hint = "write one, or leave the key out"
             diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", node.key_position, path, hint))
-
-
-def _empty(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    if node.value is None:
-        yield path, node
-    elif isinstance(node.value, dict):
-        for key, child in node.value.items():
-            yield from _empty(child, (*path, key))
-    elif isinstance(node.value, list):
-        for index, child in enumerate(node.value):
-            yield from _empty(child, (*path, index))
 
 
 def _with_defaults(root: Node, defaults: Node, cache: ParseCache) -> Node:

@@ -6,13 +6,17 @@ and the node of its defaults are the same objects as before; both are the same o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from lbctl.base.diagnostics import Path
 from lbctl.model.load import ParsedFiles
 from lbctl.model.node import Node, plain_value
 from lbctl.model.section import Section
 from lbctl.model.shape import section_below
+
+_Empty = tuple[tuple[Path, Node], ...]
+"""(path below an object, node without a value)"""
 
 
 class _Merged(NamedTuple):
@@ -24,13 +28,18 @@ class _Merged(NamedTuple):
 
 
 class ParseCache:
-    """The parts of the last fleet. One `parse` calls `begin`, `merge`, `plain_value` and `remember`, in this order."""
+    """The parts of the last fleet.
+
+    One `parse` calls `begin`, `merge`, `plain_value`, `remember` and `empty`, in this order (of a faulty fleet no
+    `remember`).
+    """
 
     def __init__(self) -> None:
         self.files = ParsedFiles()
         self._merged: dict[tuple[int, int], _Merged] = {}
         self._merged_before: dict[tuple[int, int], _Merged] = {}
         self._validated: dict[int, tuple[Node, Section]] = {}
+        self._empty: dict[int, tuple[Node, _Empty]] = {}
 
     def begin(self) -> None:
         """Begin a new fleet: what it does not merge again is forgotten with the next one."""
@@ -63,6 +72,17 @@ class ParseCache:
         ]
         self._validated = {id(node): (node, item) for node, item in kept}
 
+    def empty(self, root: Node) -> Iterator[tuple[Path, Node]]:
+        """Yield each node without a value, and its path; those of pools and routes that stay are kept."""
+        before, self._empty = self._empty, {}
+        for name, section in _entries(root).items():
+            if name not in ("pools", "routes") or not isinstance(section.value, dict):
+                yield from _empty(section, (name,))
+                continue
+            for key, node in section.value.items():
+                _, below = self._empty[id(node)] = before.get(id(node)) or (node, tuple(_empty(node)))
+                yield from (((name, key, *path), item) for path, item in below)
+
     def _plain(self, node: Node) -> Any:
         validated = self._validated.get(id(node))
         return plain_value(node) if validated is None else validated[1]
@@ -80,6 +100,17 @@ def merge(section: type[Section], base: Node, own: Node) -> Node:
         inherited = base.value.get(key)
         merged[key] = node if inherited is None else merge(section_below(section, key) or Section, inherited, node)
     return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
+
+
+def _empty(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+    if node.value is None:
+        yield path, node
+    elif isinstance(node.value, dict):
+        for key, child in node.value.items():
+            yield from _empty(child, (*path, key))
+    elif isinstance(node.value, list):
+        for index, child in enumerate(node.value):
+            yield from _empty(child, (*path, index))
 
 
 def _entries(node: Node) -> dict[str, Node]:

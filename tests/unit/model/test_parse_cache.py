@@ -19,11 +19,13 @@ _POOL = 'version: 1\npools: {one: {replicas: [{address: "127.0.0.1:9001"}]}}\n'
 _CHANGED = 'version: 1\n# a comment\npools: {one: {replicas: [{address: "127.0.0.1:9002"}], drain_deadline: 5s}}\n'
 _FAULTY = 'version: 1\npools: {one: {replicas: [{address: "nowhere"}]}}\n'
 _ROUTE = "version: 1\nroutes: {all: {match: {path_prefix: /}, pool: one}}\n"
+_EMPTY = "version: 1\nroutes: {all: {match: {path_prefix: /}, pool: one, auth: }}\n"
 _FLEETS = (
     (_DEFAULTS, _POOL, _ROUTE),
     (_DEFAULTS, _CHANGED, _ROUTE),
     (_OTHER_DEFAULTS, _POOL, _ROUTE),
     (_DEFAULTS, _FAULTY, _ROUTE),
+    (_DEFAULTS, _POOL, _EMPTY),
     (_BASE, _POOL, _ROUTE),
     (_DEFAULTS, _POOL),
 )
@@ -42,6 +44,13 @@ def test_one_fleet_after_the_other_is_as_if_each_were_the_first(order: tuple[int
     cache = ParseCache()
     for number in (*order, order[0]):
         assert _parsed(_FLEETS[number], cache) == _parsed(_FLEETS[number], None)
+
+
+def test_an_empty_key_of_a_route_that_stays_is_reported_again() -> None:
+    cache = ParseCache()
+    for pool in (_POOL, _CHANGED, _FAULTY):
+        _, diagnostics, _ = _parsed((_DEFAULTS, pool, _EMPTY), cache)
+        assert [item.path for item in diagnostics if item.code == "LB014"] == [("routes", "all", "auth")]
 
 
 def test_what_stays_is_the_same_object() -> None:
