@@ -44,11 +44,17 @@ class EndedRollout:
     """How an earlier rollout of a route has ended. The fields are those of RolloutState."""
 
     key: str
+    """What the rollout was: its target, the target's model and the steps."""
     base: Shares
+    """The file's shares that it began from."""
     phase: Phase
+    """Its last phase."""
     step: int
+    """The index of its last step."""
     percent: float
+    """The share of the target, in percent, when it ended."""
     reason: str = ""
+    """Why it ended; empty where nobody said."""
 
 
 @dataclass(frozen=True, slots=True)
