@@ -147,7 +147,7 @@ def _block(
         keepalive_timeout=max(1, connections.idle),
         keepalive_requests=connections.max_requests or _UNLIMITED,
         resolver=resolver,
-        sticky=_sticky(pool) if _has_sticky(context, pool) else None,
+        sticky=_sticky(context, pool) if _has_sticky(context, pool) else None,
     )
 
 
@@ -372,12 +372,13 @@ def _sticky_name(context: RenderContext, pool: Pool, replica: Replica) -> tuple[
     return (Token(f"route={name}"),) if _has_sticky(context, pool) else ()
 
 
-def _sticky(pool: Pool) -> Token:
+def _sticky(context: RenderContext, pool: Pool) -> Token:
     assert pool.affinity is not None
     seconds = max(1, pool.affinity.ttl // 1000)
     path = ("pools", pool.name, "affinity", "cookie")
     name = quote.plain(pool.affinity.cookie, path).text
-    return Token(f"cookie {name} expires={seconds}s path=/ httponly samesite=lax", path)
+    secure = " secure" if replica_token.for_https_alone(pool.name, context.view) else ""
+    return Token(f"cookie {name} expires={seconds}s path=/ httponly samesite=lax{secure}", path)
 
 
 def shown(address: Address) -> str | None:

@@ -138,6 +138,17 @@ def test_a_sticky_cookie_says_nothing_of_a_replicas_address() -> None:
     assert re.findall(lines, text_of(pool, (1, 29, 5))) == []
 
 
+def test_a_sticky_cookie_is_secure_where_clients_come_by_tls_alone() -> None:
+    view = view_of(Pool("p", (a_replica("a"),), affinity=Affinity("lb")), (1, 29, 6))
+    (plain,) = view.listeners
+    tls = replace(plain, name="tls", tls=ListenerTls((Certificate("a.crt", "a.key"),)))
+    secure = [
+        " samesite=lax secure;" in TARGET.render(replace(view, listeners=listeners)).main.text
+        for listeners in ((tls,), (plain,), (plain, tls))
+    ]
+    assert secure == [True, False, False]
+
+
 @pytest.mark.e2e
 def test_a_refused_line_is_shown_at_its_place_in_the_yaml(tmp_path: Path) -> None:
     pool = Pool("p", (Replica("lost", Address("replica.invalid", 1)),))
