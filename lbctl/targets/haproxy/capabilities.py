@@ -66,7 +66,7 @@ _NOTES = {
     "route.retry": "retries at once, on another replica than the last; a pool has one number, the smallest of its "
     "routes; a stream that the replica refused is not retried; before 2.8, a replica that breaks off a later request "
     "of a client's connection ends that connection without a status or a log line, and an HTTP/2 client may send the "
-    "request again",
+    "request again; after 3.0, a refused HTTP/2 connection in cleartext is a 502, and no other replica is tried",
     "route.retry.idempotent": "bodies that fit into a buffer",
     "route.retry.replica_busy": "503 alone; bodies up to 64 KiB (a fragment: what the host's tune.bufsize holds), and "
     "the request waits until its body is whole or fills a buffer; of a pool's routes that retry different things one "

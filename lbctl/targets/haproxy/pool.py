@@ -78,7 +78,7 @@ def backend(part: Part) -> Backend:
 
 def diagnostics(part: Part) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular pool."""
-    yield from retries.diagnostics(part.pool, _routes(part.pool, part.view))
+    yield from retries.diagnostics(part.pool, _routes(part.pool, part.view), part.view.proxy.version)
     yield from _client_key(part.pool)
     yield from servers.diagnostics(part)
 

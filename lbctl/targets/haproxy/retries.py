@@ -23,6 +23,10 @@ BUSY = frozenset({503})
 BODY = 64 * 1024
 """Bytes of a body that a request may have to go on from a busy replica."""
 _CONNECTION, _BROKEN_OFF = "conn-failure", "empty-response"
+_COUNTS_RETRIED = (2, 7)
+"""The version from which on the passive checks count an answer that was retried, not passed on (2.6: not; 2.8: so)."""
+_LOSES_REFUSED = (3, 1)
+"""The version from which on a refused HTTP/2 connection counts as a broken answer (3.0.11: not; 3.2.26: so)."""
 
 
 def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
@@ -53,8 +57,8 @@ def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
             yield line(f"http-request wait-for-body time {forever}", condition, not_endless)
 
 
-def diagnostics(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
-    """Yield what routes do not get of the retries that they ask for."""
+def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -> Iterator[Diagnostic]:
+    """Yield what routes do not get of the retries that they ask for, from this version of HAProxy."""
     wanted, repeats = _wanted(pool, routes), _repeats(pool, routes)
     smallest = min(wanted.values(), default=0)
     for route in routes:
@@ -62,7 +66,9 @@ def diagnostics(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
             count = f"{pool.name} has {smallest}, the smallest of its routes"
             yield _warning("route.retry", route, f"HAProxy has one number of retries for a pool; {count}")
         if route.retry.busy_statuses:
-            yield from _about_busy(pool, route)
+            yield from _about_busy(pool, route, version)
+        if version >= _LOSES_REFUSED and wanted[route.name] and pool.protocol != "http1" and pool.tls is None:
+            yield _about_refused(pool, route)
         if pool.protocol == "grpc" and _BROKEN_OFF in repeats:
             message = (
                 "HAProxy holds a body that it may repeat until it is whole: a gRPC client that streams to "
@@ -79,14 +85,25 @@ def diagnostics(pool: Pool, routes: Sequence[Route]) -> Iterator[Diagnostic]:
             yield _warning(feature, route, message, "the same retry on all routes of the pool, or a pool for each")
 
 
-def _about_busy(pool: Pool, route: Route) -> Iterator[Diagnostic]:
+def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[Diagnostic]:
     statuses = set(busy.statuses(route, pool))
     if statuses & BUSY and pool.passive and pool.passive.ejects_without_bound:
-        message = f"HAProxy counts a busy answer that no other replica of {pool.name} takes as one of consecutive_5xx"
+        which = "each busy answer" if version >= _COUNTS_RETRIED else "a busy answer that no other replica takes"
+        message = f"HAProxy counts {which} of {pool.name} as one of consecutive_5xx"
         yield _warning("pool.health.passive.consecutive_5xx", route, message)
     if statuses - BUSY:
         names = " and no ".join(map(str, sorted(statuses - BUSY)))
         yield _warning("route.retry.replica_busy", route, f"HAProxy retries no {names}: the client gets it")
+
+
+def _about_refused(pool: Pool, route: Route) -> Diagnostic:
+    message = (
+        f"HAProxy answers 502 and tries no other replica where one of {pool.name} refuses an HTTP/2 connection in "
+        "cleartext, until the active check leaves it out"
+    )
+    return _warning(
+        "route.retry", route, message, "TLS to the replicas, a shorter health.active.interval, or HAProxy 3.0"
+    )
 
 
 def _warning(feature: str, route: Route, message: str, hint: str = "") -> Diagnostic:

@@ -15,6 +15,7 @@ from tests.e2e.support.waiting import eventually
 
 RETRY = {"attempts": 1, "when": ["connect_failure", "replica_busy"]}
 BODY = b"x" * 50_000
+_STRICT = {"health": {"passive": {"consecutive_5xx": 2, "consecutive_connect_failures": 2}}}
 
 
 @pytest.fixture(params=("nginx", "haproxy", "haproxy-2.8", "envoy"))
@@ -96,13 +97,23 @@ def test_one_refuses_and_one_is_busy_and_the_third_serves(edge: Binary) -> None:
 
 
 def test_busy_answers_take_no_replica_out(kind: Kind) -> None:
-    passive = {"health": {"passive": {"consecutive_5xx": 2, "consecutive_connect_failures": 2}}}
-    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], passive)) as gateway:
+    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], _STRICT)) as gateway:
         a.behave(status=503)
         gateway.load(20, 1, request=Request("POST", body=BODY)).assert_no_failure()
         a.behave(status=200)
         shares = gateway.load(20, 1, request=Request("POST", body=BODY)).shares()
     assert shares == {"a": 0.5, "b": 0.5}
+
+
+def test_haproxy_2_8_counts_busy_answers_that_it_retried_and_lbctl_says_so() -> None:
+    with replicas("a", "b") as (a, b):
+        fleet = {**_fleet([a, b], _STRICT), "proxies": {"edge": {"kind": "haproxy", "version": "2.8"}}}
+        with running("haproxy-2.8", fleet) as gateway:
+            a.behave(status=503)
+            gateway.load(20, 1, request=Request("POST", body=BODY)).assert_no_failure()
+            messages = gateway.messages
+    assert a.requests == 2
+    assert "HAProxy counts each busy answer of pool as one of consecutive_5xx" in messages
 
 
 @pytest.mark.parametrize("edge", ["nginx", "envoy"])
