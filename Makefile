@@ -12,7 +12,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast check bench defaults weights format golden docs clean
+.PHONY: help install demo test test-fast test-newer check bench defaults weights format golden docs clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -29,6 +29,9 @@ test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for le
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
+
+test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from later suites of Debian; a quarter of an hour; ARGS="-k nginx" for less
+	nice $(BIN)/python -m tests.newer $(VENV)/newer $(ARGS)
 
 check: $(VENV)/.test  ## types, style, and which part may import which
 	$(BIN)/mypy
@@ -62,6 +65,9 @@ clean:  ## without what was installed and cached
 $(BIN)/python:
 	@PYTHON=$(PYTHON) .ci/need venv
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/newer/bin: tests/newer/fetch
+	tests/newer/fetch $(@D)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'

@@ -33,10 +33,10 @@ Features with a † protect something. Where a proxy cannot say one of them, or 
 """
 
 
-def page() -> str:
-    """Return the text of docs/capabilities.md."""
+def page(run_with: str = "") -> str:
+    """Return the text of docs/capabilities.md, with the section `run_with` behind the oldest supported versions."""
     targets = [target(kind) for kind in KINDS]
-    blocks = [_INTRODUCTION, "## Oldest supported versions\n\n" + "".join(map(_oldest, targets))]
+    blocks = [_INTRODUCTION, "## Oldest supported versions\n\n" + "".join(map(_oldest, targets)), run_with]
     blocks += (f"## {title}\n\n{_table(scope, targets)}" for scope, title in _SCOPES.items())
     blocks += map(_details, targets)
     return "\n".join(blocks)

@@ -10,11 +10,12 @@ from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
 from tests.docs import api_page, cli_page, completion_files, man_pages, reference_page, simulate_page
+from tests.newer import results
 from tests.support.paths import ROOT
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/api.md": api_page.page,
-    "docs/capabilities.md": capability_page.page,
+    "docs/capabilities.md": lambda: capability_page.page(results.section()),
     "docs/cli.md": cli_page.page,
     "docs/gpus.md": gpus.page,
     "docs/reference.md": reference_page.page,

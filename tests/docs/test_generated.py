@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, capability_page, target
 from lbctl.targets.features import FEATURES
 from lbctl.targets.target import Since, Unsupported
 from tests.docs.regenerate import PAGES, ROOT, orphans
@@ -58,7 +58,7 @@ def test_every_feature_has_a_code_of_its_own() -> None:
 
 
 def test_every_feature_of_every_proxy_stands_in_the_table() -> None:
-    rows = [line.split(" | ") for line in PAGES["docs/capabilities.md"]().splitlines() if line.startswith("| ")]
+    rows = [line.split(" | ") for line in capability_page.page().splitlines() if line.startswith("| ")]
     titles = Counter(row[0].removeprefix("| ").removesuffix(" †") for row in rows)
     assert {feature.title: titles[feature.title] for feature in FEATURES} == dict.fromkeys(
         (feature.title for feature in FEATURES), 1

@@ -1,4 +1,7 @@
-"""Where the real proxies are. In CI a missing one is a failure; elsewhere the test is skipped, with what to install."""
+"""Where the real proxies are. In CI a missing one is a failure; elsewhere the test is skipped, with what to install.
+
+The variable of a proxy with `_VERSION` behind it (`LBCTL_NGINX_VERSION=1.30.6`) makes tests render for that version.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
+from lbctl.base.quantities import parse_version
 
 Kind = Literal["nginx", "haproxy", "envoy"]
 Binary = Literal["nginx", "haproxy", "envoy", "haproxy-2.8"]
@@ -53,6 +58,17 @@ def require(name: Binary) -> Path:
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
+
+
+def rendered_version(name: Binary) -> str | None:
+    """The version that fleets are rendered for; None: what the fleet says, else the oldest supported one."""
+    return os.environ.get(f"{_VARIABLE[name]}_VERSION")
+
+
+def is_rendered_for(name: Binary, oldest: str) -> bool:
+    """Whether `rendered_version` names this version or a later one."""
+    version = rendered_version(name)
+    return version is not None and parse_version(version) >= parse_version(oldest)
 
 
 def _in_wheel(distribution: str, path: str) -> Path | None:

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import Binary, require
+from tests.e2e.support.binaries import Binary, rendered_version, require
 from tests.e2e.support.client import Client
 from tests.e2e.support.grpc_replica import GrpcReplica
 from tests.e2e.support.log_lines import began
@@ -97,9 +97,11 @@ def put(directory: Path, files: Mapping[str, str | bytes]) -> None:
 def render(name: Binary, path: Path, directory: Path, options: Sequence[str] = ()) -> Rendered:
     """Runs the command `lbctl render -t KIND -d directory path`; judges nothing. In this process: a thousand tests
     would spend more time on starting Python than on their proxies."""
+    version = rendered_version(name)
+    command = ["render", "-t", kind_of(name), "-d", str(directory), *(["--proxy-version", version] if version else [])]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = run(["render", "-t", kind_of(name), "-d", str(directory), *options, str(path)])
+        code = run([*command, *options, str(path)])
     return Rendered(code, out.getvalue(), err.getvalue(), directory)
 
 

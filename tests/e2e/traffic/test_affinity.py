@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
+from tests.e2e.support.binaries import Kind, is_rendered_for
 from tests.e2e.support.certs import Authority, client_context
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request, Response
@@ -21,7 +21,9 @@ _HEALTH = {
     "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
     "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
 }
-_KEEPS = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+_KEEPS = pytest.mark.parametrize(
+    "kind", [*(["nginx"] if is_rendered_for("nginx", "1.29.6") else []), "haproxy", "envoy"]
+)
 
 
 def _fleet(pool: list[Replica], **more: Any) -> Fleet:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Binary, Kind
+from tests.e2e.support.binaries import Binary, Kind, is_rendered_for
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request
 from tests.e2e.support.replicas import Replica, replicas
@@ -97,6 +97,8 @@ def test_one_refuses_and_one_is_busy_and_the_third_serves(edge: Binary) -> None:
 
 
 def test_busy_answers_take_no_replica_out(kind: Kind) -> None:
+    if kind == "haproxy" and is_rendered_for(kind, "2.7"):
+        pytest.skip("HAProxy counts them, and lbctl says so: the next test")
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], _STRICT)) as gateway:
         a.behave(status=503)
         gateway.load(20, 1, request=Request("POST", body=BODY)).assert_no_failure()

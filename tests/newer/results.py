@@ -1,0 +1,60 @@
+"""What `make test-newer` found, in results.json, and its table in docs/capabilities.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lbctl.targets import target
+
+_FILE = Path(__file__).with_name("results.json")
+_INTRODUCTION = """\
+## Run with
+
+`make test` runs everything with the nginx and HAProxy of the machine (Debian 12: 1.22 and 2.6) and Envoy 1.40.
+`make test-newer` runs newer ones: the checker of each reads the expected outputs of `tests/golden`, as they stand there
+and rendered for its version, and tests send requests through it, by fleets rendered for its version.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One proxy: the texts that its checker accepted, the tests with traffic that passed, the names of what failed."""
+
+    kind: str
+    version: str
+    accepted: int
+    passed: int
+    failed: tuple[str, ...]
+
+    @property
+    def minor(self) -> tuple[int, ...]:
+        """The first two numbers of the version."""
+        return tuple(map(int, self.version.split(".")[:2]))
+
+
+def load() -> list[Result]:
+    """Return the results of the last runs, by kind and version."""
+    rows = json.loads(_FILE.read_text(encoding="utf-8")) if _FILE.exists() else []
+    return [Result(**{**row, "failed": tuple(row["failed"])}) for row in rows]
+
+
+def save(results: Iterable[Result]) -> None:
+    """Write the results, a line each."""
+    ordered = sorted(results, key=lambda item: (item.kind != "nginx", item.minor))
+    rows = ",\n".join(json.dumps(asdict(item)) for item in ordered)
+    _FILE.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+
+
+def section() -> str:
+    """Return the section of docs/capabilities.md."""
+    head = "| proxy | texts accepted | tests with traffic passed | failed |\n|---|---|---|---|\n"
+    return _INTRODUCTION + head + "".join(map(_row, load()))
+
+
+def _row(item: Result) -> str:
+    failed = ", ".join(f"`{name}`" for name in item.failed) or "none"
+    return f"| {target(item.kind).title} {item.version} | {item.accepted} | {item.passed} | {failed} |\n"
