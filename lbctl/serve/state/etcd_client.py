@@ -63,19 +63,23 @@ class EtcdClient:
         """
         request = {"key": encoded(first), "range_end": encoded(last), "start_revision": str(revision)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._patience, sock_read=silence)
+        server = self._servers[0]
         try:
             async with self._opened().post(
-                self._address("watch"), json={"create_request": request}, headers=self._headers(), timeout=timeout
+                self._address(server, "watch"),
+                json={"create_request": request},
+                headers=self._headers(),
+                timeout=timeout,
             ) as answer:
                 async for line in answer.content:
                     message = json.loads(line)
                     if "error" in message or message.get("result", {}).get("canceled"):
-                        raise self._unreachable(f"etcd {self._servers[0]} has ended the watch: {message}")
+                        raise self._unreachable(server, f"has ended the watch: {message}")
                     yield message["result"].get("events", [])
         except TimeoutError:
             return
         except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
-            raise self._silent(error) from None
+            raise self._silent(server, error) from None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -98,18 +102,19 @@ class EtcdClient:
 
     async def _ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=self._patience)
+        server = self._servers[0]
         try:
             async with self._opened().post(
-                self._address(path),
+                self._address(server, path),
                 data=io.BytesIO(json.dumps(body).encode()),
                 headers={"content-type": "application/json", **self._headers()},
                 timeout=timeout,
             ) as answer:
                 content = json.loads(await answer.read())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise self._silent(error) from None
+            raise self._silent(server, error) from None
         if answer.status != 200:
-            raise self._refused(answer.status, content)
+            raise self._refused(server, answer.status, content)
         return dict(content)
 
     def _headers(self) -> dict[str, str]:
@@ -121,24 +126,26 @@ class EtcdClient:
             self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_LINE)
         return self._session
 
-    def _address(self, path: str) -> str:
-        return f"{self._protocol}://{self._servers[0]}/v3/{path}"
+    def _address(self, server: str, path: str) -> str:
+        return f"{self._protocol}://{server}/v3/{path}"
 
-    def _silent(self, error: Exception) -> StoreError:
-        reason = f"etcd {self._servers[0]} does not answer: {reason_of(error)}"
-        return self._unreachable(reason, connected=not isinstance(error, aiohttp.ClientConnectorError))
+    def _silent(self, server: str, error: Exception) -> StoreError:
+        connected = not isinstance(error, aiohttp.ClientConnectorError)
+        return self._unreachable(server, f"does not answer: {reason_of(error)}", connected=connected)
 
-    def _unreachable(self, reason: str, *, connected: bool = True) -> StoreError:
-        """Return the error, and ask the next server from now on."""
-        self._servers.rotate(-1)
+    def _unreachable(self, server: str, problem: str, *, connected: bool = True) -> StoreError:
+        """Return the error, and ask the next server from now on, unless another call has done so for this one."""
+        if self._servers[0] == server:
+            self._servers.rotate(-1)
+        reason = f"etcd {server} {problem}"
         return UnreachableError(reason) if connected else _NotConnectedError(reason)
 
-    def _refused(self, status: int, content: object) -> StoreError:
+    def _refused(self, server: str, status: int, content: object) -> StoreError:
         message = str(content.get("message") or content.get("error")) if isinstance(content, dict) else str(content)
-        reason = f"etcd {self._servers[0]} refuses: {message}"
+        problem = f"refuses: {message}"
         if any(text in message for text in _REFUSED):
-            return UnusableError(reason)
-        return self._unreachable(reason) if status in (503, 504) else StoreError(reason)
+            return UnusableError(f"etcd {server} {problem}")
+        return self._unreachable(server, problem) if status in (503, 504) else StoreError(f"etcd {server} {problem}")
 
 
 class _NotConnectedError(UnreachableError):

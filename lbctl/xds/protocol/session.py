@@ -127,8 +127,11 @@ class Session:
             self._fail(error)
 
     def _follow(self, publication: Publication) -> None:
-        """Offer the node its content of this publication. A node that no entry matches any more keeps what it has."""
-        if self._entry is None:
+        """Offer the node its content of this publication. A node that no entry matches any more keeps what it has.
+
+        A stream whose end waits for a client that does not read gets nothing: what it holds is released already.
+        """
+        if self._entry is None or self._call.closed:
             return
         content = self._content(publication, self._entry)
         if isinstance(content, Refused):

@@ -120,6 +120,7 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
     "host without a name in a list": (STORE.replace("URL", "etcd://a,,b"), "LB013"),
     "port of a store that is none": (STORE.replace("URL", "etcd://a:2379,b:99999"), "LB013"),
     "user in the URL of a store": (STORE.replace("URL", "redis://me@a"), "LB504"),
+    "password with a slash in the URL of a store": (STORE.replace("URL", "redis://:pa/ss@a"), "LB504"),
     "user of a store with a space": (STORE.replace("▶", "").replace("URL", "redis://a\", user: ▶\"a b"), "LB013"),
     "tag": (FLEET + "control: ▶!!python/object:os.system {}\n", "LB007"),
     "alias": (FLEET + "control: ▶*x\n", "LB006"),

@@ -196,6 +196,20 @@ def test_a_leader_keeps_its_lease_where_one_of_three_servers_of_etcd_ends() -> N
         asyncio.run(asyncio.wait_for(work(), 60))
 
 
+def test_calls_that_run_together_find_the_server_of_etcd_that_answers() -> None:
+    server = EtcdServer()
+
+    async def work() -> None:
+        store = open_shared(Store(f"etcd://{HOST}:{free_port()},{HOST}:{server.port}", PREFIX), "cp-1")
+        try:
+            assert await asyncio.gather(store.read("a"), store.read("b")) == [(), ()]
+        finally:
+            await store.close()
+
+    with started(server):
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+
 async def _says(server: RedisProcess, text: bytes, *command: str) -> None:
     while text not in await asyncio.to_thread(server.call, *command):
         await asyncio.sleep(0.05)
