@@ -58,11 +58,17 @@ def _clients(context: Context, path: Path, typed: View, common: View) -> list[tu
     ]
     closing += filter(None, (common.get("validation_context_sds_secret_config"),))
     closing += filter(None, (combined.get("validation_context_sds_secret_config"),))
-    if ca:
+    present = context.draft.get((*path, "tls")) or {}
+    closing += [
+        item
+        for key, item in (("client_ca", ca), ("client_crl", crl))
+        if item and present.get(key) not in {None, item.text}
+    ]
+    if ca and ca not in closing:
         context.put((*path, "tls", "client_ca"), ca.text, ca)
-        mode = "required" if required.text == "true" else "optional"
-        context.put((*path, "tls", "client_certificate"), mode, required)
-        if crl:
+        is_required = required.text == "true" or present.get("client_certificate") == "required"
+        context.put((*path, "tls", "client_certificate"), "required" if is_required else "optional", required)
+        if crl and crl not in closing:
             context.put((*path, "tls", "client_crl"), crl.text, crl)
     elif required.text == "true" and not closing:
         closing.append(required)

@@ -11,6 +11,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import credentials
 from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.listeners import CLIENT_FILES
 from lbctl.importer.statement import Statement
 
 _CLOSING = {
@@ -32,6 +33,7 @@ def protect(context: Context, route: Path, scope: Scope) -> None:
         why = f"{item.name} may refuse requests, and is not carried over"
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
         context.draft.close(route, why)
+    _certificates(context, route, scope)
     _users(context, route, scope)
     external.protect(context, route, scope)
     _addresses(context, route, scope)
@@ -47,6 +49,21 @@ def _unknown(scope: Scope) -> list[Statement]:
         and not item.name.startswith(("auth_basic", "auth_request", "auth_delay", "auth_jwt"))
         and item.args[:1] != ("off",)
     ]
+
+
+def _certificates(context: Context, route: Path, scope: Scope) -> None:
+    """Close a route whose server checks clients by other files than its listener, which has one set for all servers."""
+    verify = scope.last("ssl_verify_client")
+    if verify is None or verify.args[:1] not in {("on",), ("optional",)}:
+        return
+    listeners = context.draft.get((*route, "listeners")) or context.draft.fleet["listeners"]
+    all_tls = [tls for name in listeners if (tls := context.draft.get(("listeners", name, "tls"))) is not None]
+    for directive, key in CLIENT_FILES.items():
+        item = scope.last(directive)
+        if item is not None and any((item.args[0],) != (tls.get(key),) for tls in all_tls if item.args):
+            why = "its server checks clients' certificates by another authority than its address"
+            context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
+            context.draft.close(route, why)
 
 
 def _users(context: Context, route: Path, scope: Scope) -> None:

@@ -126,18 +126,22 @@ def _min_version(context: Context, path: Path, item: Statement) -> None:
         context.draft.put((*path, "tls", "min_version"), oldest.removeprefix("TLSv"), item)
 
 
-def _client_ca(context: Context, path: Path, item: Statement) -> None:
-    context.draft.put((*path, "tls", "client_ca"), item.args[0], item)
+def _of_clients(key: str) -> Callable[[Context, Path, Statement], None]:
+    """Return what sets a file for the check of clients; that of the first server of an address stays."""
 
+    def settle(context: Context, path: Path, item: Statement) -> None:
+        if context.draft.get((*path, "tls", key)) in {None, item.args[0]}:
+            context.draft.put((*path, "tls", key), item.args[0], item)
 
-def _client_crl(context: Context, path: Path, item: Statement) -> None:
-    context.draft.put((*path, "tls", "client_crl"), item.args[0], item)
+    return settle
 
 
 def _verify_client(context: Context, path: Path, item: Statement) -> None:
-    mode = {"on": "required", "optional": "optional"}.get(item.args[0])
-    if mode:
-        context.draft.put((*path, "tls", "client_certificate"), mode, item)
+    mode, place = {"on": "required", "optional": "optional"}.get(item.args[0]), (*path, "tls", "client_certificate")
+    if mode == "optional" and context.draft.get(place) == "required":
+        context.draft.ledger.omit(item, "another server of this address requires a certificate", path)
+    elif mode:
+        context.draft.put(place, mode, item)
     else:
         context.draft.ledger.omit(item, "client certificates are required, optional, or not asked for", path)
 
@@ -202,10 +206,11 @@ def _trusted(context: Context, path: Path, server: Scope) -> None:
         context.draft.ledger.imply("the last address that is not trusted is the client's", recursive)
 
 
+CLIENT_FILES = {"ssl_client_certificate": "client_ca", "ssl_crl": "client_crl"}
+"""Directive → the key of a listener's `tls`: the files by which clients' certificates are checked."""
 _TLS: dict[str, Callable[[Context, Path, Statement], None]] = {
     "ssl_protocols": _min_version,
-    "ssl_client_certificate": _client_ca,
-    "ssl_crl": _client_crl,
+    **{name: _of_clients(key) for name, key in CLIENT_FILES.items()},
     "ssl_verify_client": _verify_client,
 }
 _SETTINGS: dict[str, Callable[[Context, Path, Statement], None]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,38 @@ def test_revocation_lists_of_clients_are_carried_over(tmp_path: Path) -> None:
         assert kept == {
             "client_ca": "/tls/ca.crt", "client_certificate": "required", "client_crl": "/tls/clients.crl"
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(("second", "closed"), [("optional", True), ("on", True), ("off", False)])
+def test_a_second_server_of_an_address_loosens_no_check_of_clients(second: str, closed: bool, tmp_path: Path) -> None:
+    servers = [
+        f"server_name {name}.example; ssl_client_certificate /tls/{name}.crt; ssl_verify_client {verify};"
+        for name, verify in (("a", "on"), ("b", second))
+    ]
+    file = tmp_path / "nginx.conf"
+    file.write_text("\n".join(map(NGINX.format, servers)))
+    fleet = imported("nginx", file)[0].draft.fleet
+    (listener,) = fleet["listeners"].values()
+    assert (listener["tls"]["client_ca"], listener["tls"]["client_certificate"]) == ("/tls/a.crt", "required")
+    first, other = fleet["routes"].values()
+    assert ("pool" in first, "respond" in other) == (True, closed)
+
+
+@pytest.mark.parametrize("ca", ["/tls/a.crt", "/tls/b.crt"])
+def test_a_second_chain_of_envoy_loosens_no_check_of_clients(ca: str, tmp_path: Path) -> None:
+    envoy(tmp_path, {"trusted_ca": {"filename": "/tls/a.crt"}}, require_client_certificate=True)
+    file = tmp_path / "envoy.yaml"
+    document = yaml.safe_load(file.read_text())
+    chains = document["static_resources"]["listeners"][0]["filter_chains"]
+    chains.append(copy.deepcopy(chains[0]))
+    typed = chains[1]["transport_socket"]["typed_config"]
+    del typed["require_client_certificate"]
+    typed["common_tls_context"]["validation_context"] = {"trusted_ca": {"filename": ca}}
+    file.write_text(yaml.safe_dump(document))
+    fleet = imported("envoy", file)[0].draft.fleet
+    (listener,), (route,) = fleet["listeners"].values(), fleet["routes"].values()
+    assert (listener["tls"]["client_ca"], listener["tls"]["client_certificate"]) == ("/tls/a.crt", "required")
+    assert ("respond" in route) == (ca == "/tls/b.crt")
 
 
 @pytest.mark.parametrize(
