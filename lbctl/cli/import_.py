@@ -74,13 +74,13 @@ def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
     if diagnostics.failed:
         return
     for name, text in imported.own.items():
-        _write(text, str(place / name), diagnostics)
+        if not _write(text, str(place / name), diagnostics):
+            return
         click.echo(f"lbctl: {place / name} has {len(text.splitlines())} own lines", err=True)
-    if not diagnostics.failed:
-        _write(imported.text, out, diagnostics)
+    _write(imported.text, out, diagnostics)
 
 
-def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
+def _write(text: str, file: str, diagnostics: Diagnostics) -> bool:
     """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
     place = Path(file)
     try:
@@ -90,5 +90,7 @@ def _write(text: str, file: str, diagnostics: Diagnostics) -> None:
             temporary.flush()
             os.fchmod(temporary.fileno(), 0o644)
             place.hardlink_to(temporary.name)
+        return True
     except OSError as error:
         diagnostics.add(Diagnostic("LB961", f"cannot be written: {reason_of(error)}", Position(file)))
+        return False

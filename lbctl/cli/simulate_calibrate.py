@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from lbctl.base.urls import without_values
 from lbctl.cli.api_client import innermost_reason
 from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate
+
+if TYPE_CHECKING:
+    import requests
 
 _SCRAPES = 30
 _LEAST_PAUSE = 0.2
@@ -37,13 +41,13 @@ def _read(url: str) -> SourceReading:
     import requests
 
     shown = without_values(url)
-    session = requests.Session()
-    session.trust_env = False
     try:
-        with session.get(url, timeout=_PATIENCE, allow_redirects=False, stream=True) as response:
-            page = response.raw.read(_MOST_BYTES, decode_content=True)
-            if response.status_code != 200:
-                raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
+        with requests.Session() as session:
+            session.trust_env = False
+            with session.get(url, timeout=_PATIENCE, allow_redirects=False, stream=True) as response:
+                if response.status_code != 200:
+                    raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
+                page = _body(response, shown)
     except requests.RequestException as error:
         raise click.ClickException(f"--calibrate: {shown} cannot be read: {innermost_reason(error)}") from None
     reading = calibrate.reading(page, time.monotonic())
@@ -53,3 +57,14 @@ def _read(url: str) -> SourceReading:
             f"it must be the page of one of {', '.join(calibrate.KINDS)}"
         )
     return reading
+
+
+def _body(response: requests.Response, shown: str) -> bytes:
+    """Return the page. Raises ClickException where it does not end, and RequestException where it breaks off."""
+    page, deadline = bytearray(), time.monotonic() + _PATIENCE
+    for part in response.iter_content(1 << 16):
+        page += part
+        if len(page) > _MOST_BYTES or time.monotonic() > deadline:
+            limits = f"{_PATIENCE:g} s and {_MOST_BYTES >> 20} MiB"
+            raise click.ClickException(f"--calibrate: {shown} does not end its page within {limits}")
+    return bytes(page)

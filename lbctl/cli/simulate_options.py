@@ -17,6 +17,8 @@ from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 
 _MOST_REQUESTS = 20_000_000
+_LONGEST_COUNT = 9
+"""Digits of the longest number of GPUs that is read as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,9 @@ def check(options: SimulationOptions) -> None:
         raise click.UsageError("--find and --slo go together: --find rate --slo 'ttft p99 < 2s'")
     if options.gpu and options.find != "replicas":
         raise click.UsageError("--gpu asks how many replicas of a type are needed: it goes with --find replicas")
-    if not math.isfinite(options.speedup):
-        raise click.UsageError("--speedup: it is not a number")
+    numbers = {name: getattr(options, name) for name in ("prompt", "answer", "burst", "speedup")}
+    if wrong := [name for name, value in numbers.items() if value is not None and not math.isfinite(value)]:
+        raise click.UsageError(f"--{wrong[0]}: it is not a number")
     if sum(value is not None for value in (options.engine, options.model, options.calibrate)) > 1:
         raise click.UsageError("--engine, --model and --calibrate: the costs of engines come from one of them")
 
@@ -219,8 +222,8 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
 def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
     """Return the pool with one replica of a type of GPU, of which `--find replicas` makes copies."""
     count, times, name = text.rpartition("x")
-    name = name if times and count.isdigit() else text
-    number = int(count) if times and count.isdigit() else 1
+    has_count = times and count.isdecimal() and len(count) <= _LONGEST_COUNT
+    name, number = (name, int(count)) if has_count else (text, 1)
     if name not in throughputs:
         raise click.UsageError(f"--gpu: {name!r} is in no table; {did_you_mean(name, throughputs) or 'see lbctl gpus'}")
     if not 1 <= number <= 1024:

@@ -42,9 +42,12 @@ def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
     """Return the costs in a file; None where it has errors, which are added (LB032)."""
     try:
         with Path(name).open("rb") as file:
-            data = file.read(_MOST_BYTES)
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         diagnostics.add(Diagnostic("LB032", f"it cannot be read: {reason_of(error)}", Position(name)))
+        return None
+    if len(data) > _MOST_BYTES:
+        diagnostics.add(Diagnostic("LB032", f"it has more than {_MOST_BYTES >> 20} MiB", Position(name)))
         return None
     before = len(diagnostics)
     own = Diagnostics()

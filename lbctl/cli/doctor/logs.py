@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISDIR
 
 from lbctl.cli.doctor.check import Check
 from lbctl.ir.proxies import Proxy
@@ -28,6 +29,12 @@ def _log(what: str, proxy: Proxy, path: str) -> Check:
         finding = "a service of systemd cannot open it: it is a socket there, and the proxy does not start"
         return Check(what, "warn", finding, "leave `access_log.path` out, or name a file")
     directory = Path(path).parent
-    if directory.is_dir():
+    try:
+        is_there = S_ISDIR(directory.stat().st_mode)
+    except PermissionError:
+        return Check(what, "skipped", f"{directory} cannot be looked at by this user", "ask as root")
+    except OSError:
+        is_there = False
+    if is_there:
         return Check(what, "ok", f"{directory} is there")
     return Check(what, "warn", f"{directory} is not there: the proxy does not start", f"mkdir {directory}")

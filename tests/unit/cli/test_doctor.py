@@ -295,6 +295,7 @@ def test_the_clock_is_held_against_what_sources_say(ahead: float, state: str, wo
         ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "a service of systemd cannot open it"),
         ("/srv/nginx.conf", "/dev/stdout", "ok", "standard output"),
         ("/etc/nginx/nginx.conf", "/nowhere/at/all/edge.log", "warn", "/nowhere/at/all is not there"),
+        ("/etc/nginx/nginx.conf", f"/{300 * 'x'}/edge.log", "warn", "xxx is not there"),
         ("/etc/nginx/nginx.conf", "/tmp/edge.log", "ok", "/tmp is there"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -79,4 +80,27 @@ def test_an_idle_replica_gives_no_engine(tmp_path: Path, capsys: pytest.CaptureF
     assert run([*synthetic(tmp_path), "--calibrate", url, "--calibrate-for", "500ms"]) == 1
     err += capsys.readouterr().err
     assert "cannot be read" in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    "head", ["Content-Length: 99", "Content-Encoding: gzip\r\nContent-Length: 3", "Transfer-Encoding: chunked"]
+)
+def test_a_page_that_breaks_off_or_is_garbled_is_told(
+    head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\nabc".encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        assert run([*synthetic(tmp_path), "--calibrate", f"{url}?token=secret"]) == 1
+        thread.join()
+    err = capsys.readouterr().err
+    assert f"--calibrate: {url}?token=… cannot be read" in err
     assert "secret" not in err

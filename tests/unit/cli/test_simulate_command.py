@@ -11,6 +11,8 @@ from lbctl.cli import run
 from tests.support.simulate import load
 from tests.support.simulate_command import FLEET, result
 
+FIND = ["--find", "replicas", "--slo", "ttft p99 < 2s"]
+
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
@@ -108,6 +110,7 @@ def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest
         (["--calibrate", "file:///etc/passwd"], "not the URL of a metrics page"),
         (["--find", "rate", "--slo", "soon"], "not a limit"),
         (["--speedup", "nan"], "--speedup"),
+        (["--model", "llama-2-70b", *FIND, "--gpu", "²xL40S"], "'²xL40S' is in no table"),
     ],
 )
 def test_wrong_options_are_refused(

@@ -40,6 +40,12 @@ def test_a_load_from_options_needs_all_of_them(
     assert "the load comes from --trace FILE, or from --rate" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("option", ["--prompt", "--answer", "--burst"])
+def test_what_is_no_number_makes_no_load(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*synthetic(tmp_path), option, "nan"]) == 64
+    assert f"{option}: it is not a number" in capsys.readouterr().err
+
+
 def test_two_fleets_are_compared_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = FLEET.replace("weight: 5", "weight: 2")
     synthetic(tmp_path, small, "small.yaml")

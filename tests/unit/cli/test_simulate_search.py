@@ -96,6 +96,9 @@ def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.Capture
     assert f"{file}:4:8: error LB032: cache is a whole number from 1 to 100,000,000" in err
     assert run([*command, "--engine", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml: error LB032: it cannot be read" in capsys.readouterr().err
+    file.write_text(f"a: 0.03\n# {'x' * (1 << 20)}\nz: 1\n")
+    assert run([*command, "--engine", str(file)]) == 1
+    assert f"{file}: error LB032: it has more than 1 MiB" in capsys.readouterr().err
 
 
 def test_engines_of_a_model_are_those_of_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

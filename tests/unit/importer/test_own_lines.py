@@ -101,3 +101,15 @@ def test_a_file_of_own_lines_is_written_over_none(tmp_path: Path, capsys: pytest
     assert there.read_text() == "mine"
     assert not (tmp_path / "fleet.yaml").exists()
     assert "LB961" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_not_said_to_have_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "source.conf").write_text(NGINX)
+    (tmp_path / "own").write_text("a file where the directory would be")
+    assert command(["import", "nginx", str(tmp_path / "source.conf"), "-f", str(tmp_path / "fleet.yaml")]) == 1
+    assert not (tmp_path / "fleet.yaml").exists()
+    err = capsys.readouterr().err
+    assert "LB961" in err
+    assert "own lines" not in err
