@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -39,7 +38,7 @@ class Operations(PartialViews):
         if served is None:
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
-        now = time.time()
+        now = self._parts.rollouts.now()
         states = follow(self._parts.rollouts.published, files, now)  # those that are saved may be of the files before
         return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, served.composed.overrides, now)))
 

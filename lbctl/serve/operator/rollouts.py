@@ -55,7 +55,8 @@ class RolloutService:
         self._reconciler = reconciler
         self._state = state
         self._audit = audit
-        self._now = now
+        self.now = now
+        """The clock of all decisions about rollouts, in seconds since the epoch."""
         self._lock = asyncio.Lock()
         self._unsaved = False
         """Whether an abort or a rollback is applied that could not be saved yet."""
@@ -113,7 +114,7 @@ class RolloutService:
             topology = self._topology()
             if topology is None:
                 raise BadRequestError("no fleet is served yet")
-            before = rollouts.follow(self._publisher.rollouts, topology, self._now())
+            before = rollouts.follow(self._publisher.rollouts, topology, self.now())
             state = replace(self._after(route, action, percent, before, topology), reason=reason[:_MAX_REASON])
             updated = tuple(state if item.route == state.route else item for item in before)
             record = (author, f"rollout {_summary(state, action)}", state.route, state.reason)
@@ -147,7 +148,7 @@ class RolloutService:
         if action == "set" and not (percent is not None and 0 <= percent <= 100):
             raise BadRequestError("percent is a number from 0 to 100")
         try:
-            return rollouts.act(state, rollout, action, self._now(), float(percent or 0))
+            return rollouts.act(state, rollout, action, self.now(), float(percent or 0))
         except ValueError as error:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
 
@@ -155,19 +156,19 @@ class RolloutService:
         topology = self._topology()
         if topology is None:
             return
-        before, now = self._publisher.rollouts, self._now()
+        before, now = self._publisher.rollouts, self.now()
         updated = rollouts.advance(rollouts.follow(before, topology, now), topology, now)
         if updated != before or self._unsaved:
             await self._change(updated)
 
     async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
         """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""
-        observation, begin_next = await self._evidence.observe(session, state, rollout, self._now())
+        observation, begin_next = await self._evidence.observe(session, state, rollout, self.now())
         async with self._lock:
             states = self._publisher.rollouts
             if state not in states:
                 return
-            after = rollouts.evaluate(state, rollout, observation, self._now())
+            after = rollouts.evaluate(state, rollout, observation, self.now())
             if await self._change(tuple(after if item == state else item for item in states)):
                 begin_next()
                 evaluation = describe(after.analysis.evaluations[-1])

@@ -220,6 +220,20 @@ def test_a_restart_goes_on_with_the_evidence_and_counts_nothing_twice(tmp_path: 
     ran(test())
 
 
+def test_what_a_step_waits_for_stays_when_the_clock_of_the_machine_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, fleet(hold="60s", interval="2s")) as run:
+            await run.until(lambda run: run.verdicts["inconclusive"] >= 1)
+            machine = time.time
+            monkeypatch.setattr(time, "time", lambda: machine() + 3600)
+            assert run.row.analysis
+            assert run.row.analysis.waits_for == "no proxy reports its requests"
+
+    ran(test())
+
+
 def test_without_reports_and_with_a_silent_proxy_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.traffic.ledger.STALE_AFTER", 0.5)
 
