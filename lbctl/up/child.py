@@ -93,7 +93,8 @@ class Child:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
-        self.read_log()
+        with suppress(OSError):  # `ended` has said it, or only the last lines are missing
+            self.read_log()
 
     def kill(self) -> None:
         """Kill it and what it has started."""

@@ -36,7 +36,8 @@ class PickService:
         self.tables: dict[str, PoolTable] = {}
         self._clock = clock
         self._decider = Decider(generator or random.Random())
-        self._suspects = Suspects()
+        self.suspects = Suspects()
+        """The replicas that are not picked for a moment."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
         self._logged_at = float("-inf")
@@ -96,7 +97,7 @@ class PickService:
         return (
             None
             if table is None
-            else self._decider.explain(self._suspects.without(table, self._clock()), question, self._clock())
+            else self._decider.explain(self.suspects.without(table, self._clock()), question, self._clock())
         )
 
     def answered(self, pick: str, answer: Answer) -> None:
@@ -107,11 +108,11 @@ class PickService:
         now, first = self._clock(), entry.ordered[0]
         moved = answer.moved or answer.served not in ("", first.address)
         if moved and answer.by_replica and entry.leaves_busy:
-            self._suspects.busy(entry.pool, first.name, now)
+            self.suspects.busy(entry.pool, first.name, now)
         elif moved or not answer.by_replica:
-            self._suspects.failed(entry.pool, first.name, now)
+            self.suspects.failed(entry.pool, first.name, now)
         else:
-            self._suspects.answered(entry.pool, first.name)
+            self.suspects.answered(entry.pool, first.name)
         self._decider.first_token(pick)
 
     def finished(self, pick: str) -> None:
@@ -123,8 +124,10 @@ class PickService:
 
     def sweep(self) -> None:
         """Forget the picks whose end was never reported, and what is known of replicas that have left."""
-        oldest = self._clock() - MAX_AGE
-        self._decider.expire(self.tables, self._clock())
+        now = self._clock()
+        oldest = now - MAX_AGE
+        self._decider.expire(self.tables, now)
+        self.suspects.expire(now)
         self._end([pick for pick, entry in self._open.items() if entry.at < oldest])
 
     def _end(self, picks: Sequence[str]) -> None:
@@ -139,7 +142,7 @@ class PickService:
             self.statistics.decided("", "no table", time.perf_counter() - started)
             return Picked(subset_empty=question.subset is not None)
         now = self._clock()
-        decision = self._decider.decide(self._suspects.without(table, now), question, now)
+        decision = self._decider.decide(self.suspects.without(table, now), question, now)
         picked = self._picked(table, decision, question, now)
         self._count(table.pool, decision, picked, question, time.perf_counter() - started)
         return picked

@@ -33,6 +33,10 @@ class Suspects:
         self._of: dict[tuple[str, str], _Suspicion] = {}
         """(pool, replica) → its suspicion."""
 
+    def __len__(self) -> int:
+        """The number of suspicions that are remembered."""
+        return len(self._of)
+
     def failed(self, pool: str, replica: str, now: float) -> None:
         """Note that a proxy could not reach the replica. It changes nothing while the replica is suspected."""
         last = self._of.get((pool, replica), _Suspicion())
@@ -53,6 +57,10 @@ class Suspects:
         """Note that the replica has answered."""
         if self._of:
             self._of.pop((pool, replica), None)
+
+    def expire(self, now: float) -> None:
+        """Forget what makes no difference any more; replicas that have left never answer."""
+        self._of = {key: item for key, item in self._of.items() if now - item.until < _FORGOTTEN}
 
     def without(self, table: PoolTable, now: float) -> PoolTable:
         """Return the table with the suspected replicas marked unfit."""

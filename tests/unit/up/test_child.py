@@ -16,7 +16,7 @@ def _run_until_it_ends(log: Path, error: Exception | None, script: str) -> tuple
 
     def show(_name: str, line: str) -> None:
         lines.append(line)
-        if error is not None and len(lines) == 1:
+        if error is not None:
             raise error
 
     async def run() -> int:

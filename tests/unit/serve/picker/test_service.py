@@ -83,6 +83,17 @@ def test_a_replica_that_a_proxy_cannot_reach_is_left_for_a_moment() -> None:
     assert first.names[0] in {service.pick(_question(session=f"t{number}")).names[0] for number in range(5)}
 
 
+def test_a_replica_that_has_left_is_no_longer_remembered_as_unreachable() -> None:
+    service, clock = _service(_table(A))
+    service.answered(service.pick(_question()).id, Answer("", by_replica=False))
+    service.set_table("chat", _table(B))
+    service.sweep()
+    assert len(service.suspects) == 1
+    clock.now += 60
+    service.sweep()
+    assert len(service.suspects) == 0
+
+
 def test_a_replica_that_answers_503_itself_is_not_left() -> None:
     service, _ = _service(_table(A))
     first = service.pick(_question())
