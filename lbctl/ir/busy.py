@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lbctl.ir.pools import Pool
-from lbctl.ir.routes import Forward, Route
+from lbctl.ir.routes import Route
 
 
 def statuses(route: Route, pool: Pool) -> tuple[int, ...]:
@@ -17,6 +17,5 @@ def statuses(route: Route, pool: Pool) -> tuple[int, ...]:
 
 
 def statuses_of(pool: Pool, routes: Iterable[Route]) -> tuple[int, ...]:
-    """Return the statuses by which replicas of `pool` are busy for at least one of the routes that lead there."""
-    leading = [item for item in routes if isinstance(item.action, Forward) and pool.name in item.action.pools]
-    return tuple(sorted({status for route in leading for status in statuses(route, pool)}))
+    """Return the statuses by which replicas of `pool` are busy for at least one of the routes, which lead there."""
+    return tuple(sorted({status for route in routes for status in statuses(route, pool)}))

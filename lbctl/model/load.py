@@ -8,6 +8,7 @@ opens only regular files, and interprets no key except `version`.
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -149,7 +150,13 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_InputFile]:
 
 def yaml_files(directory: Path) -> list[Path]:
     """List the fleet files of a directory, in no order. Raises OSError if it cannot be listed."""
-    return [file for file in directory.iterdir() if is_fleet_file(file.name) and not file.is_dir()]
+    with os.scandir(directory) as entries:
+        return [directory / entry.name for entry in entries if is_fleet_file(entry.name) and not _is_directory(entry)]
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether the entry is a directory, or a link to one; a link that leads nowhere is none."""
+    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def is_fleet_file(name: str) -> bool:

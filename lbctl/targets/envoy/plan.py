@@ -7,7 +7,7 @@ its fallback.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.ir import busy
@@ -99,8 +99,10 @@ def plan(view: View) -> Plan:
     names: dict[tuple[str, str], str] = {}
     strict = _with_fallback(view)
     budgets, secure = _budgets(view), replica_token.https_alone(view)
+    routes = _routes_to(view)
     for route, pool in _uses(view):
-        upstream = _upstream(view, pool, route.regions, pool in strict, pool in secure, budgets.get(pool))
+        leading = routes.get(pool, [])
+        upstream = _upstream(view, pool, route.regions, pool in strict, pool in secure, budgets.get(pool), leading)
         upstreams[upstream.name] = upstream
         names[route.name, pool] = upstream.name
     for route in view.routes.values():
@@ -128,8 +130,23 @@ def _uses(view: View) -> list[tuple[Route, str]]:
     return uses
 
 
+def _routes_to(view: View) -> dict[str, list[Route]]:
+    """Return the routes that forward to each pool, mirrors left out."""
+    routes: dict[str, list[Route]] = {}
+    for route in view.routes.values():
+        for pool in route.action.pools if isinstance(route.action, Forward) else ():
+            routes.setdefault(pool, []).append(route)
+    return routes
+
+
 def _upstream(
-    view: View, pool: str, regions: tuple[str, ...], strict: bool, secure: bool, budget: float | None
+    view: View,
+    pool: str,
+    regions: tuple[str, ...],
+    strict: bool,
+    secure: bool,
+    budget: float | None,
+    routes: Sequence[Route],
 ) -> Upstream:
     settings = view.pools[pool]
     all_allowed = regions and settings.replicas and all(in_regions(item, regions) for item in settings.replicas)
@@ -138,7 +155,7 @@ def _upstream(
     placement = Placement(restricted, strict, sheds(settings) and not strict, secure)
     out = view.out.get(pool, frozenset())
     weights, drained = view.weights[pool], view.drained[pool]
-    busy_statuses = busy.statuses_of(settings, view.routes.values())
+    busy_statuses = busy.statuses_of(settings, routes)
     hosted = hosted_pool(view, pool)
     return Upstream(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted)
 

@@ -321,6 +321,9 @@ def test_a_directory_is_one_fleet_of_its_yaml_files(tmp_path: Path) -> None:
         (tmp_path / ignored).write_text("][")
     (tmp_path / "sub.yaml").mkdir()
     (tmp_path / "sub.yaml" / "d.yaml").write_text("][")
+    (tmp_path / "linked.yaml").symlink_to(tmp_path / "sub.yaml")
+    (tmp_path / "c.yml").rename(tmp_path / "notes.c")
+    (tmp_path / "c.yml").symlink_to("notes.c")
     node, found = loaded(path)
     assert found == []
     assert node is not None
