@@ -47,7 +47,7 @@ class Row:
 def rows(directory: Path) -> Iterator[Row]:
     """Every command, with its fleet written to `directory`."""
     yield Row("--help", ("--help",), 0.150)
-    yield Row("validate, quickstart", ("validate", str(QUICKSTART)), 0.300)
+    yield Row("validate, quickstart", ("validate", str(QUICKSTART)), 0.200)
     small = _written(directory, 100, 10)
     large = _written(directory, 100, 100)
     commands: dict[str, tuple[str, ...]] = {"validate": ("validate",), "lint": ("lint",)}
