@@ -61,7 +61,13 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
     """Yield what routes do not get of the retries that they ask for, from this version of HAProxy."""
     wanted, repeats = _wanted(pool, routes), _repeats(pool, routes)
     smallest = min(wanted.values(), default=0)
+    alone = [route.name for route in routes if "connect_failure" not in route.retry.when]
     for route in routes:
+        if alone and smallest and "connect_failure" in route.retry.when:
+            message = (
+                f"HAProxy tries connections again for all routes of {pool.name} or for none: {alone[0]} asks for none"
+            )
+            yield _warning("route.retry", route, message, "connect_failure in `when` of all its routes")
         if wanted[route.name] > smallest:
             count = f"{pool.name} has {smallest}, the smallest of its routes"
             yield _warning("route.retry", route, f"HAProxy has one number of retries for a pool; {count}")

@@ -199,6 +199,7 @@ def test_busy_replicas_are_left_by_routes_that_agree_and_the_others_repeat_nothi
     assert [text.rpartition("-- ")[2] for text in texts if "l7-retry" in text] == ["r1 }", "r3 }"]
     assert warnings == [("LB438", "r1"), ("LB438", "r2")]
     assert lines(replace(busy, busy_statuses=(429,)))[1] == [("LB154", "r0")]
+    assert lines(busy, replace(busy, when=("replica_busy",)))[1] == [("LB437", "r0")]
 
 
 def test_a_route_with_more_limits_than_haproxy_counts_is_closed() -> None:
