@@ -12,6 +12,7 @@ from lbctl.base.hosts import IPV4, address_of, is_forbidden, is_loopback, is_met
 from lbctl.base.quantities import Endpoint
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address
+from lbctl.ir.proxies import picker_http
 from lbctl.model.pool import Pool
 
 _HINT = "the address at which the replica serves"
@@ -47,7 +48,9 @@ def _is_impossible(host: str) -> bool:
 def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
     """Yield (port, path) → the host and the owner of each place at which lbctl or a proxy of the fleet listens."""
     control = ctx.fleet.control
-    own = (control.xds.bind, control.api.bind, control.picker.bind)
+    picker = control.picker.bind
+    http = picker_http(address(picker))
+    own = (control.xds.bind, control.api.bind, picker, Endpoint(http.host, http.port))
     places = [(bind, "lbctl serve") for bind in own]
     for name, proxy in ctx.fleet.proxies.items():
         places += [(proxy.metrics, f"the metrics page of {name}")] if proxy.metrics else []

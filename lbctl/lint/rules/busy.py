@@ -82,9 +82,7 @@ def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
             if pool.protocol == "grpc":
                 yield RuleFinding(path, f"{pool.name} speaks gRPC, whose status is not retried", remedy)
             elif len(pool.replicas) == 1 and pool.discovery is None:
-                yield RuleFinding(
-                    path, f"{pool.name} has one replica: no other one could take the request", "leave it out"
-                )
+                yield RuleFinding(path, f"{pool.name} has one replica: no other one could take the request", remedy)
 
 
 def _declines(pool: Pool) -> tuple[str, frozenset[int]]:

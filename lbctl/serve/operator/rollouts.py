@@ -145,10 +145,11 @@ class RolloutService:
         if state is None or rollout is None:
             names = ", ".join(item.route for item in states) or "none"
             raise BadRequestError(f"there is no rollout of a route {show(route)}; routes with a rollout: {names}")
-        if action == "set" and not (percent is not None and 0 <= percent <= 100):
+        share = percent if action == "set" else 0
+        if share is None or not 0 <= share <= 100:
             raise BadRequestError("percent is a number from 0 to 100")
         try:
-            return rollouts.act(state, rollout, action, self.now(), float(percent or 0))
+            return rollouts.act(state, rollout, action, self.now(), float(share))
         except ValueError as error:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
 

@@ -105,6 +105,7 @@ WHOLE = {
     **{f'pools: {{p: {{replicas: [{{address: ▶"{host}:80"}}]}}}}': "LB122" for host in _NO_REPLICA},
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18080"}]}}': "LB122",
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18001"}]}}': "LB122",
+    'pools: {p: {replicas: [{address: ▶"127.0.0.1:18002"}]}}': "LB122",
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:9113"}]}}\n'
     'proxies: {n: {kind: nginx, metrics: "127.0.0.1:9113"}}': "LB122",
     'pools: {p: {replicas: [{address: ▶"unix:/run/h.sock"}]}}\n'

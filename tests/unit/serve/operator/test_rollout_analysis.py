@@ -21,6 +21,7 @@ from lbctl.control.rollouts import RolloutState
 from lbctl.serve import log, wiring
 from lbctl.serve.api import schema
 from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.errors import BadRequestError
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import evidence
 from lbctl.serve.settings import Options
@@ -269,6 +270,18 @@ def test_an_abort_wins_while_a_prometheus_does_not_answer(tmp_path: Path) -> Non
             await asyncio.sleep(0.5)
             assert run.state.phase == "aborted"
             assert run.evaluations == ()
+
+    ran(test())
+
+
+def test_a_percent_beside_another_action_than_set_is_ignored(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, fleet()) as run:
+            await run.services.rollouts.act("chat", "pause", "anna", percent=10**400)
+            assert run.state.phase == "paused"
+            for percent in (None, -1, 100.5, 10**400):
+                with pytest.raises(BadRequestError, match="percent is a number from 0 to 100"):
+                    await run.services.rollouts.act("chat", "set", "anna", percent=percent)
 
     ran(test())
 
