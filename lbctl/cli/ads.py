@@ -28,8 +28,8 @@ _FLAGS = ("xds", "node", "region", "zone", "tls_ca", "tls_cert", "tls_key")
 class Ads:
     """The values of the options.
 
-    `ca`, `certificate`, `key`: absolute paths, empty if not given; TLS requires `ca`. `chosen`: whether `--xds` was
-    given.
+    `ca`, `certificate`, `key`: absolute paths, empty if not given; TLS requires `ca`. `problem`: why no socket of a
+    running `serve` is used, where one was looked for; else empty.
     """
 
     xds: Address
@@ -43,11 +43,13 @@ class Ads:
     ca: str
     certificate: str
     key: str
-    chosen: bool
+    problem: str
 
 
 def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Pass the options to the command as the argument `ads`; wait `patience` seconds for a `serve` that is starting."""
+    from lbctl.cli.api_client import server_options
+
     option = options_of("xds")
     settings: list[Callable[[Callable[..., int]], Callable[..., int]]] = [
         options_of("")(
@@ -65,13 +67,14 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
         def wrapper(**given: Any) -> int:
-            return function(ads=_ads({name: given.pop(name) for name in _FLAGS}, patience), **given)
+            found = _Running(given.pop("server"), given.pop("token_file"), patience)
+            return function(ads=_ads({name: given.pop(name) for name in _FLAGS}, found), **given)
 
         wrapper.__doc__ = function.__doc__
         wrapper.__dict__.update(function.__dict__)
         for add_option in reversed(settings):
             wrapper = add_option(wrapper)
-        return wrapper
+        return server_options(tls=False)(wrapper)
 
     return add
 
@@ -85,56 +88,105 @@ def address_of(flag: str, text: str) -> Address:
     return Address(endpoint.host, endpoint.port, endpoint.path)
 
 
-def _ads(values: Mapping[str, str | None], patience: float) -> Ads:
+def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
     if bool(values["tls_cert"]) != bool(values["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key go together")
     if values["tls_cert"] and not values["tls_ca"]:
         raise click.UsageError("--tls-cert needs --tls-ca: a control plane that nobody has checked may be anybody")
     ca, certificate, key = (os.path.abspath(name) if (name := values[flag]) else "" for flag in _FLAGS[-3:])  # noqa: PTH100 -- a str
+    given = "" if running.is_nearer_than_xds else values["xds"] or ""
+    text, problem = (given or USUAL, "") if given or ca else running.address()
     return Ads(
-        xds=address_of("--xds", values["xds"] or ("" if ca else _own_socket(patience)) or USUAL),
+        xds=address_of("--xds", text),
         node=_printable("--node", values["node"]) or socket.gethostname(),
         region=_printable("--region", values["region"]),
         zone=_printable("--zone", values["zone"]),
         ca=ca,
         certificate=certificate,
         key=key,
-        chosen=bool(values["xds"]),
+        problem=problem,
     )
 
 
-def _own_socket(patience: float) -> str:
-    """Return `unix:PATH` of the `serve` whose API answers on this machine, if this user can use it; else empty.
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The `serve` that is asked where proxies connect to it. `patience`: seconds to wait for one that is starting."""
 
-    It waits for one that is just starting. A socket of another user would put the proxy under that user's control, so
-    it must belong to this user; root accepts any.
-    """
-    from lbctl.cli.api_client import DEFAULT_SERVER, is_on_loopback
+    url: str
+    token_file: str | None
+    patience: float
 
-    url = os.environ.get("LBCTL_SERVER") or DEFAULT_SERVER
-    deadline = time.monotonic() + patience
-    path = _socket_of(url) if is_on_loopback(url) else ""
-    while path is None and time.monotonic() < deadline:
-        time.sleep(_PAUSE)
-        path = _socket_of(url)
+    @property
+    def is_nearer_than_xds(self) -> bool:
+        """Whether --server or --fleet is given more closely than --xds."""
+        from lbctl.cli.api_client import nearness
+
+        context = click.get_current_context()
+        return nearness(context, "server") > nearness(context, "xds")
+
+    def address(self) -> tuple[str, str]:
+        """Return `unix:PATH` of the `serve`; else a TCP address, its own where it is named, and why not the socket.
+
+        A socket of another user would put the proxy under that user's control, so it must belong to this user; root
+        accepts any. Raises ClickException where the command line names a `serve` that does not answer or is elsewhere.
+        """
+        from lbctl.cli.api_client import is_on_loopback
+
+        is_named = self.is_nearer_than_xds and _is_on_command_line("server")
+        if not is_on_loopback(self.url):
+            problem = f"{self.url} is not on this machine, and its socket is for its own alone"
+            if is_named:
+                raise click.UsageError(f"--server: {problem}: give --xds HOST:PORT")
+            return USUAL, problem
+        try:
+            listens = self._await_listens()
+        except click.ClickException:
+            if is_named:
+                raise
+            elsewhere = "if control.api.bind is another, --server URL or --fleet PATH"
+            return USUAL, f"no serve answers at {self.url}; {elsewhere}"
+        if (path := listens.get("xds_socket") or "") and _is_trusted(path):
+            return f"unix:{path}", ""
+        tcp = (is_named and listens.get("xds")) or USUAL
+        problem = f"the serve at {self.url} has no socket that this user may connect to"
+        return USUAL if tcp.startswith("unix:") else tcp, problem
+
+    def _await_listens(self) -> Mapping[str, Any]:
+        """Return where the `serve` listens. Raises ClickException where none has answered in time."""
+        deadline, waits = time.monotonic() + self.patience, False
+        while True:
+            try:
+                return self._listens()
+            except click.ClickException:
+                if time.monotonic() >= deadline:
+                    raise
+            if not waits:
+                click.echo(f"lbctl: waiting up to {self.patience:g} s for a serve at {self.url}", err=True)
+            waits = True
+            time.sleep(_PAUSE)
+
+    def _listens(self) -> Mapping[str, Any]:
+        """Return where the `serve` listens now. Raises ClickException where it does not answer, or not yet."""
+        from lbctl.cli.api_client import Server
+
+        status = Server(self.url, self.token_file, None).get_object("/api/v1/status")
+        listens = status.get("listens")
+        if not isinstance(listens, dict) or not (listens.get("xds_socket") or status.get("ready")):
+            raise click.ClickException(f"the serve at {self.url} is not ready: {status.get('waiting')}")
+        return listens
+
+
+def _is_on_command_line(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
+
+
+def _is_trusted(path: str) -> bool:
+    """Whether the path is a socket of this user; root trusts those of all."""
     try:
-        status = Path(path).stat() if path else None
+        status = Path(path).stat()
     except OSError:
-        return ""
-    trusted = status is not None and stat.S_ISSOCK(status.st_mode) and os.geteuid() in (0, status.st_uid)
-    return f"unix:{path}" if trusted else ""
-
-
-def _socket_of(url: str) -> str | None:
-    """Return the socket of that `serve`, empty if it has none, or None if it does not answer yet."""
-    from lbctl.cli.api_client import Server
-
-    try:
-        status = Server(url, None, None).get_object("/api/v1/status")
-        path = (status.get("listens") or {}).get("xds_socket")
-    except (click.ClickException, AttributeError):
-        return None
-    return str(path or "") if path or status.get("ready") else None
+        return False
+    return stat.S_ISSOCK(status.st_mode) and os.geteuid() in (0, status.st_uid)
 
 
 def _printable(flag: str, text: str | None) -> str:

@@ -147,8 +147,8 @@ class Server:
         return accepted[0].secret.decode()
 
 
-def server_options(*, writes: bool = False) -> _Decorator:
-    """Add --server, --token-file, --tls-ca and --fleet. `writes`: the command always needs the token.
+def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
+    """Add --server, --token-file, --fleet and, with `tls`, --tls-ca. `writes`: the command always needs the token.
 
     --fleet gives the values of the first two, so that a command never sees it.
     """
@@ -161,7 +161,7 @@ def server_options(*, writes: bool = False) -> _Decorator:
         ),
         option("--token-file", metavar="FILE", help=token),
         option("--fleet", metavar="PATH", help="The fleet that serve runs: in place of --server and --token-file."),
-        option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),
+        *((option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),) * tls),
     )  # fmt: skip
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +181,7 @@ def server_options(*, writes: bool = False) -> _Decorator:
 def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
     """Replace the options that the fleet gives, unless they are named as closely: the command line goes first."""
     context = click.get_current_context()
-    if fleet is None or _nearness(context, "server") >= _nearness(context, "fleet"):
+    if fleet is None or nearness(context, "server") >= nearness(context, "fleet"):
         return
     from lbctl.cli.fleet_server import server_of_fleet
 
@@ -191,11 +191,12 @@ def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
         options["token_file"] = token_file
 
 
-def _nearness(context: click.Context, option: str) -> int:
+def nearness(context: click.Context, option: str) -> int:
+    """Return 2 for an option of the command line, 1 for one of the environment, 0 for its default."""
     sources = click.core.ParameterSource
-    nearness = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}
+    levels = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}
     source = context.get_parameter_source(option)
-    return nearness.get(source, 0) if source else 0
+    return levels.get(source, 0) if source else 0
 
 
 def server_url(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:

@@ -46,7 +46,8 @@ def command(
     bootstrap itself only once.
 
     Without --xds and --tls-ca, on the machine of `serve`: it connects by the Unix socket of the one that runs, which is
-    waited for a moment.
+    waited for up to ten seconds. Where `control.api.bind` is another than the default, --fleet or --server finds it;
+    exit code 4: nothing answers there.
 
     Start it with `envoy -c FILE --disable-hot-restart`, so that several Envoys can run on one machine.
     """
@@ -66,10 +67,10 @@ def command(
             "lbctl: without -d DIR the proxy reads its certificates once, when it starts: renewed ones need a restart",
             err=True,
         )
-    if not ads.chosen and not ads.ca and not ads.xds.path:
+    if ads.problem:
         click.echo(
-            f"lbctl: no serve of this user runs here: the proxy will connect to {ads.xds}, where it is sent no keys "
-            "(LB527); write the bootstrap while serve runs, or give --xds unix:PATH",
+            f"lbctl: {ads.problem}: the proxy will connect to {ads.xds}, where it is sent no keys (LB527) and its load "
+            "reports are not taken; write the bootstrap while serve runs, or give --xds unix:PATH",
             err=True,
         )
     joining = Joining(

@@ -37,9 +37,9 @@ def observed(row: schema.Replica, pool: schema.Pool) -> str:
 
 
 def _silent(pool: schema.Pool, name: str) -> str:
-    """Return a proxy that does not report, with what it would need to."""
-    missing = pool.unable.get(name)
-    return f"{name} (it needs {missing} in proxies.{name})" if missing else name
+    """Return a proxy that does not report, with the reason where it cannot."""
+    reason = pool.unable.get(name)
+    return f"{name} ({reason})" if reason else name
 
 
 def _cause(row: schema.Replica, gets: float) -> str:

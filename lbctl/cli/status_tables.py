@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from lbctl.cli.api_client import age, as_text, table_text
+from lbctl.cli.api_client import age, as_text, plain, table_text
 from lbctl.serve.api import schema
 
 _SHORT = 12
@@ -41,7 +41,9 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
     if form in ("json", "yaml"):
         return as_text(rows, form)
     head = _MORE_POOLS if form == "wide" else _POOLS
-    return table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
+    unable = dict(item for row in rows for item in row.unable.items())
+    unknown = [plain(f"the requests of {name} are not counted: {reason}") for name, reason in unable.items()]
+    return "\n".join([table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS), *unknown])
 
 
 def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
@@ -81,7 +83,9 @@ def _member(row: schema.Member) -> tuple[str, ...]:
 
 def _proxy(row: schema.Proxy) -> tuple[str, ...]:
     has = row.last_good[:_SHORT] or "-"
-    return (*_identity(row), row.kind, row.state, has, _since(_newest(row)), "; ".join(lacks(row)) or "-")
+    refused = getattr(row, "reports_refused", "")
+    missing = [*lacks(row), *([f"its requests are not counted: {refused}"] if refused else [])]
+    return (*_identity(row), row.kind, row.state, has, _since(_newest(row)), "; ".join(missing) or "-")
 
 
 def lacks(row: schema.Proxy) -> Iterator[str]:

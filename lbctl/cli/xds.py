@@ -90,6 +90,8 @@ def _node(ads: Ads) -> Node:
 def _server(ads: Ads) -> XdsAddress:
     from lbctl.xds.client.ads import XdsAddress
 
+    if ads.problem:
+        click.echo(f"lbctl: {ads.problem}; trying {ads.xds}", err=True)
     return XdsAddress(str(ads.xds), ads.ca, ads.certificate, ads.key)
 
 

@@ -55,6 +55,7 @@ ENVOY = schema.XdsProxy(
     envoy="1.40.0",
     peer="127.0.0.1:1",
     delta=False,
+    reports_refused="",
 )
 DRIVEN = schema.DrivenProxy(
     node="ha",

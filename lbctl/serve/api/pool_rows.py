@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from lbctl.control.compose import Composed, EffectiveReplica
@@ -31,6 +31,8 @@ class Live:
     """The proxies that may send requests to the pools."""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     """What the proxies report."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Node id → why the reports of that Envoy are not taken."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
@@ -120,11 +122,18 @@ class _Rows:
             ),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),
-            unable={
-                item.proxy.name: lacks for item in carriers if (lacks := uncounted(item.proxy)) not in ("", "kind")
-            },
+            unable=self._unable(carriers, names - self._reporting),
             replicas=tuple(replicas),
         )
+
+    def _unable(self, carriers: tuple[Carrier, ...], silent: Set[str]) -> dict[str, str]:
+        """Return those of the silent proxies that cannot report → why."""
+        lacking = {
+            item.proxy.name: f"it needs {lacks} in proxies.{item.proxy.name}"
+            for item in carriers
+            if (lacks := uncounted(item.proxy)) not in ("", "kind")
+        }
+        return lacking | {name: why for name, why in sorted(self._live.refused.items()) if name in silent}
 
     def _replica(self, facts: _PoolLive, item: EffectiveReplica) -> schema.Replica:
         replica, live = item.replica, self._live

@@ -69,6 +69,7 @@ class PoolViews(PartialViews):
         return pool_rows.Live(
             tuple(carriers(served, self.proxies().proxies, self._parts.supervisor, self._parts.recent)),
             self._parts.traffic.ledger,
+            self._parts.nodes.reports_refused(),
             checks=self._parts.supervisor.checks,
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
             times=self._state_times,

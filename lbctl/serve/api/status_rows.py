@@ -60,7 +60,7 @@ def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
 
 def xds_proxy(row: Mapping[str, Any]) -> schema.XdsProxy:
     """Return the row of an Envoy or a reader. `row` is one of `NodeStatus.proxies`."""
-    names = ("cluster", "region", "zone", "sub_zone", "envoy", "peer", "delta")
+    names = ("cluster", "region", "zone", "sub_zone", "envoy", "peer", "delta", "reports_refused")
     kind = "reader" if row["reader"] else row["kind"]
     return schema.XdsProxy(**_common(row, kind), **{name: row[name] for name in names})
 

@@ -171,6 +171,8 @@ class NodeStatus:
         self._clock = clock
         self._connected: dict[_Key, _Record] = {}
         self._disconnected: dict[_Key, _Record] = {}  # in the order in which they left
+        self._reports_refused: dict[object, tuple[str, str]] = {}
+        """Open stream of reports → the id of its node, and why they are not taken."""
 
     def now(self) -> float:
         """Return the current time in seconds since the epoch."""
@@ -209,6 +211,17 @@ class NodeStatus:
         if all(other.good == entry.version for other in record.streams):
             record.good = entry.version
 
+    def refuse_reports(self, stream: object, node_id: str, reason: str) -> None:
+        """Record why the reports of a node on this stream are not taken; an empty reason: they are."""
+        if reason:
+            self._reports_refused[stream] = node_id, reason
+        else:
+            self._reports_refused.pop(stream, None)
+
+    def reports_refused(self) -> dict[str, str]:
+        """Return node id → why its reports are not taken, for nodes that try to report."""
+        return dict(self._reports_refused.values())
+
     def connected_to(self, proxy: str) -> list[str]:
         """Return the ids of the connected nodes that this entry of `proxies` matches, without readers."""
         return [
@@ -226,7 +239,12 @@ class NodeStatus:
         """
         self._forget()
         records = sorted([*self._connected.items(), *self._disconnected.items()], key=lambda item: item[0])
-        return [row for _, record in records for row in _rows(record, self._clock())]
+        refused = self.reports_refused()
+        return [
+            row | {"reports_refused": "" if row["reader"] else refused.get(node_id, "")}
+            for (node_id, _), record in records
+            for row in _rows(record, self._clock())
+        ]
 
     def _forget(self) -> None:
         oldest = self._clock() - _KEPT_FOR

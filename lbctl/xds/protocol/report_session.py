@@ -72,6 +72,7 @@ class ReportSession(ABC):
             timer.cancel()
             self._call.close()
             if self._identity is not None:
+                self._server.node_status.refuse_reports(self, self._identity.node.id, "")
                 self._forget()
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
@@ -129,10 +130,13 @@ class ReportSession(ABC):
     def _refuse(self, refused: Refused | None) -> None:
         """Take no reports for this reason from now on, or take them."""
         self._refused = refused
-        if refused is None or self._identity is None:
+        if self._identity is None:
+            return
+        node_id = self._identity.node.id
+        self._server.node_status.refuse_reports(self, node_id, refused.reason if refused else "")
+        if refused is None:
             return
         self._forget()
-        node_id = self._identity.node.id
         if self._server.is_news(node_id, refused.reason, self._loop.time()):
             fields = {"node": node_id, "peer": peer_of(self._context, self._server.socket), "reason": refused.reason}
             _LOG.warning(f"xds: the {self.what} of a node are not taken", extra={"fields": fields})

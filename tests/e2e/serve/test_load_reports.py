@@ -113,6 +113,9 @@ def test_by_tcp_without_a_certificate_an_envoy_is_served_and_its_traffic_is_unkn
         eventually(lambda: "the load reports of a node are not taken" in control.log)
         time.sleep(7)
         assert {(row["observed"], row["in_flight"]) for row in _rows(control).values()} == {(None, None)}
+        (pool,) = control.get("pools")["pools"]
+        assert "only taken by the Unix socket" in pool["unable"]["edge"]
+        assert control.proxies["edge"]["reports_refused"] == pool["unable"]["edge"]
         assert edge.stat("load_reporter.requests") <= 2
 
 

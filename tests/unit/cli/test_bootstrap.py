@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,7 @@ import yaml
 from lbctl.cli import run
 from tests.e2e.support.binaries import require
 from tests.e2e.support.certs import Authority
+from tests.e2e.support.ports import free_port
 
 CLUSTER = "xds|lbctl"
 TLS = ["--tls-ca", "{ca}", "--tls-cert", "{certificate}", "--tls-key", "{key}"]
@@ -186,6 +193,69 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys: pyte
 )
 def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
     assert run(["bootstrap", *arguments]) == 64
+
+
+@contextmanager
+def _serve_of(listens: dict[str, Any]) -> Iterator[str]:
+    """The API of a `serve` that listens so for proxies; its URL."""
+
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps({"ready": True, "listens": listens}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing is written to the test's own output."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("by", ["server", "fleet"])
+def test_a_serve_with_another_api_bind_is_found_by_its_url_or_its_fleet(by: str, tmp_path: Path, printed: Any) -> None:
+    """What the command line says goes before LBCTL_XDS."""
+    fleet, own = tmp_path / "fleet.yaml", tmp_path / "xds.sock"
+    with socket.socket(socket.AF_UNIX) as listener, _serve_of({"xds": "127.0.0.1:1", "xds_socket": str(own)}) as url:
+        listener.bind(str(own))
+        fleet.write_text(f"version: 1\ncontrol: {{api: {{bind: '{url.removeprefix('http://')}'}}}}\n")
+        text = str(printed(f"--{by}", url if by == "server" else str(fleet)))
+    assert f"'pipe': {{'path': '{own}'}}" in text
+
+
+def test_where_its_socket_is_not_there_its_tcp_address_is_taken_and_what_that_means_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with _serve_of({"xds": "127.0.0.1:18777", "xds_socket": str(tmp_path / "gone")}) as url:
+        assert run(["bootstrap", "--server", url]) == 0
+    out, err = capsys.readouterr()
+    assert "port_value: 18777" in out
+    assert f"the serve at {url} has no socket that this user may connect to" in err
+    assert "its load reports are not taken" in err
+
+
+def test_where_none_answers_it_says_what_was_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.delenv("LBCTL_XDS")
+    monkeypatch.setenv("LBCTL_SERVER", url)
+    run(["xds", "get", "--timeout", "0.1"])
+    err = capsys.readouterr().err
+    assert f"no serve answers at {url}; if control.api.bind is another, --server URL or --fleet PATH" in err
+    assert run(["xds", "get", "--server", url]) == 4, "one that is named must answer"
+    assert url in capsys.readouterr().err
+
+
+def test_the_socket_of_a_serve_elsewhere_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bootstrap", "--server", "http://10.0.0.1:18080"]) == 64
+    assert "is not on this machine" in capsys.readouterr().err
 
 
 def test_it_imports_neither_grpc_nor_a_fleet() -> None:

@@ -56,7 +56,7 @@ def test_the_line_about_what_is_observed_names_who_reports_and_who_does_not() ->
         api.pool("llama"),
         reporting=("ha",),
         silent=("edge-1", "ng"),
-        unable={"ng": "config and reload"},
+        unable={"ng": "it needs config and reload in proxies.ng"},
         requests_per_second=10.0,
     )
     row = replace(api.REPLICA, observed=0.066, requests_per_second=0.66)

@@ -84,7 +84,7 @@ class Pool:
     silent: tuple[str, ...]
     """The proxies that may send to this pool and report nothing; an Envoy without a connected node by its name."""
     unable: Mapping[str, str]
-    """Those of `silent` that cannot report → the keys of their entry in `proxies` that they lack."""
+    """Those of `silent` that cannot report → why: what their entry in `proxies` lacks, or why reports are not taken."""
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet."""
 

@@ -100,6 +100,8 @@ class XdsProxy(_ProxyStatus):
     """The address that it connected from."""
     delta: bool
     """Whether it speaks delta xDS."""
+    reports_refused: str
+    """Why its reports of traffic are not taken; empty where they are, or where it sends none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,3 +187,14 @@ def test_a_stream_that_ended_is_let_go_of() -> None:
     ledger.leave(one)
     alive = False
     assert [item["type"] for item in only(ledger)["types"]] == ["cds"]
+
+
+def test_it_says_why_reports_of_a_node_are_not_taken_as_long_as_the_stream_is_open() -> None:
+    status = NodeStatus()
+    streams = object(), object()
+    for stream in streams:
+        status.refuse_reports(stream, "edge", "in the clear")
+    status.refuse_reports(streams[0], "edge", "")
+    assert status.reports_refused() == {"edge": "in the clear"}, "the other stream is still refused"
+    status.refuse_reports(streams[1], "edge", "")
+    assert status.reports_refused() == {}
