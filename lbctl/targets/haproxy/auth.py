@@ -91,7 +91,9 @@ def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> It
     """Yield the lines that keep trailers from requests whose tenant is forwarded to HTTP/1 replicas.
 
     Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers, but it
-    forwards none of a message with a length. Only the end of an HTTP/2 message shows whether it has a body.
+    forwards none of a message with a length. An HTTP/2 message without one passes only if it ends with its headers.
+    HAProxy's own form of a message (HTX) shows that, and nothing else does: from 3.0 on, a Content-Length that is set
+    here keeps no trailer back.
     """
     named = auth.forward_tenant or any("tenant" in variables(text) for _, text in route.request_headers.set)
     if not named or not isinstance(route.action, Forward):
@@ -104,8 +106,8 @@ def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> It
     refuse = f"http-request return status 411 {_NO_LENGTH}"
     yield line(refuse, without_length, "{ req.hdr(transfer-encoding) -m found }", source=path)
     yield line(f"http-request wait-for-body time {_BODY_STARTS} at-least 1", h2, source=path)
-    yield line(refuse, h2, "{ req.body_size gt 0 }", source=path)
-    yield line("http-request set-header content-length 0", h2, source=path)
+    yield line(refuse, h2, "!{ internal.htx.has_eom }", source=path)
+    yield line(refuse, h2, "!{ internal.htx_blk.type(tail) -m str HTX_BLK_EOH }", source=path)
 
 
 def credential_removal(route: Route) -> Iterator[Token]:

@@ -76,7 +76,8 @@ _NOTES = {
     "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",
     "route.rate_limit.concurrent": "three limits a route, together with the rates",
     "route.auth.api_keys": "as hashes, in a file of their own; with `forward_tenant` a body for replicas of HTTP/1 "
-    "needs a Content-Length (else 411), since its trailers could name another tenant",
+    "needs a Content-Length (else 411; over HTTP/2 also an empty one that has its own end), since trailers could name "
+    "another tenant",
     "proxies.metrics": "`/metrics`, by the Prometheus exporter, which Debian's and the official builds have",
     "route.auth.basic": "as hashes, in a file of their own; a body as with API keys",
     "route.auth.jwt": "a token must expire; RSA and ECDSA keys, PS256 and its like from 2.8 on; a key without `alg` "

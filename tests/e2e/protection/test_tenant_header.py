@@ -85,8 +85,11 @@ def test_no_trailer_of_http_2_names_a_tenant(kind: Kind) -> None:
         _recorder(received) as replica,
         running(kind, _tenant_fleet(replica), files={"keys": "sk-abc: acme\n"}) as gateway,
     ):
-        statuses = [_h2(gateway.port, body, trailers) for body in (b"", b"ab") for trailers in (False, True)]
-    assert statuses == (["200", "200", "411", "411"] if kind == "haproxy" else ["200"] * 4)
+        bodies: tuple[bytes | None, ...] = (None, b"", b"ab")
+        statuses = [_h2(gateway.port, body, trailers) for body in bodies for trailers in (False, True)]
+        with_length = [_h2(gateway.port, body, True, ("content-length", str(len(body)))) for body in (b"", b"ab")]
+    assert statuses == ["200", *(["411"] * 5 if kind == "haproxy" else ["200"] * 5)]
+    assert with_length == ["200"] * 2
     assert b"forged" not in b"".join(received)
 
 
@@ -95,13 +98,13 @@ def _tenant_fleet(address: str) -> Fleet:
     return fleet_of({"replicas": [{"name": "a", "address": address}]}, route={"auth": auth})
 
 
-def _h2(port: int, body: bytes, trailers: bool) -> str:
-    """The status of a POST without a length; "" where the connection ends."""
+def _h2(port: int, body: bytes | None, trailers: bool, *more: tuple[str, str]) -> str:
+    """The status of a POST with `more` headers; "" where the connection ends. `body`: None sends no DATA frame."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     client.initiate_connection()
-    head = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "h"), ("x-key", "sk-abc")]
-    client.send_headers(1, head, end_stream=not body and not trailers)
-    if body:
+    head = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "h"), ("x-key", "sk-abc"), *more]
+    client.send_headers(1, head, end_stream=body is None and not trailers)
+    if body is not None:
         client.send_data(1, body, end_stream=not trailers)
     if trailers:
         client.send_headers(1, [("x-tenant", "forged")], end_stream=True)
