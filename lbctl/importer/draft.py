@@ -39,7 +39,7 @@ class Draft:
 
     def add(self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None) -> Path:
         """Add an object under a free name like `wanted`, and return its path."""
-        path: Path = (section, self.free_name(section, wanted))
+        path: Path = (section, self.free_name(section, "secret" if self.ledger.secrets.named(wanted) else wanted))
         self.fleet[section][path[1]] = value if value is not None else {}
         self.origins[path] = origin
         self.ledger.carry(path, origin)

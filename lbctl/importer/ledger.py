@@ -6,26 +6,17 @@ the importer has claimed is kept as a comment too, so that nothing is lost witho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
+from lbctl.importer.secrets import REDACTED, Secrets, redacted
 from lbctl.importer.statement import Statement, walk
 
 WRITTEN = "lbctl writes this part of the configuration itself"
 UNKNOWN = "lbctl has no key that means this"
-_SECRET = re.compile(
-    r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%)[^\s\"']+"
-    r"|((?:authorization|api[_-]?key|token|secret|password|passwd)[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?)"
-    r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
-    r"|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{6,}"
-)
-_PASSWORD = re.compile(r"(?i)\b((?:insecure-)?password\s+)\S+")
-_CREDENTIAL = re.compile(r"(?i)authorization|token|secret|api[-_]?key|password|credential")
 _INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineBytes"})
 _MAX_TEXT = 160
-REDACTED = "(a secret)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,10 @@ class Ledger:
     """Collects what becomes of the directives of one import."""
 
     def __init__(self, statements: Iterable[Statement], diagnostics: Diagnostics) -> None:
-        self._statements = tuple(walk(statements))
+        roots = tuple(statements)
+        self._statements = tuple(walk(roots))
+        self.secrets = Secrets(roots)
+        self._reported: set[Statement] = set()
         self._carried: dict[Statement, list[Path]] = {}
         self._implied: dict[Statement, str] = {}
         self._noted: set[Statement] = set()
@@ -87,7 +81,11 @@ class Ledger:
     def omit(self, statement: Statement, reason: str, place: Path = (), part: str = "") -> None:
         """Keep the directive as a comment at `place`; with `part`, only these words of it."""
         self._noted.add(statement)
-        note = Note(statement.position, redacted(part or statement.text), reason, place)
+        line = part or statement.text
+        shown = redacted(self.secrets.masked(line, statement))
+        if shown != line:
+            self._report(statement)
+        note = Note(statement.position, _line(shown), self.secrets.masked(reason, statement), place)
         if note not in self.notes:
             self.notes.append(note)
 
@@ -97,11 +95,28 @@ class Ledger:
 
     def advise(self, statement: Statement, message: str, hint: str) -> None:
         """Report a setting that is bad for inference, with what lbctl does instead."""
+        message = self.secrets.masked(message, statement)
         self.diagnostics.add(Diagnostic("LB985", message, statement.position, hint=hint, severity="warning"))
 
     def secret(self, statement: Statement, message: str, hint: str) -> None:
         """Report a secret that was not copied."""
+        self._reported.update(walk([statement]))
         self.diagnostics.add(Diagnostic("LB984", message, statement.position, hint=hint, severity="warning"))
+
+    def report_secrets(self) -> None:
+        """Report each secret of the configuration about which nothing is said yet."""
+        for item in self.secrets:
+            self._report(item)
+
+    def _report(self, statement: Statement) -> None:
+        """Report the secrets in a directive and its block, unless that is done already."""
+        for item in [each for each in walk([statement]) if each in self.secrets] or [statement]:
+            if item in self._reported:
+                continue
+            name = " ".join(item.words[:2]) if item.name in {"stats", "set"} else item.name
+            what = f"`{name}`" if name != "-" and name == self.secrets.masked(name, item) else "this"
+            hint = "write it into a file (0600) where the fleet has a key for it, or let it go"
+            self.secret(item, f"{what} holds a secret, which was not copied", hint)
 
     def settle(self, reasons: Mapping[str, str] | None = None, *, whole_blocks: bool = False) -> None:
         """Keep every directive that nobody has claimed as a comment.
@@ -180,11 +195,6 @@ class Ledger:
                 yield item, "lbctl" if item in self._implied else ""
 
 
-def is_credential(name: str) -> bool:
-    """Whether a header or variable of that name holds a key or a password."""
-    return _CREDENTIAL.search(name) is not None
-
-
 def content(item: Statement) -> str:
     """Return a directive with all that its block holds, as one line."""
     if item.name in _INLINE:
@@ -194,14 +204,7 @@ def content(item: Statement) -> str:
     return f"{item.name} {{{', '.join(map(content, item.block))}}}"
 
 
-def holds_secret(text: str) -> bool:
-    """Whether a text seems to hold a secret."""
-    return _SECRET.search(text) is not None or _PASSWORD.search(text) is not None
-
-
-def redacted(text: str) -> str:
-    """Return the text for a comment: one printable line, without what looks like a secret."""
-    text = _PASSWORD.sub(rf"\1{REDACTED}", text)
-    text = _SECRET.sub(lambda match: f"{match[1] or match[2] or ''}{REDACTED}", text)
+def _line(text: str) -> str:
+    """Return the text for a comment: one printable line."""
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

@@ -5,8 +5,10 @@ A file is written only with the fleet itself; without one the lines stay comment
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lbctl.importer.draft import Draft
-from lbctl.importer.ledger import holds_secret
+from lbctl.importer.secrets import holds_secret
 from lbctl.importer.statement import Statement
 
 _SUFFIX = {"nginx": "conf", "haproxy": "cfg", "envoy": "yaml"}
@@ -14,7 +16,7 @@ _SUFFIX = {"nginx": "conf", "haproxy": "cfg", "envoy": "yaml"}
 
 def keep(draft: Draft, kind: str, place: str, owner: str, line: str, *statements: Statement) -> bool:
     """Add a line to the file of a place; returns whether it is kept there. A line with a secret never is."""
-    if not draft.keeps_own or any(holds_secret(item.text) for item in statements) or holds_secret(line):
+    if not draft.keeps_own or _holds_secret(draft, line, statements):
         return False
     file = f"own/{'-'.join(filter(None, (kind, place, owner)))}.{_SUFFIX[kind]}"
     path = ("proxies", kind, "include", place, *([owner] if owner else []))
@@ -28,7 +30,7 @@ def keep(draft: Draft, kind: str, place: str, owner: str, line: str, *statements
 
 def keep_document(draft: Draft, kind: str, place: str, name: str, text: str, *statements: Statement) -> bool:
     """Add a file of its own to a place; returns whether it is kept."""
-    if not draft.keeps_own or holds_secret(text):
+    if not draft.keeps_own or _holds_secret(draft, text, statements):
         return False
     file = f"own/{kind}-{draft.free_own_name(name)}.{_SUFFIX[kind]}"
     path = ("proxies", kind, "include", place)
@@ -36,3 +38,8 @@ def keep_document(draft: Draft, kind: str, place: str, name: str, text: str, *st
     draft.put(("proxies", kind, "kind"), kind)
     draft.put(path, [*(draft.get(path) or []), file], *statements)
     return True
+
+
+def _holds_secret(draft: Draft, text: str, statements: Iterable[Statement]) -> bool:
+    secrets = draft.ledger.secrets
+    return holds_secret(text) or secrets.inside(text) or any(map(secrets.holds, statements))

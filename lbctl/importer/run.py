@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.importer import sound, write
+from lbctl.importer import sound, withheld, write
 from lbctl.importer.draft import Draft
 
 
@@ -33,7 +33,9 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
     draft = _READERS[kind](files, diagnostics, own)
     if draft is None or diagnostics.failed:
         return None
+    withheld.settle(draft)
     remaining = sound.settle(draft)
+    draft.ledger.report_secrets()
     diagnostics.extend(remaining)
     if not draft.fleet["routes"]:
         hint = "the comments say why each directive was left out"

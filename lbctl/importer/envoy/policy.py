@@ -11,7 +11,7 @@ from lbctl.importer.draft import BUSY
 from lbctl.importer.envoy.clusters import pool
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, View
-from lbctl.importer.ledger import is_credential
+from lbctl.importer.secrets import is_credential
 
 _SAFE = frozenset({"connect-failure", "refused-stream", "reset-before-request", "unavailable"})
 _VARIABLE = re.compile(r"%([A-Z_]+(?:\([^)]*\))?(?::\d+)?)%|(%%)|(%)")

@@ -11,9 +11,9 @@ from lbctl.importer.haproxy import own, values
 from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.rules import acls, parted
-from lbctl.importer.ledger import is_credential
 from lbctl.importer.matching import covers
 from lbctl.importer.nginx.match import HOST
+from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
 _SHORT = 300_000

@@ -12,8 +12,8 @@ from lbctl.importer.draft import sane_name
 from lbctl.importer.haproxy import checks, values
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.servers import Server, template
-from lbctl.importer.ledger import is_credential
 from lbctl.importer.nginx.match import HOST
+from lbctl.importer.secrets import is_credential
 
 _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}
 

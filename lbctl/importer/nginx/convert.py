@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer import headers
 from lbctl.importer.draft import Draft
-from lbctl.importer.ledger import WRITTEN, Ledger, is_credential
+from lbctl.importer.ledger import WRITTEN, Ledger
 from lbctl.importer.nginx import metrics, pools
 from lbctl.importer.nginx import own as own_lines
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.listeners import Listeners
 from lbctl.importer.nginx.match import hosts_of
 from lbctl.importer.nginx.routes import Server, routes
+from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
 _FRAGMENT = "/etc/nginx/conf.d/lbctl.conf"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
-from lbctl.importer.ledger import is_credential
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.match import HOST
+from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
 _IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
-from lbctl.importer.ledger import is_credential
 from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
 _SHORT = 300_000

@@ -1,0 +1,233 @@
+"""Which words of a configuration are secrets, and texts without them.
+
+A secret is known by its place: what follows the name of a key, a token or a password, the user of a URL, a parameter of
+a query, what an `if` or an ACL compares such a header with. What only looks like one
+is left out of comments too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from lbctl.importer.statement import Statement
+
+REDACTED = "(a secret)"
+_NAME = (
+    r"authorization|(?:token|secret|credential)(?!s?[_-]?(?:name|file|path|type|zone|field|ttl|size)|i[sz]|s\b)"
+    r"|passw|passphrase|api[-_]?key|(?<!cache)(?<!public)(?<!hash)[_.-]key$"
+)
+_SECRET_NAME = re.compile(rf"(?i)(?:{_NAME}|^\$\w*key$)")
+_NOT_A_SECRET = re.compile(r"(?i)file$|path$|_cache_key$|^\$?http_|ticket-keys|_name$|_header$")
+_USER = re.compile(r"://([^/@\s\"']+)@")
+_QUERY = re.compile(
+    r"(?i)(?:^|[?&;,\s\"'])(?:[\w.-]*(?:token|secret|passw|api[-_]?key|[_-]key|sig|signature)[\w-]*|key)"
+    r"=([^&\s\"';,]+)"
+)
+_COMPARED = re.compile(
+    r"(?i)\$\{?\w*(?:authorization|token|secret|passw|api_?key|_key)\w*\}?\s*(?:!?[=~]\*?)\s*(.+?)\s*\)?$"
+)
+_FETCH = re.compile(
+    r"(?i)(?:(?:req\.)?f?hdr|(?:req\.)?cook|url_param|urlp|http_auth_bearer)\S*\("
+    r".*(?:authorization|token|secret|passw|api[-_]?key|[-_]key)"
+)
+_LITERAL = re.compile(r"str\(([^)]+)\)")
+_DIGEST = re.compile(r"(?:hmac|jwt_verify|aes_gcm_(?:dec|enc))\(([^)]*)\)")
+_SETTING = re.compile(r"(?:expires|domain|path|zone|rate|secure|burst|samesite|size|levels|max_\w+)=")
+_VARIABLE = re.compile(r"%\[[^\]]*\]|\$\{[^}]*\}|\$\w+|%[A-Z_]+(?:\([^)]*\))?%")
+_SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
+_FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
+_NO_VALUES = frozenset(
+    {"cookie", "capture", "stick", "stick-table", "balance", "hash", "map", "geo", "split_clients", "limit_req_zone",
+     "limit_conn_zone", "log_format", "log-format", "sticky", "hash-type", "auth_request_set", "load", "sub_filter",
+     "proxy_cookie_flags", "proxy_cookie_domain", "lua_shared_dict"}
+)  # fmt: skip
+"""Directives that name headers and cookies, and never say their value."""
+_WHOLE = frozenset({"secure_link_md5", "secure_link_secret", "secure_link_hmac_secret"})
+"""Directives of which each argument is a secret."""
+_AFTER = frozenset({"agent-send", "password", "insecure-password", "dynamic-cookie-key"})
+"""Words of HAProxy that a secret follows."""
+_VALUES = re.compile(r"value|raw_value|exact|prefix|suffix|contains|regex|(?:exact|prefix|suffix|contains)_match")
+_INLINE = re.compile(r"inline_?(?:string|bytes)", re.IGNORECASE)
+_AROUND = re.compile(r"(?i)passw|secret|private_?key|token|users|credentials|ticket_?keys|api_?key")
+_MAX_SPREAD = 6
+"""The length from which a secret is taken out wherever it stands: a shorter one may be a word like others."""
+_LOOKS_LIKE_ONE = re.compile(
+    r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
+    r"|((?:authorization|api[_-]?key|token|secret|password|passwd)[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?)"
+    r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
+    r"|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{6,}"
+)
+_PASSWORD = re.compile(r"(?i)\b((?:insecure-)?password\s+)(?!\()\S+")
+_CREDENTIAL = re.compile(r"(?i)authorization|token|secret|api[-_]?key|password|credential")
+
+
+class Secrets:
+    """The secrets of one configuration, by the directive in which each one stands."""
+
+    def __init__(self, statements: Iterable[Statement]) -> None:
+        self._of: dict[Statement, frozenset[str]] = {}
+        for item in statements:
+            self._read(item, ())
+        spread = {secret for each in self._of.values() for secret in each if len(secret) >= _MAX_SPREAD}
+        self._spread = sorted(spread, key=len, reverse=True)
+
+    def __iter__(self) -> Iterator[Statement]:
+        """Yield the directives that hold a secret by themselves."""
+        return iter(self._of)
+
+    def __contains__(self, item: Statement) -> bool:
+        """Whether a directive holds a secret by itself."""
+        return item in self._of
+
+    def holds(self, item: Statement) -> bool:
+        """Whether a directive or its block holds a secret."""
+        return item in self._of or any(map(self.holds, item.block))
+
+    def inside(self, text: str) -> bool:
+        """Whether a text holds a secret of the configuration."""
+        return any(secret in text for secret in self._spread)
+
+    def named(self, name: str) -> bool:
+        """Whether a name was made of a secret."""
+        return any(_plain(secret) in _plain(name) for secret in self._spread if len(_plain(secret)) >= _MAX_SPREAD)
+
+    def masked(self, text: str, item: Statement) -> str:
+        """Return a text about a directive without the secrets of the configuration."""
+        own = sorted(self._inside(item), key=len, reverse=True)
+        for secret in (*own, *self._spread):
+            text = text.replace(secret, REDACTED)
+        return text
+
+    def _inside(self, item: Statement) -> set[str]:
+        return set(self._of.get(item, ())).union(*map(self._inside, item.block))
+
+    def _read(self, item: Statement, around: tuple[str, ...]) -> None:
+        self._put(item, _in_words(item))
+        if _INLINE.fullmatch(item.name) and any(map(_AROUND.search, around)):
+            self._put(item, item.args)
+        fields = {_snake(child.name): child for child in item.block if not child.is_block}
+        names = [fields[name].args[0] for name in ("key", "name") if name in fields and fields[name].args]
+        if any(map(is_secret_name, names)):
+            self._put_values(item)
+        if item.name == "credentials" or "credentials" in around[-1:]:
+            self._put(fields.get("key"), fields["key"].args if "key" in fields else ())
+        if item.name in {"map", "geo"}:
+            self._read_table(item)
+        for child in item.block:
+            self._read(child, (*around[-3:], item.name))
+
+    def _put_values(self, item: Statement) -> None:
+        """Keep what a block says of the value of the header, cookie or parameter that it names."""
+        for child in item.block:
+            if child.is_block:
+                self._put_values(child)
+            elif _VALUES.fullmatch(_snake(child.name)):
+                self._put(child, filter(is_literal, child.args))
+
+    def _read_table(self, item: Statement) -> None:
+        """Keep the keys of a `map` of keys, and the values of one that gives keys."""
+        compared = bool(item.args) and _CREDENTIAL.search(item.args[0]) is not None
+        given = len(item.args) > 1 and is_secret_name(item.args[1])
+        for child in item.block:
+            if compared and child.name not in {"default", "hostnames", "volatile", "include"}:
+                self._put(child, [child.name])
+            if given:
+                self._put(child, filter(is_literal, child.args))
+
+    def _put(self, item: Statement | None, values: Iterable[str]) -> None:
+        kept = frozenset(value for value in values if value and value != REDACTED)
+        if item is not None and kept:
+            self._of[item] = self._of.get(item, frozenset()) | kept
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what follows a name is a secret."""
+    return _SECRET_NAME.search(name) is not None and _NOT_A_SECRET.search(name) is None
+
+
+def is_literal(value: str) -> bool:
+    """Whether a value says more than variables and how a key is sent."""
+    rest = _SCHEME.sub("", _VARIABLE.sub("", value))
+    return bool(re.search(r"\w", rest)) or _LITERAL.search(value) is not None
+
+
+def _in_words(item: Statement) -> Iterator[str]:
+    """Yield the secrets among the words of a directive."""
+    if item.name in _WHOLE:
+        yield from filter(is_literal, item.args)
+    for word in item.words:
+        yield from (match[1] for match in _USER.finditer(word))
+        yield from (match[1] for match in _QUERY.finditer(word) if is_literal(match[1]) and not _path(match[1]))
+        yield from (part for match in _DIGEST.finditer(word) for part in match[1].split(",")[1:] if is_literal(part))
+    if item.words[:2] == ("stats", "auth"):
+        yield from item.args[1:]
+    if item.name == "if" and (match := _COMPARED.search(" ".join(item.args))) is not None:
+        yield match[1].strip("\"'")
+    yield from _following(item)
+    yield from _compared(item.words)
+
+
+def _following(item: Statement) -> Iterator[str]:
+    """Yield what follows the name of a secret."""
+    if item.name in _NO_VALUES or (item.name in {"http-request", "http-response"} and item.args[:1] == ("del-header",)):
+        return
+    for index, (word, value) in enumerate(zip(item.words, item.words[1:], strict=False)):
+        if word in _AFTER:
+            yield value
+        elif "set-var" in word and is_secret_name(word.rstrip(")").rpartition(".")[2]):
+            yield from _LITERAL.findall(value)
+        elif _names_secret(word, item.name) and _is_value(value) and not (index == 0 and _path(value)):
+            yield value
+
+
+def _is_value(word: str) -> bool:
+    return word not in _FOLLOWED and _SETTING.match(word) is None and is_literal(word)
+
+
+def _names_secret(word: str, directive: str) -> bool:
+    return is_secret_name(word) and (not word.startswith("$") or directive == "set") and " " not in word
+
+
+def _compared(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield what an ACL of HAProxy compares a header, cookie or parameter with."""
+    comparing = False
+    rest = iter(words[1:])
+    for word in rest:
+        if _FETCH.match(word):
+            comparing = True
+        elif word in {"-m", "-f", "-M"}:
+            next(rest, None)
+        elif word in {"{", "!{", "}", "if", "unless", "||", "or"}:
+            comparing = False
+        elif comparing and not word.startswith("-") and words[0] not in _NO_VALUES and is_literal(word):
+            yield word
+
+
+def _path(value: str) -> bool:
+    """Whether a value names a file."""
+    return value.startswith(("/", "./")) or value.endswith((".pem", ".key", ".crt"))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def is_credential(name: str) -> bool:
+    """Whether a header or variable of that name holds a key or a password."""
+    return _CREDENTIAL.search(name) is not None
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text seems to hold a secret."""
+    return _LOOKS_LIKE_ONE.search(text) is not None or _PASSWORD.search(text) is not None
+
+
+def redacted(text: str) -> str:
+    """Return a text without what looks like a secret."""
+    text = _PASSWORD.sub(rf"\1{REDACTED}", text)
+    return _LOOKS_LIKE_ONE.sub(lambda match: f"{match[1] or match[2] or ''}{REDACTED}", text)
