@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lbctl.base.diagnostics import Path
@@ -18,6 +18,9 @@ BUSY = frozenset({429, 503, 529})
 """The statuses by which a replica may say that it is busy."""
 CLOSED_STATUS = 501
 """The status of a route that could not be carried over: closed, so that no other route takes its requests."""
+
+_CLOSED = "lbctl import: "
+"""How the body of a closed route begins."""
 
 
 class Draft:
@@ -105,8 +108,13 @@ class Draft:
         route = self.get(path)
         kept = {key: route[key] for key in ("listeners", "match") if key in route}
         route.clear()
-        body = f"lbctl import: {why}"
+        body = f"{_CLOSED}{why}"
         route.update(kept | {"respond": {"status": CLOSED_STATUS, "body": printable(body)}})
+
+
+def is_closed(route: Mapping[str, Any]) -> bool:
+    """Whether a route refuses its requests because it could not be carried over."""
+    return str((route.get("respond") or {}).get("body", "")).startswith(_CLOSED)
 
 
 def sane_name(wanted: str, otherwise: str = "unnamed") -> str:

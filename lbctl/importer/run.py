@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer import sound, withheld, write
-from lbctl.importer.draft import Draft
+from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
+
+_MAX_NAMED = 12
+"""How many closed routes a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,23 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
             Diagnostic("LB982", "nothing here makes a route of a fleet", Position(files[0], 1, 1), hint=hint)
         )
         return None
+    _report_closed(draft)
     return None if remaining else Imported(write.text(draft, kind, " ".join(files)), draft)
+
+
+def _report_closed(draft: Draft) -> None:
+    """Report the routes that refuse their requests because they could not be carried over."""
+    closed = [name for name, route in draft.fleet["routes"].items() if is_closed(route)]
+    origins = {name: origin for name in closed if (origin := draft.origins.get(("routes", name)))}
+    if not closed:
+        return
+    named = [f"{name} ({write.place_of(origins[name].position)})" if name in origins else name for name in closed]
+    number = "1 route answers" if len(closed) == 1 else f"{len(closed)} routes answer"
+    more = f", and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+    message = f"{number} {CLOSED_STATUS}: {', '.join(named[:_MAX_NAMED])}{more}"
+    first = min((item.position for item in origins.values()), default=None)
+    hint = "the comment at each says why: write it by hand, or leave it out"
+    draft.ledger.diagnostics.add(Diagnostic("LB988", message, first, ("routes",), hint, severity="warning"))
 
 
 def _nginx(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft | None:

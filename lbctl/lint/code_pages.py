@@ -389,6 +389,14 @@ RUNNING = (
         "The message has its own words.",
     ),
     code_page(
+        "LB988",
+        "routes that an import closed",
+        "lbctl does not know where they lead, how they are protected, or what they answer. They answer 501, since "
+        "another route would take their requests otherwise.",
+        "The comment at each route has its lines and the reason: write the route by hand, or leave it out.",
+        "warning",
+    ),
+    code_page(
         "LB999",
         "lbctl itself failed",
         "A fleet brought an error in lbctl to light; what was good keeps serving.",
