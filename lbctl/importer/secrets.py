@@ -54,7 +54,8 @@ _MAX_SPREAD = 6
 """The length from which a secret is taken out wherever it stands: a shorter one may be a word like others."""
 _LOOKS_LIKE_ONE = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
-    r"|((?:authorization|api[_-]?key|token|secret|password|passwd)[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?)"
+    r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|secret|password|passwd)"
+    r"(?:[\"']\s*,\s*[\"']|[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?))"
     r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
     r"|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{6,}"
 )
@@ -127,7 +128,7 @@ class Secrets:
 
     def _read_table(self, item: Statement) -> None:
         """Keep the keys of a `map` of keys, and the values of one that gives keys."""
-        compared = bool(item.args) and _CREDENTIAL.search(item.args[0]) is not None
+        compared = bool(item.args) and is_credential(item.args[0])
         given = len(item.args) > 1 and is_secret_name(item.args[1])
         for child in item.block:
             if compared and child.name not in {"default", "hostnames", "volatile", "include"}:
@@ -218,7 +219,7 @@ def _plain(text: str) -> str:
 
 
 def is_credential(name: str) -> bool:
-    """Whether a header or variable of that name holds a key or a password."""
+    """Whether a variable of that name holds a key or a password."""
     return _CREDENTIAL.search(name) is not None
 
 

@@ -11,7 +11,7 @@ from lbctl.importer.draft import BUSY
 from lbctl.importer.envoy.clusters import pool
 from lbctl.importer.envoy.context import Context, Handler, handle
 from lbctl.importer.envoy.view import EMPTY, View
-from lbctl.importer.secrets import is_credential
+from lbctl.ir.secrets import may_hold_credential
 
 _SAFE = frozenset({"connect-failure", "refused-stream", "reset-before-request", "unavailable"})
 _VARIABLE = re.compile(r"%([A-Z_]+(?:\([^)]*\))?(?::\d+)?)%|(%%)|(%)")
@@ -46,7 +46,7 @@ def credentials(levels: Sequence[View]) -> list[provider.Header]:
     for level in reversed(levels):
         for item in level.get("request_headers_to_add"):
             name, value = item.get("header", "key").text.lower(), item.get("header", "value").text
-            if is_credential(name) and value and "%" not in _ENVIRONMENT.sub("", value):
+            if may_hold_credential(name) and value and "%" not in _ENVIRONMENT.sub("", value):
                 secrets[name] = provider.Header(name, value, item.statement)
     return list(secrets.values())
 
@@ -59,7 +59,7 @@ def _added(context: Context, path: Path, view: View, side: str) -> None:
         name, value = item.get("header", "key").text.lower(), item.get("header", "value").text
         if side == "request" and provider.owns(context.draft, path, name):
             context.put((*path, "pool"), context.draft.get((*path, "pool")), item)
-        elif is_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
+        elif may_hold_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
             hint = "keep secrets in files of mode 0600"
             message = f"the value of {name} is a secret and was not copied"
             context.draft.ledger.secret(item.statement, message, hint)

@@ -13,8 +13,8 @@ from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.matching import covers
 from lbctl.importer.nginx.match import HOST
-from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
+from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
 _FORWARDED = frozenset({"x-forwarded-for", "x-forwarded-proto", "x-real-ip"})
@@ -136,7 +136,7 @@ def _header(context: Context, route: Path, section: Section, item: Statement, ar
         _remove(context, route, item, name, "request")
     elif name in _FORWARDED and value in _OWN_VALUES:
         ledger.imply("the address and the scheme of the client are always passed on", item)
-    elif is_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
+    elif may_hold_credential(name) and "%" not in _ENVIRONMENT.sub("", value):
         hint = "keep secrets in files of mode 0600"
         ledger.secret(item, f"the value of {name} is a secret and was not copied", hint)
         reason = "a secret is not copied: write the header by hand, or let replicas do without it"

@@ -13,7 +13,7 @@ from lbctl.importer.haproxy import checks, values
 from lbctl.importer.haproxy.context import Context, Section
 from lbctl.importer.haproxy.servers import Server, template
 from lbctl.importer.nginx.match import HOST
-from lbctl.importer.secrets import is_credential
+from lbctl.ir.secrets import may_hold_credential
 
 _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}
 
@@ -39,13 +39,14 @@ def _provider(context: Context, path: Path, section: Section) -> None:
         if len(item.args) == 3 and "%" not in re.sub(r"%\[env\(\w+\)\]", "", item.args[2])
     }
     host = lines.pop("host", None)
-    secrets = [provider.Header(name, item.args[2], item) for name, item in lines.items() if is_credential(name)]
+    headers = [provider.Header(name, item.args[2], item) for name, item in lines.items()]
+    secrets = [item for item in headers if may_hold_credential(item.name)]
     address = "".join(
         str(item["address"]).rpartition(":")[0] for item in (context.draft.get((*path, "replicas")) or [])[:1]
     )
     name = host.args[2] if host is not None else address
     if secrets and HOST.fullmatch(name):
-        texts = [provider.Header(name, item.args[2], item) for name, item in lines.items() if not is_credential(name)]
+        texts = [item for item in headers if item not in secrets]
         provider.put(context.draft, path, name, secrets, texts if host is not None else [], [host] if host else [])
         if host is None:
             reason = "a pool with a key of its own has a Host of its own, here its first replica's"

@@ -9,8 +9,8 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.match import HOST
-from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
+from lbctl.ir.secrets import may_hold_credential
 
 _IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
@@ -20,7 +20,7 @@ def credentials(scope: Scope) -> list[provider.Header]:
     return [
         provider.Header(item.args[0].lower(), item.args[1], item)
         for item in scope.all("proxy_set_header")
-        if len(item.args) > 1 and is_credential(item.args[0]) and _is_secret(scope, item.args[1])
+        if len(item.args) > 1 and may_hold_credential(item.args[0]) and _is_secret(scope, item.args[1])
     ]
 
 

@@ -9,8 +9,8 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
 from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import Context, Scope, flat
-from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
+from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
 """Timeouts of silence below this end generations that think long before their first token."""
@@ -200,7 +200,7 @@ def _request_header(
         draft.put((*route, "websocket"), True, item)
     elif value == "":
         _remove(context, route, item, name)
-    elif is_credential(name) and ("$" not in value or re.search(r"\$\{?[A-Z][A-Z0-9_]*\b", value)):
+    elif may_hold_credential(name) and ("$" not in value or re.search(r"\$\{?[A-Z][A-Z0-9_]*\b", value)):
         secret_header(context, route, item, name)
         _remove(context, route, item, name)
     elif value == f"$http_{name.replace('-', '_')}":

@@ -85,6 +85,8 @@ def test_without_a_file_they_are_comments(tmp_path: Path, capsys: pytest.Capture
         ("haproxy", HAPROXY.replace("%[date]", "sk-s3cr3tvalue%[date]")),
         ("nginx", NGINX.replace("proxy_cookie_path / /x", "sub_filter token=s3cr3tvalue y")),
         ("envoy", envoy_text(filters=LUA.replace("CODE", "x = 'Bearer s3cr3tvalue'"))),
+        ("envoy", envoy_text(filters=LUA.replace("CODE", "h:add('x-api-key', 's3cr3tvalue')"))),
+        ("nginx", NGINX.replace("proxy_cookie_path / /x", "more_set_input_headers 'X-Auth: s3cr3tvalue'")),
     ],
 )
 def test_a_line_with_a_secret_is_written_nowhere(kind: str, text: str, tmp_path: Path) -> None:

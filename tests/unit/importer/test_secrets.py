@@ -23,11 +23,14 @@ HAPROXY = (
         ("nginx", NGINX.format('proxy_set_header Authorization "Basic s3cr3tvalue";')),
         ("nginx", "map $http_x_team_token $ok { default 0; s3cr3tvalue 1; }" + NGINX.format("")),
         ("nginx", NGINX.format('set $api_key "s3cr3tvalue";')),
+        ("nginx", NGINX.format("proxy_set_header X-Auth s3cr3tvalue;")),
+        ("nginx", NGINX.format('proxy_set_header Cookie "session=s3cr3tvalue";')),
         ("haproxy", HAPROXY),
+        ("haproxy", HAPROXY.replace("X-Auth-Token", "X-Functions-Auth")),
     ],
 )
 def test_a_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / "source.conf"
     file.write_text(text)
     result, diagnostics = imported(kind, file)
-    assert "s3cr3tvalue" not in "\n".join([result.text, *map(str, diagnostics)])
+    assert "s3cr3tvalue" not in "\n".join([result.text, *result.own.values(), *map(str, diagnostics)])
