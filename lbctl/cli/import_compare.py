@@ -77,7 +77,7 @@ def table(rows: Sequence[Row], routes: Sequence[str]) -> list[str]:
 
 
 def _answers(row: Row) -> tuple[str, str]:
-    return ("", "") if row.skipped else (_answer(row.before), _answer(row.after))
+    return ("", "") if row.skipped and not row.before.status else (_answer(row.before), _answer(row.after))
 
 
 def _answer(observed: ObservedRequest) -> str:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 _NOT_COMPARED = frozenset(
     {
@@ -27,8 +28,8 @@ _NOT_COMPARED_IN_ANSWERS = frozenset(
 """Headers of answers that every proxy writes in its own way."""
 _OWN_ANSWERS = frozenset({"cache-control", "www-authenticate", "x-envoy-upstream-healthchecked-cluster"})
 """Headers that a proxy adds to its own answers."""
-_REFUSALS = frozenset({401, 403, 500, 503})
-"""What a request without credentials meets, or one about which a service decides that does not answer."""
+_REFUSALS = frozenset({401, 403})
+"""What a request without credentials meets."""
 _Headers = tuple[tuple[str, str], ...]
 
 
@@ -165,3 +166,14 @@ def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
     yield from (str(item["address"]) for item in pool.get("replicas", []))
     if dns := pool.get("discovery", {}).get("dns"):
         yield f"{dns['name']}:{dns['port']}"
+
+
+def services(fleet: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the addresses of services that decide about requests, each with the headers that replicas get of them."""
+    found = dict[str, list[str]]()
+    for route in fleet["routes"].values():
+        external = route.get("auth", {}).get("external")
+        if external is not None:
+            given = found.setdefault(urlsplit(external["url"]).netloc, [])
+            given += [name for name in external.get("accept", []) if name not in given]
+    return found

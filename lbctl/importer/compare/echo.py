@@ -1,10 +1,13 @@
-"""Echo servers on loopback, one for each replica: the answer says which replica it was and what reached it."""
+"""Echo servers on loopback, one for each replica: the answer says which replica it was and what reached it.
+
+One also stands in for a service that decides about requests: it says yes to all of them.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,9 +15,12 @@ LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
-def echoes(addresses: Iterable[str]) -> Iterator[dict[str, int]]:
-    """Run an echo server for each address of the source; yields the port that stands in for it."""
-    servers = {address: _Server((LOOPBACK, 0), address) for address in sorted(set(addresses))}
+def echoes(addresses: Mapping[str, Sequence[str]]) -> Iterator[dict[str, int]]:
+    """Run an echo server for each address of the source, with the headers that it gives beside its answers.
+
+    Yields the port that stands in for each address.
+    """
+    servers = {address: _Server((LOOPBACK, 0), address, given) for address, given in sorted(addresses.items())}
     for server in servers.values():
         threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}).start()
     try:
@@ -28,9 +34,10 @@ def echoes(addresses: Iterable[str]) -> Iterator[dict[str, int]]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, place: tuple[str, int], replica: str) -> None:
+    def __init__(self, place: tuple[str, int], replica: str, given: Sequence[str]) -> None:
         super().__init__(place, _Handler)
         self.replica = replica
+        self.given = given
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: a proxy that ends closes its connections."""
@@ -59,6 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
+        for name in self.server.given:
+            self.send_header(name, "stand-in")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

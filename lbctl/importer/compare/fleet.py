@@ -6,13 +6,14 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lbctl.apply.check import version_of
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
 from lbctl.importer.compare.echo import LOOPBACK
-from lbctl.importer.compare.places import Places
+from lbctl.importer.compare.places import PATIENCE, Places
 from lbctl.importer.compare.sources import left_out
 from lbctl.importer.draft import Draft
 from lbctl.importer.write import text
@@ -77,6 +78,10 @@ def _local(fleet: dict[str, Any], places: Places) -> dict[str, Any]:
         if "tls" in listener:
             pair = {"certificate": places.pem, "key": places.pem}
             listener["tls"] = {"certificates": [pair]}
+    for route in local["routes"].values():
+        if external := route.get("auth", {}).get("external"):
+            url = urlsplit(external["url"])
+            external |= {"url": url._replace(netloc=places.replica(url.netloc)).geturl(), "timeout": PATIENCE}
     for pool in local["pools"].values():
         for key in ("tls", "health", "slow_start"):
             pool.pop(key, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -14,6 +15,9 @@ from lbctl.importer.compare.echo import LOOPBACK
 DEAD = f"{LOOPBACK}:9"
 """Where an address leads that is none of a replica: nothing listens there."""
 
+PATIENCE = "10s"
+"""How long both proxies wait for the stand-in of a service that decides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -24,7 +28,7 @@ class Places:
     binds: Mapping[str, int]
     """The address of a listener, as the fleet writes it → the port on loopback."""
     replicas: Mapping[str, int]
-    """The address of a replica → the port of its echo server."""
+    """The address of a replica, or of a service that decides about requests → the port of its echo server."""
 
     @property
     def pem(self) -> str:
@@ -37,7 +41,7 @@ class Places:
 
     def replica(self, address: str) -> str:
         """Return the address of the echo server of a replica; one that nobody listens on for any other address."""
-        port = self.replicas.get(address)
+        port = self.replicas.get(address) or self.replicas.get(re.sub("^localhost:", "127.0.0.1:", address))
         return f"{LOOPBACK}:{port}" if port is not None else DEAD
 
 

@@ -14,7 +14,15 @@ from typing import Any
 from lbctl.apply.binaries import find_binary
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import fleet, sources
-from lbctl.importer.compare.differences import ObservedRequest, addresses, differences, observed, refused, without_key
+from lbctl.importer.compare.differences import (
+    ObservedRequest,
+    addresses,
+    differences,
+    observed,
+    refused,
+    services,
+    without_key,
+)
 from lbctl.importer.compare.echo import LOOPBACK, echoes
 from lbctl.importer.compare.places import Places, free_ports
 from lbctl.importer.compare.processes import NotStartedError, running
@@ -53,7 +61,7 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[Row]:
     if binary is None:
         raise MissingProxyError(f"--compare needs the program {target(kind).binary}, and it is not on this machine")
     pools = draft.fleet["pools"].values()
-    echoed = [address for pool in pools for address in addresses(pool)]
+    echoed = {address: list[str]() for pool in pools for address in addresses(pool)} | services(draft.fleet)
     binds = {name: str(item["bind"]) for name, item in draft.fleet["listeners"].items()}
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
@@ -127,8 +135,9 @@ def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
         return Row(sample, one, other, (), "the listener speaks HTTP/2 only")
     if not sample.route and refused(one) and other.status == _NO_ROUTE:
         return Row(sample, one, other, ())
-    if "auth" in route:
-        return Row(sample, one, other, tuple(without_key(one, other)))
+    if route.get("auth", {}).keys() - {"external", "forward_credentials"}:
+        differing = tuple(without_key(one, other))
+        return Row(sample, one, other, differing, "" if differing else "both refuse it without a key, and saw no more")
     return Row(sample, one, other, tuple(differences(draft.fleet, one, other)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from lbctl.importer.compare.echo import LOOPBACK
-from lbctl.importer.compare.places import DEAD, Places
+from lbctl.importer.compare.places import DEAD, PATIENCE, Places
 from lbctl.importer.haproxy import values as haproxy_values
 from lbctl.importer.nginx import values as nginx_values
 from lbctl.importer.nginx.listeners import bind_of
@@ -26,7 +26,8 @@ _NGINX_WITHOUT = frozenset(
         "user", "pid", "error_log", "access_log", "load_module", "daemon", "worker_processes", "events", "resolver",
         "stream", "mail", "ssl_trusted_certificate", "ssl_client_certificate", "ssl_verify_client", "ssl_dhparam",
         "ssl_crl", "health_check", "resolver_timeout", "env", "master_process", "working_directory",
-        "worker_rlimit_nofile", "lock_file", "log_format", "proxy_store", "fastcgi_store", "uwsgi_store", "scgi_store"
+        "worker_rlimit_nofile", "lock_file", "log_format", "proxy_store", "fastcgi_store", "uwsgi_store", "scgi_store",
+        "proxy_read_timeout", "proxy_connect_timeout"
     }
 )  # fmt: skip
 _NGINX_PREFIXES = (
@@ -262,11 +263,22 @@ def _chain(chain: dict[str, Any], configs: dict[Any, Any], places: Places) -> di
     rds = managers[0]["typed_config"].get("rds", {}).get("route_config_name")
     if rds in configs:
         manager["route_config"] = {key: value for key, value in configs[rds].items() if key != "@type"}
-    manager["http_filters"] = [item for item in manager.get("http_filters", []) if _filter_kind(item) in _ENVOY_FILTERS]
+    kept = [item for item in manager.get("http_filters", []) if _filter_kind(item) in _ENVOY_FILTERS]
+    manager["http_filters"] = list(map(_patient, kept))
     result: dict[str, Any] = {"filters": [{"name": managers[0]["name"], "typed_config": manager}]}
     if "transport_socket" in chain:
         result["transport_socket"] = _downstream_tls(places)
     return result
+
+
+def _patient(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a filter that waits for the stand-in of the service that it asks."""
+    typed = item.get("typed_config", {})
+    service = typed.get("http_service", {})
+    if "server_uri" not in service:
+        return item
+    uri = service["server_uri"] | {"timeout": PATIENCE}
+    return item | {"typed_config": typed | {"http_service": service | {"server_uri": uri}}}
 
 
 def _filter_kind(item: dict[str, Any]) -> str:

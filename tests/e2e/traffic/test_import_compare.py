@@ -43,3 +43,23 @@ def test_a_header_that_is_not_carried_over_is_a_difference(tmp_path: Path, capsy
     errors = capsys.readouterr().err
     assert "LB986" in errors
     assert "headers lost: x-a" in errors
+
+
+def test_a_service_that_decides_has_a_stand_in_that_lets_both_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require("nginx")
+    file = tmp_path / "nginx.conf"
+    file.write_text(
+        "server { listen 80; location /a { auth_request /check; auth_request_set $t $upstream_http_x_tenant; "
+        "proxy_set_header X-Tenant $t; proxy_set_header X-A $connection; proxy_pass http://10.0.0.1:80; } "
+        "location = /check { internal; proxy_pass http://10.9.9.9:9191/verify; proxy_read_timeout 20ms; "
+        'proxy_pass_request_body off; proxy_set_header Content-Length ""; } '
+        'location /b { auth_basic "b"; auth_basic_user_file /etc/htpasswd; proxy_pass http://10.0.0.1:80; } }'
+    )
+    assert command(["import", "nginx", str(file), "--compare"]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("POST")]
+    assert [" ".join(line.split()[2:]) for line in lines] == [
+        "a 200 10.0.0.1:80 200 10.0.0.1:80 headers lost: x-a",
+        "b 401 401 both refuse it without a key, and saw no more",
+    ]
