@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,23 @@ class DriverSupervisor:
 
     async def run(self) -> None:
         """Drive the proxies until the task is cancelled."""
+        await self._follow(self._apply)
+
+    async def check_picked(self) -> None:
+        """Check the replicas of picked pools, and drive nothing, until the task is cancelled.
+
+        This is for a member that follows: its picker needs to know what fails.
+        """
+        await self._follow(lambda served: self._check(served, [], wait=False))
+
+    async def _follow(self, apply: Callable[[PublishedFleet], Awaitable[None]]) -> None:
         checks = self._guard.start("active health checks", self._health_checker.run)
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
                 if self._served is not None:
-                    await self._apply(self._served)
+                    await apply(self._served)
         finally:
             await end_tasks([checks, *self._tasks.values()])
             self._tasks, self._runners = {}, {}
@@ -116,7 +126,7 @@ class DriverSupervisor:
 
     async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
         """Check pools that are picked or whose proxies have no active checks. `wait`: wait for the first results."""
-        pools = _reached(served.composed.snapshot, proxies)
+        pools = [] if self._dry_run else _reached(served.composed.snapshot, proxies)
         self._files = files_on_disk(served.loaded.source) if pools else {}
         self._health_checker.follow(pools)
         if wait:

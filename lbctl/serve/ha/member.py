@@ -64,7 +64,10 @@ class SharedParts:
 
 
 class Member:
-    """One member. `deciding` and `acting` are the tasks that only a leader runs; an isolated one still decides."""
+    """One member. `deciding` and `acting` are the tasks that only a leader runs; an isolated one still decides.
+
+    `not_acting` are the tasks that a member runs while it does not act.
+    """
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class Member:
         guard: Guard,
         deciding: Mapping[str, Work],
         acting: Mapping[str, Work],
+        not_acting: Mapping[str, Work],
         addresses: Callable[[], tuple[str, str]],
         news: MemberNews,
     ) -> None:
@@ -102,6 +106,7 @@ class Member:
         self._guard = guard
         self._deciding = deciding
         self._acting = acting
+        self._not_acting = not_acting
         self._addresses = addresses
         self._news = news
         self._leads = False
@@ -193,7 +198,7 @@ class Member:
                     return
         elif role == "isolated" and self._leads:
             self.sharing.alone()
-            await self._switch(self._deciding)
+            await self._switch({**self._deciding, **self._not_acting})
         else:
             self._leads = False
             self._parts.reconciler.follow(self._parts.reconciler.fleet)
@@ -269,7 +274,8 @@ class Member:
     @property
     def _following(self) -> Mapping[str, Work]:
         """The tasks of a follower by name."""
-        return {"following": self._follow, **self._parts.telemetry.tasks_of_scraping()}
+        scraping = self._parts.telemetry.tasks_of_scraping()
+        return {"following": self._follow, **scraping, **self._not_acting}
 
     # ── A follower ───────────────────────────────────────────────────────────────────────────────────────────────────
 

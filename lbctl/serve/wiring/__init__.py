@@ -68,7 +68,8 @@ def build(inputs: Inputs) -> Services:
     _subscribe(fleet.publisher, supervisor, observed, recent, picker, events)
     deciding = telemetry.tasks_of_decisions()
     acting = _acting_tasks(telemetry, operator, fleet.reconciler, supervisor)
-    member = _member(inputs, fleet, telemetry, operator, guard, deciding, acting, events)
+    not_acting = {"checks of picked pools": supervisor.check_picked}
+    member = _member(inputs, fleet, telemetry, operator, guard, deciding, acting, not_acting, events)
     views = _views(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
     _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, views)
     return Services(
@@ -127,7 +128,7 @@ def _acting_tasks(
 
 def _member(
     inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, operator: OperatorParts, guard: Guard,
-    deciding: Mapping[str, Work], acting: Mapping[str, Work], events: EventLog,
+    deciding: Mapping[str, Work], acting: Mapping[str, Work], not_acting: Mapping[str, Work], events: EventLog,
 ) -> Member | None:  # fmt: skip
     """Build the election and what follows it; None where this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
@@ -141,7 +142,7 @@ def _member(
     )
     return Member(
         shared.name, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, deciding,
-        acting, lambda: endpoints.advertised(shared.name), events,
+        acting, not_acting, lambda: endpoints.advertised(shared.name), events,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
+from lbctl.serve.guard import end_tasks
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.state.saved import SavedState
@@ -65,3 +66,41 @@ def test_a_part_that_fails_with_a_new_fleet_is_not_counted_under_the_name_of_a_t
     failed -= {"xDS stream"}
     assert len(failed) == len(followers)
     assert failed.isdisjoint(tasks)
+
+
+PICKED = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {chat: {match: {path_prefix: /}, pool: chat}}
+pools:
+  chat:
+    balance: {algorithm: pick}
+    health: {active: {http: {path: /health}}}
+    replicas: [{address: "127.0.0.1:9"}]
+proxies: {edge: {kind: haproxy, config: /nowhere/haproxy.cfg, admin: "unix:/nowhere/haproxy.sock"}}
+"""
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_dry_run_checks_no_replica(tmp_path: Path, dry_run: bool) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(PICKED)
+    fleet = load([str(path)], Diagnostics())
+    assert fleet is not None
+    options, nodes, metrics = Options((str(path),), dry_run=dry_run), NodeStatus(), Metrics()
+
+    async def checked() -> set[tuple[str, str]]:
+        state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
+        await state.lead(log.warn)
+        endpoints = Endpoints(options, nodes, metrics)
+        services, _ = await wiring.build_from(options, endpoints, metrics, nodes, state, ignore)
+        await services.publisher.serve(fleet, "files")
+        drivers = services.guard.start("drivers", services.supervisor.run)
+        while not services.supervisor.rows():
+            await asyncio.sleep(0.01)
+        await end_tasks([drivers])
+        await services.publisher.discovery.stop()
+        await state.close()
+        return set(services.supervisor.checks)
+
+    expected = set() if dry_run else {("chat", "127.0.0.1-9")}
+    assert asyncio.run(asyncio.wait_for(checked(), 30)) == expected
