@@ -52,7 +52,8 @@ def test_a_service_that_decides_has_a_stand_in_that_lets_both_in(
     file = tmp_path / "nginx.conf"
     file.write_text(
         "server { listen 80; location /a { auth_request /check; auth_request_set $t $upstream_http_x_tenant; "
-        "proxy_set_header X-Tenant $t; proxy_set_header X-A $connection; proxy_pass http://10.0.0.1:80; } "
+        "proxy_set_header X-Tenant $t; proxy_set_header X-A $connection; proxy_set_header Host $host; "
+        "proxy_pass http://10.0.0.1:80; } "
         "location = /check { internal; proxy_pass http://10.9.9.9:9191/verify; proxy_read_timeout 20ms; "
         'proxy_pass_request_body off; proxy_set_header Content-Length ""; } '
         'location /b { auth_basic "b"; auth_basic_user_file /etc/htpasswd; proxy_pass http://10.0.0.1:80; } }'
