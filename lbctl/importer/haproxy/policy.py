@@ -28,6 +28,11 @@ _MEANINGS = {
 """What HAProxy's variables in a header are called in a fleet."""
 _ENVIRONMENT = re.compile(r"%\[env\(\w+\)\]")
 _NAMED_BY = re.compile(r"(?:%\[)?(?:req\.)?f?hdr(?:_ip)?\(([A-Za-z0-9_-]+)(?:,-?1)?\)\]?")
+_PLAIN_PATH = r"(?:/[A-Za-z0-9._-]+)+"
+_PREFIXED = re.compile(
+    rf"set-path (?P<set>{_PLAIN_PATH})%\[path\]|replace-path \^?\(\.\*\)\$? (?P<replace>{_PLAIN_PATH})\\1"
+)
+"""A rule that puts a prefix before every path."""
 _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?")
 
 
@@ -116,7 +121,7 @@ def _request(context: Context, route: Path, section: Section, item: Statement) -
     if name.endswith("-header"):
         _header(context, route, section, item, args)
     else:
-        _path(context, route, item, args)
+        _path(context, route, section, item, args, conditional=bool(when))
 
 
 def _applies(context: Context, route: Path, section: Section, when: tuple[str, ...], negated: bool) -> bool:
@@ -160,8 +165,15 @@ def _remove(context: Context, route: Path, item: Statement, name: str, side: str
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
 
 
-def _path(context: Context, route: Path, item: Statement, args: tuple[str, ...]) -> None:
+def _path(
+    context: Context, route: Path, section: Section, item: Statement, args: tuple[str, ...], *, conditional: bool
+) -> None:
     draft = context.draft
+    before = _PREFIXED.fullmatch(" ".join(args))
+    pool = ("pools", str(draft.get((*route, "pool"))))
+    if before and not conditional and section.block.name == "backend" and draft.get((*pool, "upstream")):
+        draft.put((*pool, "upstream", "path_prefix"), before["set"] or before["replace"], item)
+        return
     match = draft.get((*route, "match")) or {}
     replacement = _replaced(args)
     prefix = match.get("path_prefix", "")

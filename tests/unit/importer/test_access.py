@@ -269,3 +269,28 @@ def test_two_keys_for_one_provider_are_two_pools(tmp_path: Path) -> None:
     files = [result["pools"][pool]["upstream"]["headers"]["x-api-key"]["file"] for pool in pools]
     assert len({*pools, "up"}) == 3
     assert len(set(files)) == 2
+
+
+HOSTED = (
+    "backend hosted\n http-request set-header Host api.example.com\n"
+    ' http-request set-header Authorization "Bearer sk-abcdefgh"\n http-request {}\n server s api.example.com:443 ssl\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("set-path /openai%[path]", "/openai"),
+        (r"replace-path (.*) /openai/v2\1", "/openai/v2"),
+        ("set-path /openai%[path] if { path_beg /a }", None),
+        ("set-path /openai", None),
+    ],
+)
+def test_a_prefix_before_every_path_of_a_provider_is_the_pool_s(
+    rule: str, expected: str | None, tmp_path: Path
+) -> None:
+    text = HAPROXY.format("use_backend hosted if { hdr(x-provider) hosted }") + HOSTED.format(rule)
+    result = fleet("haproxy", text, tmp_path)
+    assert result["pools"]["hosted"]["upstream"].get("path_prefix") == expected
+    closed = [item["match"] for item in result["routes"].values() if "respond" in item]
+    assert closed == ([] if expected or "if" in rule else [{"headers": {"x-provider": "hosted"}}])
