@@ -89,8 +89,7 @@ def _free(port: int) -> bool:
     from lbctl.cli.doctor import ports
     from lbctl.ir.address import Address
 
-    check = ports.port(ports.BoundAddress("", Address("127.0.0.1", port), frozenset()))
-    return check.state == "ok" and not check.message.startswith("in use")
+    return ports.port(ports.BoundAddress("", Address("127.0.0.1", port), frozenset())).state == "ok"
 
 
 def _text(urls: tuple[str, ...], key: str, kind: str | None, diagnostics: Diagnostics) -> str:

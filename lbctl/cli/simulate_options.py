@@ -84,11 +84,6 @@ class SimulationOptions:
     output: str
     """The form of the result."""
 
-    @property
-    def is_synthetic(self) -> bool:
-        """Whether the load is made from options."""
-        return self.trace_file is None
-
 
 def check(options: SimulationOptions) -> None:
     """Check what goes together."""

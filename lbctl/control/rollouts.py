@@ -31,7 +31,6 @@ PHASES: tuple[Phase, ...] = (
     "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
 )  # fmt: skip
 Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
-ACTIONS: tuple[Action, ...] = ("start", "promote", "pause", "resume", "set", "abort")
 DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
 """The criteria of a rollout in the mode `analysis` that writes none."""
 _HUNDREDTHS = 10_000

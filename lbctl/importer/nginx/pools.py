@@ -11,7 +11,6 @@ from lbctl.importer.nginx import values
 from lbctl.importer.nginx.context import Context, flat
 from lbctl.importer.statement import Statement
 
-_PROCESS = "lbctl sizes what the processes share by itself"
 _IMPLIED = {
     "zone": "every pool gets a zone",
     "keepalive": "connections to replicas are always kept, as many as the limits allow",
