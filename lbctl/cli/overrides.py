@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.api_client import Server, server_options
+from lbctl.cli.api_client import Server, plain, server_options
 from lbctl.cli.options import options_of
 from lbctl.serve.api import schema
 
@@ -200,13 +200,22 @@ def _hold(remote: Server, request: schema.OverrideRequest, ttl: str | None, reas
     except QuantityError as error:
         raise click.UsageError(f"--ttl: {error} ({error.hint})") from None
     request = replace(request, ttl=seconds, reason=reason)
-    return remote.post(_PATH, request, schema.OverrideResult).override
+    answer = remote.post(_PATH, request, schema.OverrideResult)
+    warn(answer.warnings)
+    return answer.override
 
 
 def _remove(remote: Server, request: schema.OverrideRemoval, name: str) -> int:
-    removed = remote.delete(_PATH, request, schema.RemovalResult).removed
-    click.echo(f"lbctl: {name} is {'no longer held' if removed else 'not held'} by hand", err=True)
+    answer = remote.delete(_PATH, request, schema.RemovalResult)
+    click.echo(f"lbctl: {name} is {'no longer held' if answer.removed else 'not held'} by hand", err=True)
+    warn(answer.warnings)
     return 0
+
+
+def warn(warnings: tuple[str, ...]) -> None:
+    """Print what else is to be known after a change."""
+    for text in warnings:
+        click.echo(f"lbctl: warning: {plain(text)}", err=True)
 
 
 def _until(override: schema.Override) -> str:

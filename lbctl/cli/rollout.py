@@ -11,7 +11,7 @@ import click
 
 from lbctl.cli.api_client import Server, as_text, form_choice, plain, server_options, table_text
 from lbctl.cli.options import options_of
-from lbctl.cli.overrides import await_proxies
+from lbctl.cli.overrides import await_proxies, warn
 from lbctl.serve.api import schema
 
 _PATH = "/api/v1/rollouts"
@@ -125,8 +125,10 @@ def _act(
 ) -> int:  # fmt: skip
     remote = Server(server, token_file, tls_ca)
     request = schema.RolloutRequest(route, action, percent, reason)
-    row = remote.post(_PATH, request, schema.RolloutResult).rollout
+    answer = remote.post(_PATH, request, schema.RolloutResult)
+    row = answer.rollout
     click.echo(f"lbctl: {_sentence(row)}", err=True)
+    warn(answer.warnings)
     if not wait:
         return 0
     if action in ("pause", "set", "abort"):

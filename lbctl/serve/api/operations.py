@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -9,13 +10,13 @@ from lbctl.control.overrides import Override
 from lbctl.control.rollouts import follow
 from lbctl.control.splits import shares_of
 from lbctl.serve import log
-from lbctl.serve.api import decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
-from lbctl.serve.api.view_parts import PartialViews
+from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api.pool_views import PoolViews
 from lbctl.serve.errors import NotSavedError
 from lbctl.serve.state.history import Cause
 
 
-class Operations(PartialViews):
+class Operations(PoolViews):
     """Executes the operations of the API, and shows their results."""
 
     def overrides(self) -> schema.Overrides:
@@ -26,11 +27,14 @@ class Operations(PartialViews):
         """Hold an override from now on. Raises BadRequestError and NotSavedError."""
         wanted = replace(_held(request), value=request.value, reason=request.reason or "")
         override = await self._parts.overrides.put(wanted, request.shares, request.ttl, actor)
-        return schema.OverrideResult(decision_rows.override(override), self._snapshot())
+        about = (override.pool, *dict(override.shares))
+        return schema.OverrideResult(decision_rows.override(override), self._snapshot(), self._warnings(about))
 
     async def remove_override(self, request: schema.OverrideRemoval, actor: str) -> schema.RemovalResult:
         """End an override. Raises BadRequestError and NotSavedError."""
-        return schema.RemovalResult(await self._parts.overrides.remove(_held(request), actor), self._snapshot())
+        removed = await self._parts.overrides.remove(_held(request), actor)
+        shares = next((item.shares for item in self.splits() if item.route == request.route), {})
+        return schema.RemovalResult(removed, self._snapshot(), self._warnings((request.pool, *shares)))
 
     def rollouts(self) -> schema.Rollouts:
         """Return `GET /api/v1/rollouts`."""
@@ -52,7 +56,13 @@ class Operations(PartialViews):
         state = await self._parts.rollouts.act(
             request.route, request.action, actor, percent=request.percent, reason=request.reason or ""
         )
-        return schema.RolloutResult(next(item for item in self.rollouts().rollouts if item.route == state.route))
+        row = next(item for item in self.rollouts().rollouts if item.route == state.route)
+        return schema.RolloutResult(row, self._warnings(row.split))
+
+    def _warnings(self, pools: Iterable[str]) -> tuple[str, ...]:
+        """Return what an operator has to know after a change that is about these pools."""
+        files = consequences.not_served(self._parts.reconciler.last_reload)
+        return (*consequences.unserved(self.pools().pools, self._topology().routes, set(pools)), *files)
 
     def history(self) -> schema.History:
         """Return `GET /api/v1/history`."""

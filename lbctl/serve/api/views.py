@@ -13,7 +13,6 @@ from lbctl.serve.api.dashboard.service import Dashboard
 from lbctl.serve.api.decision_views import DecisionViews
 from lbctl.serve.api.forwarding import Forwarding
 from lbctl.serve.api.operations import Operations
-from lbctl.serve.api.pool_views import PoolViews
 from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.picker.feed import Feed
 
@@ -21,7 +20,7 @@ NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no ear
 _STARTING = "starting"
 
 
-class Views(PoolViews, DecisionViews, Operations):
+class Views(DecisionViews, Operations):
     """Builds each document of the API when it is asked for, from what the other parts know."""
 
     def __init__(self, parts: ViewParts) -> None:

@@ -10,9 +10,11 @@ from contextlib import suppress
 
 import pytest
 
+from lbctl.cli import run
 from tests.e2e.support.control import ControlPlane, controlling
 from tests.e2e.support.fleet import fleet_of
 from tests.e2e.support.ports import HOST
+from tests.e2e.support.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 GIGABYTE = 1_000_000_000
@@ -122,6 +124,27 @@ def test_a_gigabyte_that_is_streamed_413_long_before_its_end(control: ControlPla
     assert sent < GIGABYTE / 10
     assert control.memory - before < 10
     assert time.monotonic() - started < 10
+
+
+def test_who_drains_the_last_replica_is_told_and_also_that_the_files_are_not_served(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fleet = fleet_of(
+        {"replicas": [{"name": name, "address": f"{HOST}:{port}"} for name, port in (("a", 9), ("b", 10))]}
+    )
+    with controlling(fleet) as running:
+        where = ["--server", running.url, "--token-file", str(running.state / "api-token")]
+        assert run(["drain", "pool/a", *where]) == 0
+        assert "warning" not in capsys.readouterr().err
+        assert run(["drain", "pool/b", *where]) == 0
+        assert "warning: nobody serves the pool pool: route " in capsys.readouterr().err
+        (running.files / "fleet.yaml").write_text("version: 1\npools: {pool: {replicas: 7}}\n")
+        eventually(lambda: not running.get("status")["fleet"]["valid"])
+        assert run(["undrain", "pool/b", *where]) == 0
+        err = capsys.readouterr().err
+        assert "warning: the files are not served, an earlier fleet is: " in err
+        assert "fleet.yaml:2:" in err
+        assert "nobody serves" not in err
 
 
 def test_a_good_write_is_done(control: ControlPlane) -> None:

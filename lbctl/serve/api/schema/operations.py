@@ -61,6 +61,8 @@ class OverrideResult:
     """The override as it is held from now on."""
     snapshot: Snapshot | None
     """What is published with it; None before the first fleet."""
+    warnings: tuple[str, ...] = ()
+    """What else is to be known: pools that nobody serves now, and files that are not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class RemovalResult:
     """Whether there was such an override."""
     snapshot: Snapshot | None
     """What is published without it; None before the first fleet."""
+    warnings: tuple[str, ...] = ()
+    """What else is to be known: pools that nobody serves now, and files that are not served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,3 +160,5 @@ class RolloutResult:
 
     rollout: Rollout
     """The rollout after the action."""
+    warnings: tuple[str, ...] = ()
+    """What else is to be known: pools that nobody serves now, and files that are not served."""

@@ -1,0 +1,61 @@
+"""What an operator is told beside the change that was asked for: the real fleet, the rows of its pools by state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostic, Position
+from lbctl.serve.api.consequences import not_served, unserved
+from lbctl.serve.fleet.reload_result import ReloadResult
+from tests.support import api
+from tests.support.fleet import compiled
+
+FLEET = """
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes:
+  chat: {match: {path_prefix: /chat}, split: {stable: 90, next: 10}}
+  safe: {match: {path_prefix: /safe}, pool: stable, fallback: spare}
+pools:
+  stable: {replicas: [{name: s1, address: "10.0.0.1:1"}]}
+  next: {replicas: [{name: n1, address: "10.0.0.2:1"}]}
+  spare: {replicas: [{name: p1, address: "10.0.0.3:1"}]}
+"""
+
+
+def _said(about: str, **states: str) -> list[str]:
+    routes = compiled(FLEET).topology.routes
+    pools = [
+        replace(api.pool(name), replicas=(replace(api.REPLICA, state=states.get(name, "in")),))
+        for name in ("stable", "next", "spare")
+    ]
+    return list(unserved(pools, routes, {about}))
+
+
+def test_the_last_fit_replica_leaves_its_routes_without_anybody_or_to_their_fallback() -> None:
+    (text,) = _said("stable", stable="drained")
+    assert text == (
+        "nobody serves the pool stable: route chat answers 503 for 90 % of its requests; route safe goes to its "
+        "fallback spare, until one of its replicas is back"
+    )
+    assert "route safe answers 503, until" in _said("stable", stable="draining", spare="down")[0]
+
+
+@pytest.mark.parametrize("state", ["in", "ramping", "slow", "hot"])
+def test_a_pool_with_a_fit_replica_and_a_pool_that_was_not_asked_about_are_not_named(state: str) -> None:
+    assert _said("stable", stable=state) == []
+    assert _said("next", stable="drained") == []
+
+
+def test_files_that_are_not_served_are_named_with_their_first_error() -> None:
+    errors = tuple(Diagnostic("LB101", Position("f.yaml", line, 1), "routes", "no pool x") for line in (3, 4))
+    (text,) = not_served(ReloadResult("invalid", errors, 0.0, "2 errors in its files"))
+    assert text == f"the files are not served, an earlier fleet is: 2 errors in its files: {errors[0]}"
+    (text,) = not_served(ReloadResult("refused", (), 0.0, "it would lose half of the replicas"))
+    assert text.endswith("it would lose half of the replicas")
+    (text,) = not_served(ReloadResult("rolled_back", (), 0.0))
+    assert "ignored until they change" in text
+    assert list(not_served(ReloadResult("published", (), 0.0))) == []
+    assert list(not_served(None)) == []
