@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.api_client import Server, form_choice, plain, server_options, show, table
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import await_proxies
 from lbctl.serve.api import schema
@@ -67,7 +67,17 @@ def rollback(
     click.echo(f"lbctl: {message.format(digest=answer.digest[:_SHORT], version=version)}", err=True)
     if answer.result not in ("rolled_back", "published", "unchanged"):
         return 1
+    for row in remote.get("/api/v1/rollouts", schema.Rollouts).rollouts:
+        if row.percent is not None:
+            click.echo(plain(f"lbctl: {_held(row)}"), err=True)
     return await_proxies(remote) if wait else 0
+
+
+def _held(row: schema.Rollout) -> str:
+    """Return what holds in place of the split of the files that are served again."""
+    state = "ended" if row.phase == "promoted" else f"is {row.phase}"
+    ends = f"the split of the files holds after `lbctl rollout abort {row.route}`"
+    return f"{row.route}: {row.to} has {row.percent:g} %, as its rollout {state}; {ends}"
 
 
 def commit_text(commit: str | None, dirty: bool) -> str:

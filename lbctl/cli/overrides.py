@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.api_client import Server, plain, server_options
+from lbctl.cli.api_client import RemoteError, Server, plain, server_options
 from lbctl.cli.options import options_of
 from lbctl.serve.api import schema
 
@@ -19,6 +19,8 @@ _DEGRADED = 3
 _POLL_INTERVAL = 0.2
 _PATIENCE = 30.0
 """Seconds that `--wait` waits for the proxies."""
+AWAY = 60.0
+"""Seconds that `--wait` gives a `serve` that does not answer, because after a restart it goes on."""
 
 
 def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,21 +225,38 @@ def _until(override: schema.Override) -> str:
 
 
 def await_proxies(remote: Server) -> int:
-    """Wait until all connected proxies have the published fleet; the exit code: 3 where they have it not in time."""
-    deadline = time.monotonic() + _PATIENCE
+    """Wait until all connected proxies have the published fleet; the exit code: 3 where they have it not in time.
+
+    A restart of `serve` begins the time anew, and the proxies connect again then. Raises RemoteError where it is away
+    for too long.
+    """
+    deadline, away_since = time.monotonic() + _PATIENCE, None
     while True:
-        snapshot = remote.get("/api/v1/status", schema.Status).snapshot
-        version = snapshot.version if snapshot else None
-        proxies = remote.get("/api/v1/proxies", schema.Proxies).proxies
-        connected = [item for item in proxies if item.connected and item.kind != "reader"]
-        if not connected:
-            click.echo("lbctl: no proxy is connected: none has the change yet", err=True)
-            return _DEGRADED
-        served = [item for item in connected if item.state != "REFUSED"]
-        late = [item.node for item in served if item.last_good != version]
-        if not late:
-            return 0
-        if time.monotonic() > deadline:
-            click.echo(f"lbctl: these have not taken it: {', '.join(late)}", err=True)
-            return _DEGRADED
+        try:
+            late = _late(remote)
+        except RemoteError:
+            away_since = away_since or time.monotonic()
+            deadline = time.monotonic() + _PATIENCE
+            if time.monotonic() - away_since > AWAY:
+                raise
+        else:
+            if late == []:
+                return 0
+            if late is None and (away_since is None or time.monotonic() > deadline):
+                click.echo("lbctl: no proxy is connected: none has the change yet", err=True)
+                return _DEGRADED
+            if late and time.monotonic() > deadline:
+                click.echo(f"lbctl: these have not taken it: {', '.join(late)}", err=True)
+                return _DEGRADED
         time.sleep(_POLL_INTERVAL)
+
+
+def _late(remote: Server) -> list[str] | None:
+    """Return the connected proxies that do not have the published fleet; None where none is connected."""
+    snapshot = remote.get("/api/v1/status", schema.Status).snapshot
+    version = snapshot.version if snapshot else None
+    proxies = remote.get("/api/v1/proxies", schema.Proxies).proxies
+    connected = [item for item in proxies if item.connected and item.kind != "reader"]
+    if not connected:
+        return None
+    return [item.node for item in connected if item.state != "REFUSED" and item.last_good != version]

@@ -11,19 +11,17 @@ import click
 
 from lbctl.cli.api_client import Server, as_text, form_choice, plain, server_options, table_text
 from lbctl.cli.options import options_of
-from lbctl.cli.overrides import await_proxies, warn
+from lbctl.cli.overrides import AWAY, await_proxies, warn
 from lbctl.serve.api import schema
 
 _PATH = "/api/v1/rollouts"
 _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
 """Seconds between two looks of `--wait`."""
-_AWAY = 60.0
-"""Seconds that `--wait` gives a `serve` that does not answer, because a restart goes on with the rollout."""
 _SHOWN = 5
 """Evaluations of each rollout that the table shows."""
 _EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
-_HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "SINCE", "NEXT", "SPLIT", "REASON")
+_HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "OBSERVED", "SINCE", "NEXT", "SPLIT", "REASON")
 _Command = Callable[..., int]
 
 
@@ -151,7 +149,7 @@ def _await_end(remote: Server, row: schema.Rollout) -> int:
 
 def _look(remote: Server, route: str) -> schema.Rollout:
     """Return the rollout, also over a restart of `serve`. Raises ClickException if that takes too long."""
-    deadline = time.monotonic() + _AWAY
+    deadline = time.monotonic() + AWAY
     while True:
         try:
             (row,) = rollouts_of(remote, route)
@@ -240,7 +238,8 @@ def _number(value: float | None) -> str:
 def _cells(row: schema.Rollout) -> tuple[str, ...]:
     share = "-" if row.percent is None else f"{row.percent:g} %"
     step = f"{row.step} of {len(row.steps)}" if row.percent is not None else "-"
-    place = (row.route, row.to, row.mode, row.phase, step, share)
+    observed = "-" if row.observed is None else f"{row.observed * 100:.1f} %"
+    place = (row.route, row.to, row.mode, row.phase, step, share, observed)
     return (*place, row.since or "-", row.next_at or "-", split_of(row), row.reason or "")
 
 

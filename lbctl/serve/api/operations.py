@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -44,7 +45,11 @@ class Operations(PoolViews):
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         now = self._parts.rollouts.now()
         states = follow(self._parts.rollouts.published, files, now)  # those that are saved may be of the files before
-        return schema.Rollouts(tuple(rollout_rows.rows(states, files, composed, served.composed.overrides, now)))
+        requests: Counter[str] = Counter()
+        for key, count in self._parts.traffic.ledger.recent(self._parts.traffic.clock()).items():
+            requests[key.pool] += count
+        rows = rollout_rows.rows(states, files, composed, served.composed.overrides, requests, now)
+        return schema.Rollouts(tuple(rows))
 
     def splits(self) -> tuple[schema.LiveSplit, ...]:
         """Return the splits that are published, of routes that forward to several pools."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from lbctl.control import rollouts
@@ -17,16 +17,24 @@ from lbctl.serve.api.status_rows import timestamp, when
 
 
 def rows(
-    states: Rollouts, files: Topology, served: Topology, overrides: Overrides, now: float
+    states: Rollouts, files: Topology, served: Topology, overrides: Overrides, requests: Mapping[str, int], now: float
 ) -> Iterator[schema.Rollout]:
-    """Yield a row for each rollout of the files. `served` has the splits that the proxies get."""
+    """Yield a row for each rollout of the files. `served` has the splits that the proxies get.
+
+    `requests`: pool → its requests in the last minute, as the proxies have reported them.
+    """
     holders = {item.route: _holder(item) for item in overrides if item.kind == "split"}
     current = {route.name: route for route in served.routes}
     by_route = {state.route: state for state in states}
     for route in files.routes:
         if route.rollout is not None and route.name in by_route:
             row = _row(by_route[route.name], route.rollout, current.get(route.name, route), now)
-            yield replace(row, held_by=holders.get(route.name))
+            yield replace(row, held_by=holders.get(route.name), observed=_observed(row, requests))
+
+
+def _observed(row: schema.Rollout, requests: Mapping[str, int]) -> float | None:
+    total = sum(requests.get(pool, 0) for pool in {row.to, *row.split})
+    return round(requests.get(row.to, 0) / total, 4) if total else None
 
 
 def _holder(split: Override) -> str:

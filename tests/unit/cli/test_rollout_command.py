@@ -12,6 +12,7 @@ import pytest
 from lbctl.cli import run
 from lbctl.serve.api import schema
 from tests.e2e.support.ports import free_port
+from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
 
@@ -117,6 +118,48 @@ def test_a_wait_outlasts_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) 
     assert "does not answer" not in capsys.readouterr().err
 
 
+class Awaited(Moving):
+    """A control plane with one Envoy, which has the published fleet or not, from the second look on."""
+
+    def __init__(self, has: str) -> None:
+        super().__init__(BEFORE)
+        self.envoys: list[tuple[schema.Proxy, ...]] = [(), (replace(api.ENVOY, last_good=has),)]
+
+    def status(self) -> schema.Status:
+        return replace(api.STATUS, snapshot=schema.Snapshot("v1", api.THEN, 1.0, "files", 2, 2))
+
+    def proxies(self) -> schema.Proxies:
+        self.asked.set()
+        return schema.Proxies(self.envoys.pop(0) if len(self.envoys) > 1 else self.envoys[0])
+
+
+def test_the_wait_of_an_abort_outlasts_a_restart_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After it the proxies are not connected for a moment."""
+    port, (token, alone) = free_port(), token_files(tmp_path)
+    codes: list[int] = []
+    where = ["--server", f"http://127.0.0.1:{port}", "--token-file", str(alone)]
+    aborting = threading.Thread(target=lambda: codes.append(run(["rollout", "abort", "chat", "--wait", *where])))
+    before = Awaited("v0")
+    del before.envoys[0]
+    with serving(before, token, port=port):
+        aborting.start()
+        assert before.asked.wait(60)
+    time.sleep(1)
+    assert aborting.is_alive()
+    with serving(Awaited("v1"), token, port=port):
+        aborting.join(60)
+    assert codes == [0]
+    assert "does not answer" not in capsys.readouterr().err
+
+
+def test_the_observed_share_stands_beside_the_wanted_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Moving(replace(BEFORE, observed=0.123))) as url:
+        assert run(["rollout", "status", "--server", url]) == 0
+    head, row = (line.split() for line in capsys.readouterr().out.splitlines()[:2])
+    assert head[5:7] == ["SHARE", "OBSERVED"]
+    assert "50 % 12.3 %" in " ".join(row)
+
+
 def test_a_wait_needs_a_route(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollout", "status", "--wait"]) == 64
     assert "--wait needs a ROUTE" in capsys.readouterr().err
@@ -151,3 +194,24 @@ def test_unfreeze_ends_what_is_held_by_hand(tmp_path: Path, capsys: pytest.Captu
         assert run(["unfreeze", "--server", url, "--token-file", str(alone)]) == 0
     assert fleet.removed == ["old"]
     assert "old is no longer held by hand" in capsys.readouterr().err
+
+
+class RolledBack(Moving):
+    """A control plane that serves an earlier fleet, in which a rollout holds the split."""
+
+    async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
+        return schema.RollbackResult("rolled_back", None, "abc", None, ())
+
+
+def test_a_rollback_says_which_rollouts_hold_a_split_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token, alone = token_files(tmp_path)
+    for phase, percent, expected in (
+        ("promoted", 100.0, "chat: new has 100 %, as its rollout ended"),
+        ("progressing", 50.0, "chat: new has 50 %, as its rollout is progressing"),
+        ("aborted", None, ""),
+    ):
+        with serving(RolledBack(replace(BEFORE, phase=phase, percent=percent)), token) as url:
+            assert run(["rollback", "abc", "--server", url, "--token-file", str(alone)]) == 0
+        err = capsys.readouterr().err
+        assert "abc is served until the files change" in err
+        assert (expected in err) if expected else ("chat" not in err)

@@ -130,6 +130,9 @@ class Rollout:
     held_by: str | None = None
     """Who holds the split of the route by hand, and why: it applies in place of that of the rollout. None where nobody
     does."""
+    observed: float | None = None
+    """The target's part of the last minute's requests to the pools of the split, from 0 to 1, as the proxies count
+    them, those of other routes to these pools included; None without reported requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,17 @@ def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its
     ran(test())
 
 
+def test_the_share_of_the_new_pool_is_shown_as_the_proxies_have_counted_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, fleet()) as run:
+            assert run.row.observed is None
+            run.report(GOOD)
+            run.report(GOOD, proxy="other")
+            assert run.row.observed == pytest.approx(_REQUESTS["new"] / sum(_REQUESTS.values()), abs=1e-4)
+
+    ran(test())
+
+
 def test_a_bad_pool_is_rolled_back_and_stays_so_over_a_restart(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path, fleet()) as run:

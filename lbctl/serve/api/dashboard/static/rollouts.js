@@ -4,7 +4,7 @@ import * as actions from "/dashboard/actions.js";
 import { analysisView, fill } from "/dashboard/analysis.js";
 import { perform } from "/dashboard/dialog.js";
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
-import { dateAndClock, span } from "/dashboard/format.js";
+import { dateAndClock, percent, span } from "/dashboard/format.js";
 import { Splits, sharesOf } from "/dashboard/splits.js";
 
 const OFFERS = {
@@ -79,6 +79,7 @@ export class Rollouts {
       facts,
       [
         ...sharesOf(item.split).map(([pool, share]) => [`Share of ${pool}`, share]),
+        [`Observed share of ${item.to}`, percent(item.observed)],
         ...(item.held_by ? [["Split held by", item.held_by]] : []),
         ["Mode", item.mode],
         ["Since", item.since ? dateAndClock(item.since) : "–"],
