@@ -103,6 +103,14 @@ class Draft:
         if (busy := sorted(statuses)) != [503]:
             self.put((*route, "retry", "busy_statuses"), busy, *statements)
 
+    def advise_prefix(self, prefix: str, statement: Statement) -> None:
+        """Tell that what protected a prefix no longer holds for what only begins like it."""
+        if not prefix.endswith("/"):
+            message = (
+                f"this also protected what only begins like {prefix}, and a prefix of a fleet is of whole segments"
+            )
+            self.ledger.advise(statement, message, "write a route for what else begins so")
+
     def close(self, path: Path, why: str) -> None:
         """Have a route refuse its requests, so that none of them falls to a route for others."""
         route = self.get(path)

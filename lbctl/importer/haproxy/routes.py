@@ -90,12 +90,8 @@ def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[
     if matches is None:
         context.draft.ledger.omit(rule.line, _UNREADABLE)
         return list(entries)
-    for prefix in (match.get("path_prefix", "/") for match in matches):
-        if not prefix.endswith("/") and rule.action != "silent":
-            message = (
-                f"this also protected what only begins like {prefix}, and a prefix of a fleet is of whole segments"
-            )
-            context.draft.ledger.advise(rule.line, message, "write a route for what else begins so")
+    for match in matches if rule.action != "silent" else ():
+        context.draft.advise_prefix(match.get("path_prefix", "/"), rule.line)
     result = list[Entry]()
     for entry in entries:
         joints = [merge([match, entry.match]) for match in matches]

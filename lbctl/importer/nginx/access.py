@@ -18,12 +18,17 @@ _CLOSING = {
     "auth_jwt": "JWT by nginx's commercial module is not carried over: write `auth.jwt`",
     "secure_link": "links with a hash are not carried over",
 }
+_OF_LOCATIONS = ("allow", "deny", "auth_basic", "auth_request", "limit_except")
+"""Directives that protect a location, and what begins like its prefix, where they stand in it."""
 _REFUSALS = frozenset({"401", "403", "444"})
 _CREDENTIAL = re.compile(r"^\$\{?(http_(?:authorization|x_api_key|api_key|x_auth_token|apikey))\}?$")
 
 
 def protect(context: Context, route: Path, scope: Scope) -> None:
     """Carry the protection of a location over, or close its route."""
+    own = [item for item in flat(scope.block, *_OF_LOCATIONS) if item.args[:1] != ("off",)]
+    if own:
+        context.draft.advise_prefix((context.draft.get((*route, "match")) or {}).get("path_prefix", "/"), own[0])
     for name, why in _CLOSING.items():
         item = scope.last(name)
         if item is not None and item.args[:1] != ("off",):

@@ -114,6 +114,27 @@ def test_a_second_server_of_an_address_loosens_no_check_of_clients(second: str, 
     assert ("pool" in first, "respond" in other) == (True, closed)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "protection", "told"),
+    [
+        ("/admin", "allow 10.0.0.0/8; deny all;", True),
+        ("/admin/", "allow 10.0.0.0/8; deny all;", False),
+        ("/admin", "auth_basic off;", False),
+        ("/admin", "", False),
+    ],
+)
+def test_a_protection_that_held_for_what_only_begins_like_a_prefix_is_told(
+    prefix: str, protection: str, told: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "nginx.conf"
+    pools = (
+        "map $http_x_big $up { default a; 1 b; } upstream a { server 10.0.0.1:80; } upstream b { server 10.0.0.2:80; }"
+    )
+    file.write_text(f"{pools} server {{ listen 80; location {prefix} {{ {protection} proxy_pass http://$up; }} }}")
+    messages = [item.message for item in imported("nginx", file)[1] if "only begins like" in item.message]
+    assert len(messages) == told
+
+
 @pytest.mark.parametrize("ca", ["/tls/a.crt", "/tls/b.crt"])
 def test_a_second_chain_of_envoy_loosens_no_check_of_clients(ca: str, tmp_path: Path) -> None:
     envoy(tmp_path, {"trusted_ca": {"filename": "/tls/a.crt"}}, require_client_certificate=True)
