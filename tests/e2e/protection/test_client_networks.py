@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
+from tests.e2e.support.binaries import Kind, is_rendered_for
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Gateway, fleet_of, running
 from tests.e2e.support.replicas import replicas
@@ -93,6 +93,7 @@ def test_a_refusal_comes_before_credentials_and_has_the_form_and_the_headers_of_
 
 def test_where_nginx_cannot_see_the_client_nobody_is_served(kind: Kind) -> None:
     """Else every client of the balancer would be let in by the balancer's own address."""
+    cannot_see = kind == "nginx" and not is_rendered_for(kind, "1.23")
     listener = {"client_address": {"trusted": [f"{_BALANCER}/32"], "header": "x-client"}, "allow_from": ["127.0.0.0/8"]}
     with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
         answers = [
@@ -100,5 +101,5 @@ def test_where_nginx_cannot_see_the_client_nobody_is_served(kind: Kind) -> None:
             for client in ("127.0.0.9", "203.0.113.7")
         ]
         messages = gateway.messages
-    assert [answer.status for answer in answers] == ([503, 503] if kind == "nginx" else [200, 403])
-    assert ("LB415" in messages) == (kind == "nginx")
+    assert [answer.status for answer in answers] == ([503, 503] if cannot_see else [200, 403])
+    assert ("LB415" in messages) == cannot_see

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.quantities import parse_version
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
-from tests.e2e.support.binaries import Kind
+from tests.e2e.support.binaries import Kind, rendered_version
 from tests.e2e.support.fleet import Fleet, bind, running, write
 from tests.e2e.support.http1 import Request
 
@@ -120,7 +121,8 @@ def _compare(kind: Kind, routes: dict[str, Any], requests: list[Request]) -> lis
     with running(kind, fleet) as gateway:
         listener = _listener(fleet, gateway.proxy.directory)
         answers = gateway.send_load(len(requests), 1, lambda number: requests[number]).result(300).responses
-    version = target(kind).versions[0]
+    rendered = rendered_version(kind)
+    version = parse_version(rendered) if rendered else target(kind).versions[0]
     said = [explain(listener, _message(request), kind, version) for request in requests]
     expected = [_answer(item.winner, item.refusal.status if item.refusal else 404) for item in said]
     found = [_answer(None, item.status) if item.status != 200 else item.text for item in answers]
