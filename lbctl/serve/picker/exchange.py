@@ -52,6 +52,7 @@ class Exchange:
         self._peer_ids: frozenset[str] = frozenset()
         """The other pickers; what anybody else says is ignored."""
         self._failing: set[str] = set()
+        """The addresses that cannot be reached, which the log has said."""
 
     @property
     def peers(self) -> int:
@@ -62,6 +63,7 @@ class Exchange:
         """Exchange counts with these pickers from now on: id → address."""
         wanted = {(name, address) for name, address in peers.items() if name != self.own}
         self._peer_ids = frozenset(name for name, _ in wanted)
+        self._failing &= {address for _, address in wanted}
         for key in self._tasks.keys() - wanted:
             self._tasks.pop(key).cancel()
         for key in wanted - self._tasks.keys():
@@ -102,6 +104,7 @@ class Exchange:
                 if message != before or loop.time() - sent_at >= _REPEAT:
                     before, sent_at = message, loop.time()
                     await call.write(message)
+                    self._failing.discard(address)
                 await asyncio.sleep(INTERVAL)
             await call
 

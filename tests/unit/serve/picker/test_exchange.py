@@ -30,11 +30,11 @@ class _Picker:
         self.exchange = Exchange(name, lambda: self.own, self.heard.__setitem__, None, guard)
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[str]:
+    async def listening(self, port: int = 0) -> AsyncIterator[str]:
         """It listens at the address that is yielded."""
         health = Health(lambda: True, self._never)
         server = GrpcServer(PickService(), health, None, self.exchange.handler())
-        port = await server.start(Address(HOST, 0))
+        port = await server.start(Address(HOST, port))
         try:
             yield f"{HOST}:{port}"
         finally:
@@ -155,3 +155,25 @@ def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
 )  # fmt: skip
 def test_what_is_no_message_of_a_picker_is_refused(message: bytes) -> None:
     assert parse(message) is None
+
+
+def test_each_time_that_another_picker_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def logged() -> int:
+        return sum("another picker cannot be reached" in record.getMessage() for record in caplog.records)
+
+    async def come_and_go(first: _Picker, second: _Picker, port: int, times: int) -> int:
+        async with second.listening(port) as address:
+            second.exchange.follow({"first": address})
+            first.own = {"chat": {"a": Count(times, 1)}}
+            first.exchange.follow({"second": address})
+            await _until(lambda: second.heard.get("first") == first.own)
+        await _until(lambda: logged() == times)
+        return int(address.rpartition(":")[2])
+
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        port = await come_and_go(first, second, 0, 1)
+        await come_and_go(first, second, port, 2)
+        first.exchange.close()
+
+    asyncio.run(run())
