@@ -47,6 +47,8 @@ def named_by(draft: Draft, route: Path, header: str, statement: Statement, *, de
     """
     for each in draft.get((*route, "listeners")) or list(draft.fleet["listeners"]):
         path = ("listeners", each, "client_address")
+        if decides:
+            draft.guessed.pop(path, None)
         if draft.get(path) is None:
             draft.put(path, {"trusted": list(_NEAR), "header": header}, statement)
             if not decides:

@@ -114,7 +114,10 @@ def _settings(context: Context, path: Path, section: Section) -> None:
 
 
 def _trusted(context: Context, path: Path, item: Statement | None) -> None:
-    """Believe the peers for which `option forwardfor except` adds nothing, since they have named the client."""
+    """Believe the peers for which `option forwardfor except` adds nothing, since they have named the client.
+
+    HAProxy itself lets in by the peer's address all the same.
+    """
     words = item.args if item is not None else ()
     if item is None or "except" not in words[:-1]:
         return
@@ -122,3 +125,4 @@ def _trusted(context: Context, path: Path, item: Statement | None) -> None:
     network = network if "/" in network else f"{network}/{128 if ':' in network else 32}"
     header = {"header": words[words.index("header") + 1].lower()} if "header" in words[:-1] else {}
     context.draft.put((*path, "client_address"), {"trusted": [network], **header}, item)
+    context.draft.guessed[*path, "client_address"] = item

@@ -93,9 +93,25 @@ def test_an_address_that_a_header_names_is_believed_of_near_peers_alone(kind: st
     assert any("can send cf-connecting-ip" in item.message for item in diagnostics if item.code == "LB985")
 
 
-def test_an_address_that_a_header_names_gets_around_no_list(tmp_path: Path) -> None:
-    text = NGINX.format("deny 10.6.6.0/24;", "proxy_set_header X-Real-IP $http_cf_connecting_ip;")
-    of_route, listener, _ = route("nginx", text, tmp_path)
+DENIED = "http-request deny if { src 10.6.6.0/24 }"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("nginx", NGINX.format("deny 10.6.6.0/24;", "proxy_set_header X-Real-IP $http_cf_connecting_ip;")),
+        ("haproxy", HAPROXY.format(f"option forwardfor except 10.0.0.0/8\n {DENIED}")),
+    ],
+)
+def test_an_address_that_a_header_names_gets_around_no_list(kind: str, text: str, tmp_path: Path) -> None:
+    of_route, listener, _ = route(kind, text, tmp_path)
     assert "client_address" not in listener
     assert of_route["deny_from"] == ["10.6.6.0/24"]
-    assert "would get around them" in imported("nginx", tmp_path / "source.conf")[0].text.replace("\n    #     ", " ")
+    assert "would get around them" in imported(kind, tmp_path / "source.conf")[0].text.replace("\n    #     ", " ")
+
+
+def test_an_address_that_decides_in_haproxy_decides_about_lists(tmp_path: Path) -> None:
+    named = "option forwardfor except 10.0.0.0/8\n http-request set-src hdr(X-Forwarded-For)"
+    of_route, listener, _ = route("haproxy", HAPROXY.format(f"{named}\n {DENIED}"), tmp_path)
+    assert listener["client_address"] == {"trusted": ["10.0.0.0/8"], "header": "x-forwarded-for"}
+    assert of_route["deny_from"] == ["10.6.6.0/24"]
