@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 option = options_of("up")
 _FLEET = "fleet.yaml"
 _IN_USE = "LB972"
+_PORTS = 100
+"""Ports that are tried for an API whose address nobody has chosen."""
 
 
 @click.command("up")
@@ -64,8 +67,20 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
     loaded = fleet.load(chosen, diagnostics) if chosen else None
     if loaded is None:
         fleet.show(diagnostics)
-        return 1
-    return _start(loaded, chosen, kind)
+    ended = _start(loaded, chosen, kind) if loaded else _NotStarted(1)
+    if isinstance(ended, int):
+        return ended
+    if urls:
+        Path(_FLEET).unlink()
+        click.echo(f"lbctl: nothing was started, and the {_FLEET} that was made is removed again", err=True)
+    return ended.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _NotStarted:
+    """The exit code where no program was started."""
+
+    exit_code: int
 
 
 def _asked_urls() -> tuple[str, ...]:
@@ -84,8 +99,8 @@ def _default_path(diagnostics: Diagnostics) -> tuple[str, ...]:
     return ()
 
 
-def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int:
-    """Report everything that keeps the fleet from being run, else run it."""
+def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _NotStarted:
+    """Report everything that keeps the fleet from being run, else run it and return the exit code."""
     from lbctl.apply.check import MissingBinaryError
     from lbctl.cli import fleet
     from lbctl.up.choose import NoProxyError, choose
@@ -97,21 +112,21 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int:
         choice = choose(loaded, kind)
         fleet.show([*problems, *choice.diagnostics])
         if problems or choice.program is None:
-            return 1
+            return _NotStarted(1)
         return _locked(loaded, paths, choice.program)
     except (NoProxyError, MissingBinaryError) as error:
         fleet.show(problems)
         click.echo(f"lbctl: {error}", err=True)
-        return 4
+        return _NotStarted(4)
     except AlreadyRunningError as error:
         click.echo(f"lbctl: `lbctl up` runs this fleet already: {error}", err=True)
-        return 1
+        return _NotStarted(1)
     except OSError as error:
         click.echo(f"lbctl: cannot write {error.filename or 'a file'}: {reason_of(error)}", err=True)
-        return 1
+        return _NotStarted(1)
 
 
-def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int:
+def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _NotStarted:
     from lbctl.cli import fleet
     from lbctl.up.overlay import needs_guard
     from lbctl.up.places import home_of, private_directory
@@ -119,7 +134,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int:
 
     home = home_of(paths)
     with home.locked(), private_directory() as place:
-        settings = _settings(loaded, paths, home.state)
+        settings, api = _settings(loaded, paths, home.state)
         addresses = {f"listeners.{item.name}.bind": item.bind for item in loaded.compiled.topology.listeners}
         taken = list(_taken({**addresses, "control.api.bind": settings.control.api_bind}))
         key_file = home.key_file if needs_guard(loaded) else None
@@ -127,16 +142,24 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int:
         diagnostics.extend(loaded.compiled.sources.with_position(item) for item in taken)
         prepared = None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file)
         fleet.show(item for item in diagnostics if item.severity == "error")
-        return _run(prepared, program, settings, place) if prepared else 1
+        return _run(prepared, program, settings, place, api) if prepared else _NotStarted(1)
 
 
-def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> Settings:
-    """Return the settings that `serve` will have; it reads the same variable for its API."""
+def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings that `serve` will have, and the options for that: a free port where nobody has chosen one."""
     from lbctl.cli.serve import address
+    from lbctl.model.node import descend
     from lbctl.serve.settings import Options, settings
 
     api_bind = address("LBCTL_SERVE_API_BIND", os.environ.get("LBCTL_SERVE_API_BIND") or None)
-    return settings(Options(paths, str(state), api_bind=api_bind), loaded.source)
+    usual = settings(Options(paths, str(state), api_bind=api_bind), loaded.source)
+    is_chosen = api_bind is not None or descend(loaded.source.root, ("control", "api", "bind")) is not None
+    if is_chosen or not list(_taken({"": usual.control.api_bind})):
+        return usual, ()
+    bind = usual.control.api_bind
+    ports = (replace(bind, port=port) for port in range(bind.port + 1, bind.port + _PORTS))
+    free = next((item for item in ports if not list(_taken({"": item}))), bind)
+    return settings(Options(paths, str(state), api_bind=free), loaded.source), ("--api-bind", str(free))
 
 
 def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
@@ -150,7 +173,7 @@ def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
             yield Diagnostic(_IN_USE, message, path=tuple(path.split(".")), hint=check.todo)
 
 
-def _run(prepared: Prepared, program: Program, settings: Settings, place: Path) -> int:
+def _run(prepared: Prepared, program: Program, settings: Settings, place: Path, api: tuple[str, ...]) -> int:
     import asyncio
 
     from lbctl.up.banner import banner
@@ -159,7 +182,7 @@ def _run(prepared: Prepared, program: Program, settings: Settings, place: Path) 
 
     console = Console()
     listeners = [item.bind for item in prepared.loaded.compiled.topology.listeners]
-    programs = Programs(program.kind, prepared.command, prepared.paths, settings.state, place, listeners)
+    programs = Programs(program.kind, prepared.command, prepared.paths, settings.state, place, listeners, api)
     if prepared.own_key_file is not None:
         console.message("no route of this fleet asks for a key, so `up` checks one on all of them")
 

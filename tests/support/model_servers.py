@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 
 from aiohttp import web
@@ -17,6 +18,7 @@ async def model_server(request: web.Request) -> web.StreamResponse:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m tests.support.model_servers", description=__doc__).parse_args()
     with it.serving(model_server, model_server) as servers:
         print("lbctl up --from", *(server.url for server in servers), flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})

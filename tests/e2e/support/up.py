@@ -25,7 +25,7 @@ class Up:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.api = free_port()
+        self.api: int | None = free_port()
         self.out, self.err = folder / "up.out", folder / "up.err"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -42,7 +42,7 @@ class Up:
         """
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         places = {"TMPDIR": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state"), "PATH": path}
-        return places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}"}
+        return places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}" if self.api else ""}
 
     def start(self, *options: str, before: Callable[[], None] | None = None) -> None:
         """Starts it; `before` is called in the new process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,15 +29,24 @@ def run(tmp_path: Path) -> Iterator[Up]:
         yield place
 
 
+@contextmanager
+def _taken(port: int) -> Iterator[None]:
+    """Somebody listens at the port: this test, where nobody else does."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(socket.create_server((HOST, port)))
+        yield
+
+
 def test_model_servers_get_a_file_and_a_url_whose_port_is_free(run: Up) -> None:
-    with servers.serving(servers.answering(VLLM)) as (server,), socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if taken.connect_ex((HOST, 8080)):
-            taken.bind((HOST, 8080))
-            taken.listen()
+    run.api = None
+    with servers.serving(servers.answering(VLLM)) as (server,), _taken(8080), _taken(18080):
         run.start("--proxy", "haproxy", "--from", server.url)
-        (port,) = URL.findall(run.await_ready())
+        ready = run.await_ready()
+        (port,) = URL.findall(ready)
         assert port != "8080"
+        assert "dashboard  http://127.0.0.1:180" in ready
+        assert ":18080/" not in ready
         assert "lbctl: wrote fleet.yaml" in run.err.read_text()
         assert server.url.removeprefix("http://") in (run.folder / "fleet.yaml").read_text()
         assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {run.key}"}).ok

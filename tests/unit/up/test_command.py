@@ -8,6 +8,7 @@ import pytest
 
 from lbctl.cli import run
 from tests.e2e.support.ports import free_port
+from tests.support import init as servers
 
 FLEET = """\
 version: 1
@@ -97,6 +98,18 @@ def test_from_makes_no_fleet_where_one_is_or_where_nobody_answers(
     written(here)
     text = said(capfd, 1, "--from", "http://127.0.0.1:1")
     assert text.startswith("fleet.yaml: error LB961: there is a file already, and init writes over none (`lbctl up")
+
+
+def test_where_nothing_is_started_the_fleet_that_was_made_is_removed_so_that_the_command_can_be_given_again(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ENVOY", "HAPROXY", "NGINX"):
+        monkeypatch.setenv(f"LBCTL_{name}", "/nowhere")
+    with servers.serving(servers.answering({**servers.vllm(), "/health": ""})) as (server,):
+        for _ in range(2):
+            text = said(capfd, 4, "--from", server.url)
+            assert "nothing was started, and the fleet.yaml that was made is removed again" in text
+            assert not (here / "fleet.yaml").exists()
 
 
 def test_a_key_file_is_for_servers_that_are_asked(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
