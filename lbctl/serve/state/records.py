@@ -32,7 +32,7 @@ from lbctl.control.splits import MAX_SHARE, Shares
 from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
 
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """The exceptions that reading a damaged record raises."""
 _MOST_NAMED = 10
 """How many dropped overrides are named one by one."""

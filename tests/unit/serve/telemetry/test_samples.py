@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -109,6 +112,20 @@ def test_nonsense_is_refused(report: Report) -> None:
 def test_a_damaged_text_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
+
+
+@pytest.mark.parametrize("row", [[], [10**400, 0, 0, [], 0, [], None, [], 0, None, [[0, 0, 1, 0.1]]]])
+def test_a_row_that_says_less_or_more_than_it_should_is_refused(row: list[object]) -> None:
+    body = json.dumps([2, 10.0, [], {"chat": {"a": row}}]).encode()
+    with pytest.raises(UNREADABLE):
+        MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
+
+
+def test_the_number_of_a_shape_that_is_not_there_is_refused() -> None:
+    form, now, _, pools = json.loads(zlib.decompress(base64.b64decode(text_of(REPORT, 10.0))))
+    body = json.dumps([form, now, [], pools]).encode()
+    with pytest.raises(UNREADABLE):
+        MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
 
 
 def test_the_samples_of_ten_thousand_replicas_are_small_enough_for_any_store() -> None:
