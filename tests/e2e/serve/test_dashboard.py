@@ -181,6 +181,9 @@ def test_a_share_a_split_and_an_earlier_fleet_are_set_by_their_dialogs(page: Pag
         assert other.status["served"]["digest"] == before
         assert other.status["served"]["rollback"]["reason"] == "it was better before"
         page.wait(f"document.querySelector('tr[aria-current]')?.innerText.includes('{before[:12]}')")
+        page.evaluate("location.hash = 'fleet'")
+        page.wait("document.querySelector('.tiles').innerText.includes('rolled back until the files change')")
+        assert page.evaluate("document.querySelector('.alerts [data-tone=bad]')") is None
     page.problems.clear()
     page.requested.clear()
 
@@ -280,6 +283,20 @@ def test_the_keyboard_does_it_all(page: Page) -> None:
         page.press("Tab")
         assert page.evaluate(ring) != "none"
     page.fill("#query", "")
+
+
+def test_before_anything_has_come_the_views_say_that_they_load(page: Page, control: ControlPlane) -> None:
+    page.call("Network.enable")
+    page.call("Network.setBlockedURLs", urls=["*/api/v1/live*"])
+    page.open("about:blank")
+    page.open(f"{control.url}/#fleet")
+    for view in ("fleet", "rollouts", "proxies"):
+        page.evaluate(f"location.hash = '{view}'")
+        page.wait(f"document.querySelector('#view-{view} .empty')?.innerText === 'Loading…'")
+    page.call("Network.setBlockedURLs", urls=[])
+    page.wait("document.querySelector('#link').dataset.link === 'live'", timeout=30)
+    page.wait("document.querySelector('#view-proxies .empty').innerText === 'No proxy is connected or driven.'")
+    page.problems.clear()
 
 
 def test_a_lost_connection_is_said_and_what_is_shown_is_greyed_until_it_is_back(page: Page) -> None:

@@ -24,7 +24,9 @@ export class Fleet {
       (row) => this.held(row),
     );
     this.title = h("h2", { text: "Replicas" });
+    this.loading = h("p", { class: "empty", text: store.emptyText("") });
     element.append(
+      this.loading,
       this.tiles,
       this.alerts,
       h("h2", { text: "Pools" }),
@@ -36,6 +38,8 @@ export class Fleet {
 
   update() {
     const { status } = this.store;
+    this.loading.hidden = status !== null;
+    this.table.element.hidden = status === null;
     if (!status) return;
     this.showTiles();
     this.showAlerts(status);

@@ -21,7 +21,6 @@ export function tilesOf(store) {
   const moving = store.rollouts.filter((item) => ["progressing", "paused"].includes(item.phase));
   const counts = countStates(rows);
   const fine = counts.in ?? 0;
-  const problems = status.fleet.diagnostics.filter((item) => item.severity !== "note").length;
   return [
     [
       "Control plane",
@@ -29,12 +28,7 @@ export function tilesOf(store) {
       status.ready ? `up for ${since(status.since, store.now())}` : status.waiting,
       status.ready ? "good" : "bad",
     ],
-    [
-      "Files",
-      status.fleet.valid ? "served" : "refused",
-      `${version(status)}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`,
-      status.fleet.valid ? "good" : "bad",
-    ],
+    filesTile(status),
     all
       ? [
           "Proxies in sync",
@@ -73,6 +67,22 @@ export function tilesOf(store) {
   ];
 }
 
+/** Whether an earlier fleet is served by a rollback, and the files are ignored for that reason alone. */
+function isRolledBack({ fleet, served }) {
+  return !fleet.valid && Boolean(served?.rollback) && !fleet.diagnostics.some((item) => item.severity === "error");
+}
+
+function filesTile(status) {
+  if (isRolledBack(status)) return ["Files", "ignored", `${version(status)}rolled back until the files change`, "warn"];
+  const problems = status.fleet.diagnostics.filter((item) => item.severity !== "note").length;
+  return [
+    "Files",
+    status.fleet.valid ? "served" : "refused",
+    `${version(status)}${problems ? plural(problems, "diagnostic") : "no diagnostics"}`,
+    status.fleet.valid ? "good" : "bad",
+  ];
+}
+
 /** The proxies that are not in sync, as `1 stale, 2 nacked`. */
 function unsynced(proxies) {
   const others = proxies.filter(([state]) => state !== "SYNCED");
@@ -82,11 +92,12 @@ function unsynced(proxies) {
 /** What is wrong or waits for somebody: tone, text, and perhaps a button with its action. */
 export function alertsOf(status) {
   return [
-    !status.fleet.valid && [
-      "bad",
-      status.fleet.refused ?? "The files are refused.",
-      ["Reload", () => actions.reload("")],
-    ],
+    !status.fleet.valid &&
+      !isRolledBack(status) && [
+        "bad",
+        status.fleet.refused ?? "The files are refused.",
+        ["Reload", () => actions.reload("")],
+      ],
     status.fleet.shrink.length && [
       "warn",
       status.fleet.shrink.map((item) => item.text).join("; "),

@@ -9,7 +9,7 @@ export class Proxies {
   constructor(element, store) {
     this.store = store;
     this.body = h("tbody");
-    this.empty = h("p", { class: "empty", text: "No proxy is connected or driven." });
+    this.empty = h("p", { class: "empty" });
     this.table = h(
       "table",
       { class: "wide" },
@@ -30,6 +30,7 @@ export class Proxies {
   update() {
     const { proxies, status } = this.store;
     this.empty.hidden = proxies.length > 0;
+    setText(this.empty, this.store.emptyText("No proxy is connected or driven."));
     this.table.hidden = !proxies.length;
     const version = status?.snapshot?.version;
     keyed(

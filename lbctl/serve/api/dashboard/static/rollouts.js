@@ -21,7 +21,7 @@ export class Rollouts {
   constructor(element, store) {
     this.store = store;
     this.list = h("div", { class: "cards" });
-    this.empty = h("p", { class: "empty", text: "No route of the fleet has a rollout." });
+    this.empty = h("p", { class: "empty" });
     this.splits = new Splits(store);
     element.append(this.list, this.empty, this.splits.element);
   }
@@ -29,6 +29,7 @@ export class Rollouts {
   update() {
     const { rollouts } = this.store;
     this.empty.hidden = rollouts.length > 0;
+    setText(this.empty, this.store.emptyText("No route of the fleet has a rollout."));
     keyed(
       this.list,
       rollouts,

@@ -19,6 +19,11 @@ export class Store extends EventTarget {
     this.offset = 0;
   }
 
+  /** The text of a view without content: what it means, or that nothing has come yet. */
+  emptyText(text) {
+    return this.status ? text : "Loading…";
+  }
+
   /** The time on the server's clock, in milliseconds. */
   now() {
     return Date.now() + this.offset;
