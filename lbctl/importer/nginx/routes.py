@@ -15,6 +15,8 @@ from lbctl.importer.statement import Statement
 
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
 _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
+_ADDED = frozenset({"200", "201", "204", "206", "301", "302", "303", "304", "307", "308"})
+"""The statuses to which `add_header` without `always` adds."""
 _FILES = ("root", "alias", "try_files", "index", "autoindex")
 _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
 
@@ -38,6 +40,7 @@ def routes(context: Context, server: Server) -> None:
     if action is not None:
         path = _add(context, server, block, {})
         _respond(context, path, action)
+        _headers_of_answer(context, path, server.scope)
         for inner in flat(block, "location"):
             context.draft.ledger.omit(inner, "the server answers before it looks for a location")
         return
@@ -46,6 +49,7 @@ def routes(context: Context, server: Server) -> None:
     for scope in locations:
         _location(context, server, scope, guards)
     _server_conditions(context, server, guards)
+    _headers_of_others(context, server)
     if server.hosts and not any(path_of(scope.block) == {} for scope in locations):
         path = _add(context, server, block, {}, suffix="others")
         context.draft.put((*path, "respond"), {"status": 404, "body": "not found"})
@@ -83,6 +87,7 @@ def _location(context: Context, server: Server, scope: Scope, guards: Sequence[S
     if answer is not None:
         path = _add(context, server, scope.block, match)
         _respond(context, path, answer)
+        _headers_of_answer(context, path, scope)
         access.protect(context, path, scope)
     elif passing is not None:
         _forward(context, server, scope, passing, match, guards)
@@ -243,6 +248,23 @@ def _respond(context: Context, path: Path, item: Statement) -> None:
     for log in flat(context.draft.origins[path], "access_log"):
         if log.args == ("off",):
             draft.put((*path, "access_log"), "off", log)
+
+
+def _headers_of_answer(context: Context, path: Path, scope: Scope) -> None:
+    """Keep the headers that the answer of a location has as comments: that of a route has none of its own."""
+    status = str((context.draft.get((*path, "respond")) or {}).get("status", ""))
+    for item in scope.all("add_header"):
+        if item.args[:1] and item.args[0].lower() != "content-type" and (item.args[-1] == "always" or status in _ADDED):
+            context.draft.ledger.omit(item, "an answer of the proxy itself has no headers of a route", path)
+
+
+def _headers_of_others(context: Context, server: Server) -> None:
+    """Keep the headers that a server adds to its 404 too as comments at its listeners."""
+    for item in server.scope.all("add_header"):
+        for name in server.listeners or context.draft.fleet["listeners"]:
+            if item.args[-1:] == ("always",):
+                reason = "routes set it; a 404 where no route is, and other answers of the proxy itself, go without"
+                context.draft.ledger.omit(item, reason, ("listeners", name))
 
 
 def _conditions(context: Context, server: Server, path: Path, scope: Scope, blocks: Sequence[Statement]) -> None:

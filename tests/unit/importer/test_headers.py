@@ -115,3 +115,20 @@ def test_an_address_that_decides_in_haproxy_decides_about_lists(tmp_path: Path) 
     of_route, listener, _ = route("haproxy", HAPROXY.format(f"{named}\n {DENIED}"), tmp_path)
     assert listener["client_address"] == {"trusted": ["10.0.0.0/8"], "header": "x-forwarded-for"}
     assert of_route["deny_from"] == ["10.6.6.0/24"]
+
+
+def test_headers_of_answers_of_nginx_itself_are_comments(tmp_path: Path) -> None:
+    file = tmp_path / "nginx.conf"
+    file.write_text(
+        "server {\nlisten 80;\nadd_header X-A 1 always;\nadd_header X-B 2;\n"
+        "location / { proxy_pass http://10.0.0.1:80; }\nlocation /ok { return 200 ok; }\n"
+        "location /no { return 404; }\n}"
+    )
+    notes = {
+        (note.text, note.place) for note in imported("nginx", file)[0].draft.ledger.notes if "itself" in note.reason
+    }
+    listener = ("listeners", "http")
+    assert notes == {
+        ("add_header X-A 1 always", listener), ("add_header X-A 1 always", ("routes", "ok")),
+        ("add_header X-A 1 always", ("routes", "no")), ("add_header X-B 2", ("routes", "ok")),
+    }  # fmt: skip
