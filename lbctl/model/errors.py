@@ -53,7 +53,7 @@ def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path
 def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[str, str, str]:
     kind, ctx = detail["type"], detail.get("ctx", {})
     if kind == "lbctl":
-        return ctx["code"], ctx["message"], ctx["hint"]
+        return ctx["code"], ctx["message"], ctx["hint"] or _as_one(inner, detail["input"])
     if kind == "extra_forbidden":
         section = section_at(shape, inner[:-1])
         keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
@@ -76,6 +76,15 @@ def _instead_of_key(key: str, keys: list[str]) -> str:
     other = other_names.KEYS.get(key, "")
     is_known = any(candidate in other for candidate in keys)
     return f"write {other}" if is_known else did_you_mean(key, keys)
+
+
+def _as_one(inner: Path, value: Any) -> str:
+    """Return a hint for a list of texts in the place of one of them, or an empty string."""
+    first = value[0] if isinstance(value, list) and value else None
+    if not isinstance(first, str) or not re.fullmatch(r"[\w./:*-]+", first):
+        return ""
+    one = "one pool's name" if inner[-1] in {"fallback", "pool"} else "one value"
+    return f"{one}, as `{inner[-1]}: {first}`" if isinstance(inner[-1], str) else f"{one}, as `{first}`"
 
 
 def _as_map(section: type[Section], value: str) -> str:

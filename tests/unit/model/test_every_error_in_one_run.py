@@ -42,3 +42,20 @@ def test_the_model_and_the_compiler_speak_in_one_run() -> None:
         "-:16:45 LB203 pools.q.replicas.1",
         "-:17:21 LB103 proxies.x.kind",
     ]
+
+
+def test_a_list_in_the_place_of_one_text_is_answered_with_that_text() -> None:
+    fleet = """\
+version: 1
+listeners: {g: {bind: "127.0.0.1:80"}}
+routes: {r: {match: {}, pool: p, fallback: [provider], listeners: [[g]]}}
+pools:
+  p: {replicas: [{address: "a:1"}]}
+  provider: {replicas: [{address: "c:3"}]}
+proxies: {x: {kind: nginx}}
+"""
+    hints = {".".join(map(str, item.path)): item.hint for item in compiling(fleet)[1] if item.code == "LB013"}
+    assert hints == {
+        "routes.r.fallback": "one pool's name, as `fallback: provider`",
+        "routes.r.listeners.0": "one value, as `g`",
+    }
