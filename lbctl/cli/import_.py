@@ -76,7 +76,8 @@ def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
     for name, text in imported.own.items():
         if not _write(text, str(place / name), diagnostics):
             return
-        click.echo(f"lbctl: {place / name} has {len(text.splitlines())} own lines", err=True)
+        number = len(text.splitlines())
+        click.echo(f"lbctl: {place / name} has {number} own line{'' if number == 1 else 's'}", err=True)
     _write(imported.text, out, diagnostics)
 
 
@@ -84,7 +85,7 @@ def _write(text: str, file: str, diagnostics: Diagnostics) -> bool:
     """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
     place = Path(file)
     try:
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-import.", dir=place.parent) as temporary:
             temporary.write(text.encode())
             temporary.flush()

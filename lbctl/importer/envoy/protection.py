@@ -60,8 +60,13 @@ def _service(context: Context, manager: Manager, item: View) -> Protection | Non
         external["accept"] = names
     context.imply("it is asked by HTTP", typed.get("transport_api_version"))
     context.services.add(uri.get("cluster").text)
+    message = f"Envoy asks the service by {prefix.text}PATH of each request, a fleet always by {url}"
+    hint = "the service must take the request's path from x-original-uri, or judge all paths alike"
+    context.draft.ledger.advise(uri.get("uri").statement, message, hint)
     reason = "the service gets this path, and that of the request in x-original-uri"
     context.draft.ledger.omit(uri.get("uri").statement, reason, manager.path)
+    if typed.get("failure_mode_allow").text == "false":
+        context.imply("without an answer it is 503, never let in", typed.get("failure_mode_allow"))
     if typed.get("failure_mode_allow").text == "true":
         context.omit(typed.get("failure_mode_allow"), "without an answer it is 503, never let in", manager.path)
     carried = [each for view in (uri, prefix, sent, accepted) for each in view.all]

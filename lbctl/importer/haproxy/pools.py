@@ -182,10 +182,11 @@ def _shared(context: Context, path: Path, servers: Sequence[Server]) -> None:
         if value is None:
             continue
         draft.put((*path, *keys), value, holders[0].line)
-        for server in holders:
-            if server.get(word, "") != holders[0].get(word, ""):
-                part = f"server {server.name} {word} {server.get(word, '')}"
-                draft.ledger.omit(server.line, "a fleet has one value for the pool", path, part=part)
+        for server in servers:
+            if (own := server.get(word, "")) != holders[0].get(word, ""):
+                part = f"server {server.name} {word} {own}" if own else f"server {server.name} without {word}"
+                reason = f"a fleet has one value for the pool: {holders[0].get(word, '')} holds for this one too"
+                draft.ledger.omit(server.line, reason, path, part=part)
     _tls(context, path, servers)
     for server in servers:
         for part in server.unknown:

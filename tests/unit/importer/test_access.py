@@ -294,3 +294,25 @@ def test_a_prefix_before_every_path_of_a_provider_is_the_pool_s(
     assert result["pools"]["hosted"]["upstream"].get("path_prefix") == expected
     closed = [item["match"] for item in result["routes"].values() if "respond" in item]
     assert closed == ([] if expected or "if" in rule else [{"headers": {"x-provider": "hosted"}}])
+
+
+def test_the_path_by_which_envoy_asks_a_service_is_reported(tmp_path: Path) -> None:
+    filters = AUTHZ.replace("http_service:", "failure_mode_allow: false, http_service:", 1)
+    result, diagnostics = imported("envoy", _written(envoy_text(filters=filters), tmp_path))
+    message = "Envoy asks the service by /checkPATH of each request, a fleet always by http://127.0.0.1:9191/check"
+    assert message in [item.message for item in diagnostics if item.code == "LB985"]
+    assert "failure_mode_allow" not in result.text
+
+
+def test_a_server_without_the_limit_of_the_others_is_a_comment(tmp_path: Path) -> None:
+    text = HAPROXY.format("") + " server t 10.0.0.2:80 maxconn 64\n server spare 10.0.0.3:80 backup\n"
+    notes = imported("haproxy", _written(text, tmp_path))[0].draft.ledger.notes
+    assert [item.text for item in notes if "64 holds" in item.reason] == [
+        "server s without maxconn", "server spare without maxconn"
+    ]  # fmt: skip
+
+
+def _written(text: str, tmp_path: Path) -> Path:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    return file

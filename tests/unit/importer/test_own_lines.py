@@ -115,3 +115,15 @@ def test_a_file_that_cannot_be_written_is_not_said_to_have_lines(
     err = capsys.readouterr().err
     assert "LB961" in err
     assert "own lines" not in err
+
+
+@pytest.mark.parametrize(("more", "said"), [("", ""), ("charset utf-8; ", "has 1 own line\n")])
+def test_a_directory_that_is_not_there_is_made(
+    more: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "source.conf", tmp_path / "new" / "fleet.yaml"
+    source.write_text(f"server {{ listen 80; location / {{ {more}proxy_pass http://10.0.0.1:80; }} }}")
+    assert command(["import", "nginx", str(source), "-f", str(out)]) == 0
+    assert out.exists()
+    assert said in capsys.readouterr().err
+    assert (tmp_path / "new" / "own").exists() == bool(more)
