@@ -14,7 +14,7 @@ from lbctl.importer.statement import Statement
 
 REDACTED = "(a secret)"
 _NAME = (
-    r"authorization|(?:token|secret|credential)(?!s?[_-]?(?:name|file|path|type|zone|field|ttl|size)|i[sz]|s\b)"
+    r"authorization|(?:token|secret|credential)(?!s?[_-]?(?:name|file|path|type|zone|field|ttl|size)|i[sz]|s(?:[-_.]|_?per|$))"
     r"|passw|passphrase|api[-_]?key|(?<!cache)(?<!public)(?<!hash)[_.-]key$"
 )
 _SECRET_NAME = re.compile(rf"(?i)(?:{_NAME}|^\$\w*key$)")
@@ -37,6 +37,8 @@ _SETTING = re.compile(r"(?:expires|domain|path|zone|rate|secure|burst|samesite|s
 _VARIABLE = re.compile(r"%\[[^\]]*\]|\$\{[^}]*\}|\$\w+|%[A-Z_]+(?:\([^)]*\))?%")
 _SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
+_WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "none", "default", REDACTED})
+"""What is no secret wherever it stands."""
 _NO_VALUES = frozenset(
     {"cookie", "capture", "stick", "stick-table", "balance", "hash", "map", "geo", "split_clients", "limit_req_zone",
      "limit_conn_zone", "log_format", "log-format", "sticky", "hash-type", "auth_request_set", "load", "sub_filter",
@@ -137,7 +139,7 @@ class Secrets:
                 self._put(child, filter(is_literal, child.args))
 
     def _put(self, item: Statement | None, values: Iterable[str]) -> None:
-        kept = frozenset(value for value in values if value and value != REDACTED)
+        kept = frozenset(value for value in values if value.lower() not in _WORDS)
         if item is not None and kept:
             self._of[item] = self._of.get(item, frozenset()) | kept
 

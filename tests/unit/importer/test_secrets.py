@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.importer import imported
+from tests.support.importer import envoy_text, imported
 
 NGINX = "server {{ listen 80; location / {{ {0} proxy_pass http://10.0.0.1:80; }} }}"
 HAPROXY = (
     "defaults\n mode http\nuserlist u\n user a password $6$abc$s3cr3tvalue\n user b insecure-password s3cr3tvalue\n"
     "frontend f\n bind :80\n http-request set-header X-Auth-Token s3cr3tvalue\n default_backend b\n"
     "backend b\n server s 10.0.0.1:80\n"
+)
+
+NAMING = (
+    "defaults\n mode http\nfrontend f\n bind :80\n capture request header Authorization len 64\n"
+    " http-request del-header Authorization if { path /a }\n default_backend b\nbackend b\n"
+    " balance hdr(X-Api-Key)\n cookie session_token insert\n server s 10.0.0.1:80 cookie s\n"
 )
 
 
@@ -34,3 +40,21 @@ def test_a_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str,
     file.write_text(text)
     result, diagnostics = imported(kind, file)
     assert "s3cr3tvalue" not in "\n".join([result.text, *result.own.values(), *map(str, diagnostics)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("nginx", NGINX.format("proxy_set_header X-Token $http_x_token; proxy_hide_header X-Auth-Token;")),
+        ("nginx", NGINX.format("if ($known_key = 0) { return 403; } proxy_pass_header Authorization;")),
+        ("nginx", NGINX.format("proxy_ssl_certificate_key /etc/k.pem; proxy_cache_key k;")),
+        ("haproxy", NAMING),
+        ("envoy", envoy_text(route="request_headers_to_remove: [x-api-key]")),
+    ],
+)  # fmt: skip
+def test_a_directive_that_only_names_a_secret_holds_none(kind: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text(text)
+    result, diagnostics = imported(kind, file)
+    assert [str(item) for item in diagnostics if item.code == "LB984"] == []
+    assert "(a secret)" not in result.text
