@@ -41,6 +41,8 @@ def command(
 ) -> int:  # fmt: skip
     """What a running `lbctl serve` does: a summary, its proxies, its pools, signals, rollouts or members.
 
+    OBSERVED of the pools and of rollouts is over the last minute: a drained replica keeps a part of it for as long.
+
     --check compares the files, the published fleet and the proxies; with --wait a proxy has that time for its next
     reload. Exit code 3 where something is not as the files say, 4 where serve does not answer.
     """
