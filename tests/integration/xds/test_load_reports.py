@@ -90,7 +90,7 @@ def report(clusters: dict[str, list[tuple[str, int, int, int, int]]]) -> LoadSta
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_session, "_PACE", 0.21)
+    monkeypatch.setattr(report_session, "_PACE", 0.01)
 
 
 @asynccontextmanager
