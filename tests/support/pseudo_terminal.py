@@ -59,8 +59,9 @@ class PseudoTerminal:
         return self.process.returncode
 
     def _read(self) -> None:
-        ready, _, _ = select.select([self._descriptor], [], [], 0.1)
-        if ready:
+        readable = select.poll()  # select() refuses a descriptor above 1023
+        readable.register(self._descriptor, select.POLLIN)
+        if readable.poll(100):
             with suppress(OSError):
                 self.shown += os.read(self._descriptor, 1 << 16).decode(errors="replace")
 
