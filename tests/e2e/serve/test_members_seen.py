@@ -84,10 +84,11 @@ def test_a_member_says_how_old_its_answers_are_and_refuses_writes_by_name_while_
         said = [next(events) for _ in range(4)]
         assert [item.get("role", item.get("up")) for _, item in said] == ["leader", False, "isolated", True]
         assert f"127.0.0.1:{redis.port}" in said[1][1]["reason"]
+        leader, other = (first, second) if first.leads else (second, first)
         redis.stop()
-        url = first.control.url
-        first.control.kill()
-        assert f"the leader does not answer at {url}: " in _refusal(second)
+        url = leader.control.url
+        leader.control.kill()
+        assert f"the leader does not answer at {url}: " in _refusal(other)
 
 
 def test_files_that_differ_and_pools_that_move_are_events(redis: RedisServer) -> None:

@@ -57,7 +57,7 @@ def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind
                 return found
 
             eventually(lambda: all(len(names) == 1 for names in homes().values()), 20)
-            eventually(lambda: control.metric("lbctl_pick_decisions_total") >= 60)
+            eventually(lambda: homes() and control.metric("lbctl_pick_decisions_total") >= 60)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
             _pick_without_an_end(fleet, site.name)
             command = [sys.executable, "-m", "lbctl", "drain", "pool/a", "--reason", "test", "--server", control.url]
