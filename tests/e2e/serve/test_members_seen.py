@@ -85,6 +85,7 @@ def test_a_member_says_how_old_its_answers_are_and_refuses_writes_by_name_while_
         assert [item.get("role", item.get("up")) for _, item in said] == ["leader", False, "isolated", True]
         assert f"127.0.0.1:{redis.port}" in said[1][1]["reason"]
         leader, other = (first, second) if first.leads else (second, first)
+        eventually(lambda: (age := _age(other)) is not None and age < 1, 20)
         redis.stop()
         url = leader.control.url
         leader.control.kill()
