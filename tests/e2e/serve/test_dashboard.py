@@ -325,7 +325,7 @@ def test_a_thousand_replicas_are_as_many_rows_as_fit_and_move_without_a_long_tas
         page.evaluate("document.querySelector('.grid').scrollTop = 1e9")
         page.wait(state_of("r999"))
         drain(other, "r999")
-        page.wait(f"['drained', 'draining'].includes({state_of('r999')})")
+        page.wait(f"['drained', 'draining'].includes({state_of('r999')})", timeout=5)
         page.call("Performance.enable", timeDomain="threadTicks")
         before, started = busy(page), time.monotonic()
         page.evaluate(
