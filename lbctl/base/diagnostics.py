@@ -7,9 +7,11 @@ about them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from lbctl.base.records import dataclass
 
 Severity = Literal["error", "warning", "note"]
 Path = tuple[str | int, ...]
@@ -21,7 +23,7 @@ _MAX_SHOWN = 80
 """The longest value, in characters, that a message repeats."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Position:
     """A place in a file."""
 

@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ import click
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
+from lbctl.base.records import dataclass
 from lbctl.cli import terminal
 from lbctl.cli.options import options_of
 from lbctl.serve.api import tokens

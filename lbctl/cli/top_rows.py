@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.cli.status_tables import share
 from lbctl.serve.api import schema
 

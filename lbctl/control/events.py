@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.control.inputs import Observation
 from lbctl.ir.pools import Pool
 from lbctl.ir.weight import Weight

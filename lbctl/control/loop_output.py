@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from lbctl.base.records import dataclass
 from lbctl.control.state import PoolState, weights
 from lbctl.control.weighting.strategy import WHOLE
 from lbctl.ir.pools import Pool

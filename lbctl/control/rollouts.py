@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from math import gcd
 from typing import Literal
 
+from lbctl.base.records import dataclass
 from lbctl.control.analysis import judge
 from lbctl.control.analysis.evidence import AnalysisState, Observation
 from lbctl.control.splits import MAX_SHARE, Shares, shares_of

@@ -10,8 +10,9 @@ times are seconds on one clock and are arguments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, SlowStart
 from lbctl.ir.snapshot import Snapshot, drained_of

@@ -7,9 +7,10 @@ Every number that led to a weight stays here until the next observation: `decisi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from lbctl.base.records import dataclass
 from lbctl.control.effects import Mode
 from lbctl.control.health import Health, ProgressWatch, Rules
 from lbctl.control.inputs import NEVER, Observation

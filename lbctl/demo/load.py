@@ -11,8 +11,9 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from lbctl.base.records import dataclass
 from lbctl.demo.replica import HOST
 from lbctl.simulate import load
 from lbctl.simulate.lengths import Lengths

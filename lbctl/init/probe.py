@@ -11,12 +11,12 @@ import asyncio
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.init.probe_target import ProbeTarget
 from lbctl.serve.net.http_client import session
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.init.models import MAX_NAMES
 from lbctl.init.pools import PoolDraft, unique_name
 

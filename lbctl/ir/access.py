@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Route
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lbctl.base.hosts import from_here, is_loopback
+from lbctl.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
+from lbctl.base.records import dataclass
 from lbctl.ir.listeners import PathMatch, Rule
 
 _PATH_RANK = {"exact": 0, "regex": 1, "prefix": 2}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
@@ -138,7 +140,7 @@ class Retry:
     """The pauses between the tries."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class TenantRate:
     """A rate of one tenant, with as many requests at once."""
 

@@ -10,8 +10,7 @@ rules of a listener by precedence, where the first match wins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Control, Proxy

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.ir.secrets import HeaderSecret
 
 

@@ -7,9 +7,10 @@ provides them, and `render` reports them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.collapse import collapse

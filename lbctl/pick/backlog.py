@@ -8,7 +8,8 @@ Without such reports prompts leave one by one, when their answers begin, and tho
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from lbctl.base.records import dataclass
 
 REPORT_TTL = 60.0
 """Seconds without a report of first tokens after which the engine counts as one that reports none."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lbctl.base.records import dataclass
 from lbctl.pick.backlog import Backlog, Prompt
 
 REQUEST_TOKENS = 30

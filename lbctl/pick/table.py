@@ -6,10 +6,12 @@ except for the limit of requests in flight, which only its own books know.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from lbctl.base.records import dataclass
 from lbctl.ir.locality import Place, distance
 from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
 
@@ -82,7 +84,7 @@ class Tier:
         return {name: index for index, name in enumerate(self.names)}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PoolTable:
     """The replicas of one pool, and how the pool is picked."""
 

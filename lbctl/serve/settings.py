@@ -9,10 +9,11 @@ import os
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.records import dataclass
 from lbctl.compile.files import file_of
 from lbctl.compile.proxies import control as compile_control
 from lbctl.ir.address import Address

@@ -7,8 +7,9 @@ for explanations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.signals.derive import Evidence, TimedValue
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
+from lbctl.base.records import dataclass
 from lbctl.simulate.columns import DONE, SHED, Requests
 from lbctl.simulate.compiled import FLOAT, filled, jit, smallest
 from lbctl.simulate.replay import Replay

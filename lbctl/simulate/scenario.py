@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from lbctl.base.records import dataclass
 from lbctl.ir.pools import DeepCheck, SlowStart, Weighting
 from lbctl.simulate.engine import Fault
 

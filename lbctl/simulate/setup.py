@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Retry
 from lbctl.simulate.engine import CostModel

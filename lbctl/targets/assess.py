@@ -10,9 +10,10 @@ protection.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
+from lbctl.base.records import dataclass
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.guarding import ways_around
 from lbctl.ir.listeners import Listener

@@ -6,8 +6,7 @@ proxy removes these headers, whatever the route forwards to replicas of one's ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lbctl.base.records import dataclass
 from lbctl.ir.routes import Forward
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.snapshot import View

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.apply.haproxy.diff import Plan
 from lbctl.apply.haproxy.running import Place, Running
 from lbctl.targets.target import Complaint

@@ -6,8 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.targets.haproxy import config_digest, slots
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass
 
 from lbctl.apply.permit import NOT_PERMITTED, Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip, is_loopback
+from lbctl.base.records import dataclass
 
 _PROMPT = b"\n> "
 MOST_BYTES = 64 * 1024 * 1024

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from lbctl.base.records import dataclass
 
 STEPS_OF_TWO = 16
 """Buckets from one latency to twice as much: each is 4.4 % wide."""

@@ -6,10 +6,10 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.apply.placeholders import STAND_IN_CERTIFICATE, STAND_IN_KEY
+from lbctl.base.records import dataclass
 from lbctl.importer.compare.echo import LOOPBACK
 
 DEAD = f"{LOOPBACK}:9"

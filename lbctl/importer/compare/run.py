@@ -7,11 +7,11 @@ import ssl
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lbctl.apply.binaries import find_binary
+from lbctl.base.records import dataclass
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import fleet, sources
 from lbctl.importer.compare.differences import (

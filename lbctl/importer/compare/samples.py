@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from lbctl.base.records import dataclass
 
 _BODY = {"model": "sample", "messages": [{"role": "user", "content": "hello"}]}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.records import dataclass
 from lbctl.importer.draft import Draft
 from lbctl.importer.envoy.view import View
 from lbctl.importer.ledger import content

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from lbctl.base.records import dataclass
 from lbctl.importer.envoy import own
 from lbctl.importer.envoy.context import Context
 from lbctl.importer.envoy.listeners import Manager

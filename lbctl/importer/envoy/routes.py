@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.records import dataclass
 from lbctl.importer import provider
 from lbctl.importer.envoy import policy
 from lbctl.importer.envoy.clusters import aggregate, pool

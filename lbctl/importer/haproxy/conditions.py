@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 
+from lbctl.base.records import dataclass
 from lbctl.importer.matching import Match, merge
 from lbctl.importer.statement import Statement
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.records import dataclass
 from lbctl.importer import credentials
 from lbctl.importer.haproxy import policy, proxy, rules
 from lbctl.importer.haproxy.conditions import Condition, alternatives_of

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.records import dataclass
 from lbctl.importer import provider
 from lbctl.importer.nginx import hosted, pools, values
 from lbctl.importer.nginx.context import Context, Scope, flat

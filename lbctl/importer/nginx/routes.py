@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.records import dataclass
 from lbctl.importer.nginx import access, forward, metrics, policy
 from lbctl.importer.nginx.context import Context, Scope, flat
 from lbctl.importer.nginx.match import label, path_of

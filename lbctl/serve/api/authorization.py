@@ -9,12 +9,12 @@ import asyncio
 import re
 import ssl
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
 
 from lbctl.base.hosts import is_loopback
+from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api import tokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica, ForProxy
 from lbctl.control.decisions import Decision
 from lbctl.control.overrides import Override

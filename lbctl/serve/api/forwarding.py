@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
 _HEADER = "x-lbctl-forwarded-by"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica
 from lbctl.control.health import Health
 from lbctl.control.slow_start import lowest

@@ -8,8 +8,9 @@ do with their requests is the observed share of the traffic ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.control.slow_start import Factors
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy

@@ -7,9 +7,10 @@ away from it, what lowers its weight. The functions are pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from lbctl.base.records import dataclass
 from lbctl.control.compose import EffectiveReplica
 from lbctl.control.health import Health
 from lbctl.serve.api.schema import ReplicaState

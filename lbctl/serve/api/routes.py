@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
+from lbctl.base.records import dataclass
 from lbctl.serve.api import schema
 
 Access = Literal["public", "read", "write"]

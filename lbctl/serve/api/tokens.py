@@ -9,8 +9,10 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, cast
+
+from lbctl.base.records import dataclass
 
 Role = Literal["read", "operate"]
 _LINE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._@-]{0,62}):(read|operate):(\S+)")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema, status_rows
 from lbctl.serve.api.endpoints import Endpoints

@@ -8,10 +8,11 @@ fleet file could list, and `guard` holds back answers that would remove too many
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.records import dataclass
 from lbctl.ir.pools import Replica
 from lbctl.ir.topology import Topology
 from lbctl.serve.guard import Guard

@@ -10,11 +10,12 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
+from lbctl.base.records import dataclass
 from lbctl.model.load import SourceText, texts
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 
+from lbctl.base.records import dataclass
 from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
 
 INTERVAL = 1.0

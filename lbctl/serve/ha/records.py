@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from lbctl.base.records import dataclass
 from lbctl.serve import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher

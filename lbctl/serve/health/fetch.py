@@ -11,7 +11,6 @@ import errno
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +18,7 @@ import yarl
 
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request

@@ -12,12 +12,12 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
 from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of

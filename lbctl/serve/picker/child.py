@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import Any
 
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.serve.picker import wire

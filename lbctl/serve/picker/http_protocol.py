@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
+
+from lbctl.base.records import dataclass
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers."""

@@ -12,13 +12,13 @@ import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http
 from lbctl.serve import log

@@ -12,11 +12,11 @@ import secrets
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 import aiohttp
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.serve import log
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker import wire

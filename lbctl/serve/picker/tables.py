@@ -8,9 +8,10 @@ Building them changes nothing and takes no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbctl.base.hosts import is_ip
+from lbctl.base.records import dataclass
 from lbctl.control.compose import EffectiveReplica
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool

@@ -12,9 +12,10 @@ import json
 import math
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Literal, get_args
 
+from lbctl.base.records import dataclass
 from lbctl.model.load import SourceText
 
 Action = Literal["files", "reload", "rollback"]

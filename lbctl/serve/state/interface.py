@@ -10,8 +10,9 @@ write also names the version that it replaces (compare-and-set). Keys, certifica
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from lbctl.base.records import dataclass
 
 ABSENT = ""
 """The version of a key that does not exist."""

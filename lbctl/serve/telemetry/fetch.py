@@ -12,12 +12,13 @@ import asyncio
 import re
 import ssl
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import aiohttp
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.serve.net.http_client import RefusedAddressError
 from lbctl.signals.exposition import MAX_LINE_BYTES
 

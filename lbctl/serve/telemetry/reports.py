@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lbctl.base.records import dataclass
 from lbctl.serve.telemetry.fetch import Reason
 from lbctl.signals.derive import Evidence
 from lbctl.signals.merge import Signals

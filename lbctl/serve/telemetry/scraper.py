@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 import aiohttp
 
+from lbctl.base.records import dataclass
 from lbctl.base.urls import without_values
 from lbctl.serve.guard import Guard
 from lbctl.serve.net.http_client import session

@@ -7,10 +7,11 @@ proxy of its kind is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
+from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from lbctl.base.records import dataclass
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts

@@ -11,7 +11,7 @@ chain here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from envoy.config.accesslog.v3 import accesslog_pb2
@@ -21,6 +21,7 @@ from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.extensions.filters.network.connection_limit.v3 import connection_limit_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+from lbctl.base.records import dataclass
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.hosts import is_ip

@@ -9,7 +9,6 @@ names. So with TLS such files lie beside the bootstrap, unless it must be a sing
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 
 from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
@@ -21,6 +20,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from lbctl.base.hosts import is_ip
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.targets.envoy import metrics
 from lbctl.targets.envoy.protos import address, duration, extension, pack

@@ -8,8 +8,8 @@ its fallback.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.ir import busy
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route

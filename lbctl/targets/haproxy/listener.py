@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.pools import Pool

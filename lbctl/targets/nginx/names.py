@@ -8,8 +8,9 @@ with `lbctl_` instead: variables, zones, log formats and upstreams.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx import quote
 

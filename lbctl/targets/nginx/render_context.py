@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.base.records import dataclass
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.nginx import quote

@@ -10,13 +10,13 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import grpc
 
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot

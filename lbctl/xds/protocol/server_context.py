@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from lbctl.base.records import dataclass
 from lbctl.xds.protocol.budget import Budget
 from lbctl.xds.protocol.node_status import NodeStatus, Observer
 from lbctl.xds.protocol.publication import Publication, Remembered

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import nan
 from typing import get_args
 
+from lbctl.base.records import dataclass
 from lbctl.serve.api import schema
 
 SHORTEST = 5.0

@@ -7,8 +7,8 @@ are thinned evenly, from the newest back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.history import METRICS, STATES, Sample
 from lbctl.serve.errors import BadRequestError

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from lbctl.base.records import dataclass
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import encode
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lbctl.base.records import dataclass
 from lbctl.serve.api.schema.values import Timestamp
 
 

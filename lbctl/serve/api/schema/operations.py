@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from lbctl.base.records import dataclass
 from lbctl.serve.api.schema.status import Diagnostic, Override, Snapshot
 from lbctl.serve.api.schema.values import OverrideKind, ReloadOutcome
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from lbctl.base.records import dataclass
 from lbctl.serve.api.schema.picks import PickerStatus
 from lbctl.serve.api.schema.values import OverrideKind, Timestamp
 

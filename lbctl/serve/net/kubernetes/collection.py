@@ -15,9 +15,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from lbctl.base.records import dataclass
 from lbctl.serve.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError, error_of_status
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 
