@@ -21,10 +21,18 @@ _UNUSUAL = frozenset({0, 100, 169, *range(224, 256)})
 """The first bytes of all IPv4 addresses that need a closer look."""
 
 
-def check_addresses(ctx: Context, name: str, pool: Pool) -> None:
+OwnAddresses = dict[tuple[int, str], tuple[str, str]]
+"""(port, path) → the host and the owner of each place at which lbctl or a proxy of the fleet listens."""
+
+
+def own_addresses(ctx: Context) -> OwnAddresses:
+    """Return where lbctl and the proxies of the fleet listen themselves."""
+    return dict(_own(ctx))
+
+
+def check_addresses(ctx: Context, name: str, pool: Pool, own: OwnAddresses) -> None:
     """Report replicas at addresses that no replica can have (LB122)."""
     from_file = name in ctx.discovered
-    own = dict(_own(ctx))
     for index, replica in enumerate(pool.replicas):
         path = ("pools", name, "replicas", index, "address")
         owner = _owner(own, replica.address)
@@ -46,7 +54,6 @@ def _is_impossible(host: str) -> bool:
 
 
 def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
-    """Yield (port, path) → the host and the owner of each place at which lbctl or a proxy of the fleet listens."""
     control = ctx.fleet.control
     picker = control.picker.bind
     http = picker_http(address(picker))
@@ -60,7 +67,7 @@ def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
         yield (place.port, place.path), (place.host, owner)
 
 
-def _owner(own: dict[tuple[int, str], tuple[str, str]], place: Endpoint) -> str:
+def _owner(own: OwnAddresses, place: Endpoint) -> str:
     """Return who listens at the address, or an empty string."""
     host, owner = own.get((place.port, place.path), ("", ""))
     if not owner:

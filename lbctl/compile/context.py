@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position, did_you_mean, show
-from lbctl.ir.own_lines import Place
+from lbctl.base.records import dataclass
+from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.model.fleet import Fleet, FleetSource
@@ -36,7 +37,7 @@ class ProxyKind:
 
     oldest: Version
     """The oldest version that lbctl renders for."""
-    own_line_places: Mapping[str, Place]
+    own_line_places: Mapping[str, OwnLinesPlace]
     """The key of `include` → the place in the configuration."""
     fragment_example: str
     """An example of the path of a fragment; empty where the kind has no fragments."""
@@ -110,13 +111,15 @@ class Context:
         path = original_path(self.source.original, self.source.root, written) if self.source.pruned else written
         self.diagnostics.add(replace(diagnostic, path=path))
 
-    def check_name(self, code: str, noun: str, name: str, names: Iterable[str], path: Path, key: bool = False) -> bool:
+    def check_name(
+        self, code: str, noun: str, name: str, names: Collection[str], path: Path, key: bool = False
+    ) -> bool:
         """Return whether `name` is one of `names`; otherwise report `code` with a suggestion."""
-        names = list(names)
         if name in names:
             return True
+        ordered = list(names)
         ellipsis = ", …" if len(names) > _MAX_LISTED else ""
-        listing = f"known: {', '.join(names[:_MAX_LISTED])}{ellipsis}" if names else f"the fleet has no {noun}s"
-        hint = did_you_mean(name, names) or listing
+        listing = f"known: {', '.join(ordered[:_MAX_LISTED])}{ellipsis}" if names else f"the fleet has no {noun}s"
+        hint = did_you_mean(name, ordered) or listing
         self.error(code, f"there is no {noun} {show(name)}", path, hint, key)
         return False

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
+from lbctl.base.paths import is_file
 from lbctl.compile.context import Context, FileTarget
 from lbctl.compile.convert import address
 from lbctl.compile.files import file_of, read_regular
@@ -44,7 +45,7 @@ def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
 def read_targets(file: Path) -> bytes | None:
     """Read a file of targets; None if it does not exist, empty (which is no list) if it cannot be read."""
     try:
-        return read_regular(file, _MAX_BYTES) if file.is_file() else None
+        return read_regular(file, _MAX_BYTES) if is_file(file) else None
     except OSError:
         return b""
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lbctl.base import diagnostics as d
+from lbctl.base.errors import reason_of
+from lbctl.base.paths import is_file, without_links
 from lbctl.base.system_ca import WORD, system_ca
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
@@ -35,7 +37,7 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
     file_by_name: dict[str, Path] = {}
     for path, node in named_files(source.root):
         diagnostics.extend(_findings(source, path, node, required))
-        written, file = str(node.value), _without_links(file_of(source, node))
+        written, file = str(node.value), without_links(file_of(source, node))
         if path[-1] != "path" and file_by_name.setdefault(written, file) != file:
             message = f"{d.show(written)} is also the name of another file, {d.show(str(file_by_name[written]))}"
             hint = "a proxy has one directory for both: give each a name of its own"
@@ -45,7 +47,7 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
 def files_on_disk(source: FleetSource) -> dict[str, Path]:
     """Map each path as the fleet writes it to the file on this machine, for all that exist."""
     named = {str(node.value): file_of(source, node) for _, node in named_files(source.root)}
-    return {written: file for written, file in named.items() if file.is_file()}
+    return {written: file for written, file in named.items() if is_file(file)}
 
 
 def file_of(source: FleetSource, node: Node) -> Path:
@@ -69,28 +71,34 @@ def read_regular(place: Path, most: int) -> bytes:
     return data
 
 
-def _without_links(path: Path) -> Path:
-    """Resolve links as far as possible: Path.resolve() fails where they form a circle."""
-    return Path(os.path.realpath(path))
-
-
 def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:
     file, written = file_of(source, node), str(node.value)
-    if not file.is_file():
+    fault = _fault(file, written)
+    if fault:
         if path[0] == "routes" or "upstream" in path[2:3]:
             return
         severity: d.Severity = "error" if required else "warning"
-        yield d.Diagnostic("LB110", f"there is no file {d.show(written)}", node.position, path, "", severity)
+        yield d.Diagnostic("LB110", fault, node.position, path, "", severity)
         return
     if leads_out(source, node):
         hint = "keep the file below the fleet's directory"
         yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
 
 
+def _fault(file: Path, written: str) -> str:
+    """Return why this is no file of this machine, or an empty text. A file without read permission is one."""
+    try:
+        return "" if stat.S_ISREG(file.stat().st_mode) else f"{d.show(written)} is not a regular file"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no file {d.show(written)}"
+    except OSError as error:
+        return f"{d.show(written)} cannot be read: {reason_of(error).lower()}"
+
+
 def leads_out(source: FleetSource, node: Node) -> bool:
     """Return whether a relative path leads out of the fleet's directory by a link."""
-    root = _without_links(Path(source.roots[node.file]))
-    return not str(node.value).startswith("/") and not _without_links(file_of(source, node)).is_relative_to(root)
+    root = without_links(Path(source.roots[node.file]))
+    return not str(node.value).startswith("/") and not without_links(file_of(source, node)).is_relative_to(root)
 
 
 def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
@@ -100,6 +108,8 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
             here = (*path, key)
             if (not path and key not in _SECTIONS) or (len(path) == 2 and key not in _HOLDERS):
                 continue
+            if len(path) == 1 and isinstance(node.value, dict) and _HOLDERS.isdisjoint(node.value):
+                continue  # most objects of a large fleet name no file
             if isinstance(node.value, str) and key in _FILE_KEYS and _is_file(here):
                 yield here, _resolved(here, node)
             elif isinstance(node.value, dict | list):

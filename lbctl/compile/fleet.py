@@ -7,9 +7,11 @@ no error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.records import dataclass
+from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context, ProxyKind
 from lbctl.compile.drained import check_drained
 from lbctl.compile.headers import check_headers
@@ -40,19 +42,26 @@ class Compiled:
 
 
 def compile_fleet(
-    source: FleetSource, kinds: Mapping[str, ProxyKind], diagnostics: Diagnostics, requires_own_lines: bool = True
+    source: FleetSource,
+    kinds: Mapping[str, ProxyKind],
+    diagnostics: Diagnostics,
+    requires_own_lines: bool = True,
+    cache: CompileCache | None = None,
 ) -> Compiled | None:
     """Resolve the fleet; None if it has errors, in its files or here.
 
     `kinds` maps each kind of proxy to the facts about it. A missing file of own lines is an error, or a warning without
-    `requires_own_lines`: then the fleet is checked and not rendered.
+    `requires_own_lines`: then the fleet is checked and not rendered. `cache` has the objects of the last fleet, and
+    gets those of this one.
     """
     ctx = Context(source, kinds, diagnostics, requires_own_lines)
-    resolved_routes = routes(ctx)
+    cache = cache or CompileCache()
+    cache.begin()
+    resolved_routes = routes(ctx, cache)
     topology = Topology(
         listeners=_guarded(listeners(ctx), resolved_routes),
         routes=resolved_routes,
-        pools=pools(ctx),
+        pools=pools(ctx, cache),
         proxies=proxies(ctx),
         control=control(source.fleet.control),
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lbctl.base.diagnostics import Path
-from lbctl.compile.addresses import check_addresses
+from lbctl.compile.addresses import OwnAddresses, check_addresses, own_addresses
 from lbctl.compile.capacity import capacities, gpu_count, throughputs
+from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, as_int, maybe, pairs
 from lbctl.compile.discovery import with_file_targets
@@ -33,19 +34,34 @@ It is twice what an engine batches by default (vLLM's max_num_seqs is 256), so t
 scheduler.
 """
 
+_CLOSES_NOTHING = frozenset({"triton"})
+"""The engines that close no idle connection: the HTTP server of Triton has no timeout."""
+_EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "custom"})
+"""The sources of metrics that are no engines."""
 
-def pools(ctx: Context) -> tuple[ir.Pool, ...]:
+
+def pools(ctx: Context, cache: CompileCache) -> tuple[ir.Pool, ...]:
     """Resolve all pools."""
     table = throughputs(ctx)
     with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
-    sections = (
-        (name, with_ranks(ctx, name, with_file_targets(ctx, name, pool)))
-        for name, pool in sorted(ctx.fleet.pools.items())
-    )
-    return tuple(_pool(ctx, name, pool, table, name in with_fallback) for name, pool in sections)
+    own = own_addresses(ctx)
+
+    def resolved(name: str, section: model.Pool) -> ir.Pool:
+        pool = with_ranks(ctx, name, with_file_targets(ctx, name, section))
+        has_fallback = name in with_fallback
+        if pool is not section or pool.discovery or pool.tls:  # these depend on other files, or on the machine
+            return _pool(ctx, name, pool, table, own, has_fallback)
+        return cache.compiled(
+            ctx, ("pools", name), pool, (table, own, has_fallback),
+            lambda ctx: _pool(ctx, name, pool, table, own, has_fallback),
+        )  # fmt: skip
+
+    return tuple(resolved(name, section) for name, section in sorted(ctx.fleet.pools.items()))
 
 
-def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], has_fallback: bool) -> ir.Pool:
+def _pool(
+    ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], own: OwnAddresses, has_fallback: bool
+) -> ir.Pool:
     """Resolve a pool.
 
     `has_fallback`: a route sends requests to another pool when this one has no healthy replica.
@@ -53,7 +69,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
         ctx.error("LB505", "a client certificate needs its key, and the key its certificate", (*path, "tls"))
-    check_addresses(ctx, name, pool)
+    check_addresses(ctx, name, pool, own)
     replicas = _replicas(ctx, name, pool, table)
     discovery = _discovery(ctx, name, pool.discovery, table)
     api = upstream(ctx, name, pool)
@@ -68,7 +84,7 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         affinity=maybe(pool.affinity, lambda item: ir.Affinity(item.cookie, int(item.ttl))),
         drain_deadline=int(pool.drain_deadline),
         locality=maybe(pool.locality, lambda item: ir.Locality(item.prefer, float(item.spill_below))),
-        connections=ir.Connections(int(pool.connections.idle), pool.connections.max_requests),
+        connections=_connections(pool),
         connect_timeout=int(pool.timeouts.connect),
         queue_timeout=int(pool.timeouts.queue),
         circuit_breaker=_breaker(pool),
@@ -85,16 +101,32 @@ def _pool(ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float],
         load_shedding=maybe(
             pool.health.load_shedding, lambda item: ir.LoadShedding(float(item.min_healthy), int(item.retry_after))
         ),
-        telemetry=telemetry(pool.telemetry),
+        telemetry=telemetry(pool.telemetry, pool),
         weighting=weighting(pool),
         tls=tls(pool.tls, api),
         upstream=api,
     )
 
 
+def _connections(pool: model.Pool) -> ir.Connections:
+    """Resolve the connections to the replicas.
+
+    Servers close idle ones unless the pool says `idle: unlimited`, or says nothing and all its engines are known to
+    close none.
+    """
+    section = pool.connections
+    sections = (pool.telemetry, *(item.telemetry for item in pool.replicas))
+    kinds = {source.kind for item in sections if item for source in item.sources} - _EXPORTERS
+    is_known = "idle" not in section.model_fields_set and kinds != set() and kinds <= _CLOSES_NOTHING
+    idle = as_int(section.idle)
+    return ir.Connections(idle, section.max_requests, closed_by_servers=idle is not None and not is_known)
+
+
 def _replicas(ctx: Context, pool: str, section: model.Pool, table: Mapping[str, float]) -> tuple[ir.Replica, ...]:
     resolved = capacities(ctx, pool, section, table)
-    replicas = [_replica(replica, capacity) for replica, capacity in zip(section.replicas, resolved, strict=True)]
+    replicas = [
+        _replica(replica, capacity, section) for replica, capacity in zip(section.replicas, resolved, strict=True)
+    ]
     _unique(ctx, pool, section, [item.name for item in replicas], "LB104", "name", "give each its own name")
     addresses = [str(item.address) for item in replicas]
     _unique(ctx, pool, section, addresses, "LB105", "address", "one replica an address")
@@ -110,7 +142,7 @@ def _unique(ctx: Context, pool: str, section: model.Pool, values: list[str], cod
             ctx.error(code, f"the {noun} {value} is used twice, first at {position}", path, hint)
 
 
-def _replica(replica: model.Replica, capacity: float) -> ir.Replica:
+def _replica(replica: model.Replica, capacity: float, pool: model.Pool) -> ir.Replica:
     return ir.Replica(
         name=name_of(replica),
         address=address(replica.address),
@@ -123,7 +155,7 @@ def _replica(replica: model.Replica, capacity: float) -> ir.Replica:
         gpu_count=gpu_count(replica),
         devices=tuple(replica.devices),
         labels=pairs(replica.labels) if replica.labels else (),
-        telemetry=telemetry(replica.telemetry),
+        telemetry=telemetry(replica.telemetry, pool),
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Path, show
+from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import Context
 from lbctl.compile.convert import as_int, maybe, networks, pairs, prefix
 from lbctl.ir import routes as ir
@@ -16,9 +18,13 @@ from lbctl.model import route as model
 Action = ir.Forward | ir.Respond | ir.Redirect
 
 
-def routes(ctx: Context) -> tuple[ir.Route, ...]:
+def routes(ctx: Context, cache: CompileCache) -> tuple[ir.Route, ...]:
     """Resolve all routes."""
-    return tuple(_route(ctx, name, route) for name, route in sorted(ctx.fleet.routes.items()))
+    inputs = tuple(ctx.source.names("pools")), tuple(ctx.source.names("listeners")), tuple(ctx.fleet.listeners)
+    return tuple(
+        cache.compiled(ctx, ("routes", name), route, inputs, partial(_route, name=name, route=route))
+        for name, route in sorted(ctx.fleet.routes.items())
+    )
 
 
 def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:

@@ -10,11 +10,12 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path as File
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
+from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.compile import key_lines, user_lines
 from lbctl.compile.files import file_of, read_regular
 from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
@@ -143,11 +144,13 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
     location = file_of(source, file.node)
     try:
         return read_regular(location, _MAX_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        pass
+    except OSError as error:
+        reason = reason_of(error).lower()
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
     hint = _similar(location) or "put the file there, or mount it where the proxy is rendered"
     effect = "requests go without it" if file.is_sent else "no request is authenticated by it"
-    message = f"{show(file.written)} cannot be read" + ("" if required else f": {effect}")
+    message = f"{show(file.written)} cannot be read ({reason})" + ("" if required else f": {effect}")
     severity: Severity = "error" if required else "warning"
     diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, severity))
     return None

@@ -20,17 +20,23 @@ _EXAMPLES = {
 }
 
 
-def telemetry(section: Telemetry | None) -> ir.Telemetry | None:
-    """Resolve the sources of a pool or a replica."""
+_INTERVAL_OF_PICKED = 1_000
+"""Milliseconds, where the files say nothing: of two equal replicas the picker prefers the one that was scraped last."""
+
+
+def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:
+    """Resolve the sources of the pool or of a replica of it."""
     if section is None:
         return None
+    is_default = pool.balance.algorithm == "pick" and "interval" not in section.model_fields_set
+    interval = _INTERVAL_OF_PICKED if is_default else int(section.interval)
     sources = tuple(
         ir.MetricsSource(
             source.kind, source.url, source.signal, source.metric, source.query, source.unit, pairs(source.match_labels)
         )
         for source in section.sources
     )
-    return ir.Telemetry(int(section.interval), int(section.timeout), int(section.stale_after), sources)
+    return ir.Telemetry(interval, int(section.timeout), int(section.stale_after), sources)
 
 
 def weighting(pool: model.Pool) -> ir.Weighting:

@@ -18,7 +18,7 @@ _WORD = re.compile(r"\{\s*([A-Za-z0-9_.-]+)\s*\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HeaderPart:
     """A part of a value: literal text or a variable."""
 
     text: str
@@ -27,7 +27,7 @@ class Part:
     """The variable; None for literal text."""
 
 
-def parts(value: str) -> Iterator[Part]:
+def parts(value: str) -> Iterator[HeaderPart]:
     """Yield the literal texts and the variables of a value, in their order."""
     end = 0
     for match in _WORD.finditer(value):
@@ -35,11 +35,11 @@ def parts(value: str) -> Iterator[Part]:
         if variable is None:
             continue
         if match.start() > end:
-            yield Part(value[end : match.start()])
-        yield Part("", variable)
+            yield HeaderPart(value[end : match.start()])
+        yield HeaderPart("", variable)
         end = match.end()
     if end < len(value):
-        yield Part(value[end:])
+        yield HeaderPart(value[end:])
 
 
 def variables(value: str) -> frozenset[Variable]:

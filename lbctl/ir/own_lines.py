@@ -11,7 +11,7 @@ _DIGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OwnLinesPlace:
     """A place of a kind of proxy's configuration that own lines can go to."""
 
     section: str = ""

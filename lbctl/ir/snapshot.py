@@ -168,8 +168,13 @@ def pools_of(route: Route) -> tuple[str, ...]:
 
 def pools_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
     """The pools that requests through this proxy may reach, by the shares of `topology`."""
-    used_routes = {rule.route for listener in _listeners_of(topology, proxy) for rule in listener.rules}
+    used_routes = routes_reached(topology, proxy)
     return frozenset(name for route in topology.routes if route.name in used_routes for name in pools_of(route))
+
+
+def routes_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
+    """The routes that requests through this proxy may take."""
+    return frozenset(rule.route for listener in _listeners_of(topology, proxy) for rule in listener.rules)
 
 
 def _listeners_of(topology: Topology, proxy: Proxy) -> tuple[Listener, ...]:

@@ -181,7 +181,7 @@ REFERENCES = (
     code_page(
         "LB110",
         "a file that is not here",
-        "The fleet names a file that this machine does not have.",
+        "The fleet names a file that this machine does not have, or that this user cannot reach; the message says why.",
         "Put it there, or render where it is; `--require-files` makes it an error.",
         "warning",
     ),

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import IO, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -72,10 +72,10 @@ class FleetSource:
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
     """Path of a file of targets or of own lines → the content to use instead of reading it."""
 
-    def names(self, section: str) -> list[str]:
+    def names(self, section: str) -> Collection[str]:
         """All names that were written in a section, those of faulty objects included."""
         node = descend(self.original, (section,))
-        return list(node.value) if node is not None and isinstance(node.value, dict) else []
+        return node.value.keys() if node is not None and isinstance(node.value, dict) else ()
 
 
 _RECOVERABLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})

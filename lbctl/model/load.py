@@ -13,14 +13,15 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.model.node import Node, Scalar, plain_value, position_of
+from lbctl.model.reparse import Parsed, reparse
 from lbctl.model.text import MAX_BYTES
-from lbctl.model.yaml import read
+from lbctl.model.yaml import read_counted
 
 __all__ = [
     "Node", "Scalar", "SourceText", "is_fleet_file", "load", "merged", "plain_value", "position_of", "texts",
@@ -71,26 +72,45 @@ def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | Non
     return contents
 
 
+class _ParsedFile(NamedTuple):
+    """A file as it was parsed."""
+
+    data: bytes
+    """The bytes of the file."""
+    root: Node | None
+    """Its map, if it is one."""
+    faults: tuple[Diagnostic, ...]
+    """What is wrong with it."""
+    nodes: int = 0
+    """At least the number of its keys and values."""
+
+
 class ParsedFiles:
-    """The files of the last fleet as they were parsed, so that a file that stays is not parsed again."""
+    """The files of the last fleet as they were parsed, so that what stays is not parsed again."""
 
     def __init__(self) -> None:
-        self._files: dict[SourceText, tuple[Node | None, tuple[Diagnostic, ...]]] = {}
+        self._files: dict[SourceText, _ParsedFile] = {}
 
     def parse(self, texts: Sequence[SourceText], diagnostics: Diagnostics) -> list[Node]:
         """Return the map of each text that is one, and forget every other file. Faults are added to `diagnostics`."""
-        self._files = {text: self._files.get(text) or _parsed(text) for text in texts}
-        for _, faults in self._files.values():
-            diagnostics.extend(faults)
-        return [fleet for fleet, _ in self._files.values() if fleet is not None]
+        before = {text.name: parsed for text, parsed in self._files.items()}
+        self._files = {text: self._files.get(text) or _parsed(text, before.get(text.name)) for text in texts}
+        for file in self._files.values():
+            diagnostics.extend(file.faults)
+        return [file.root for file in self._files.values() if file.root is not None]
 
 
-def _parsed(text: SourceText) -> tuple[Node | None, tuple[Diagnostic, ...]]:
+def _parsed(text: SourceText, before: _ParsedFile | None) -> _ParsedFile:
+    """Parse a text; `before` is an earlier text of this file."""
+    if before is not None and before.root is not None and not before.faults:
+        changed = reparse(Parsed(before.data, before.root, before.nodes), text.data)
+        if changed is not None:
+            return _ParsedFile(text.data, changed.root, (), changed.nodes)
     faults = Diagnostics()
-    fleet = read(text.data, text.name, faults)
+    fleet, count = read_counted(text.data, text.name, faults)
     if fleet is not None:
         _check_version(fleet, faults)
-    return fleet, tuple(faults)
+    return _ParsedFile(text.data, fleet, tuple(faults), count)
 
 
 def merged(

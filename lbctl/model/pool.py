@@ -184,9 +184,10 @@ class Locality(Section):
 
 
 class Connections(Section):
-    idle: v.Duration = Field(
+    idle: v.DurationOrUnlimited = Field(
         q.Duration(4_000),
-        description="How long an idle connection is kept. Shorter than the server's own keep-alive (uvicorn: 5s).",
+        description="How long an idle connection is kept. Shorter than the server's own keep-alive (uvicorn: 5s); "
+        "`unlimited` says that servers close none, and then HAProxy keeps HTTP/1 connections too.",
     )
     max_requests: v.Positive | None = Field(
         None, description="After so many requests a connection is closed. Without it: no limit."

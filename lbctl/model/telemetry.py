@@ -36,7 +36,10 @@ class Source(Section):
 
 
 class Telemetry(Section):
-    interval: v.Duration = Field(q.Duration(5_000), description="Between two scrapes of each page.")
+    interval: v.Duration = Field(
+        q.Duration(5_000),
+        description="Between two scrapes of each page; by default `1s` in a pool with `algorithm: pick`.",
+    )
     timeout: v.Duration = Field(q.Duration(2_000), description="How long a page may take.")
     stale_after: v.Duration = Field(q.Duration(15_000), description="From this age on a sample counts no more.")
     sources: list[Source] = Field(

@@ -56,12 +56,17 @@ _REFUSED = "(refused key)"
 
 def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
     """Parse the map in `data`; None if there is none. Faults are added to `diagnostics` under the name `file`."""
+    return read_counted(data, file, diagnostics)[0]
+
+
+def read_counted(data: bytes, file: str, diagnostics: Diagnostics) -> tuple[Node | None, int]:
+    """Parse as `read` does; return the map, and the number of its keys and values: at most MAX_NODES."""
     findings = TextFaults(file, diagnostics)
     try:
-        text = screen(decode(data, findings), findings)
-        return _Reader(text, findings).read()
+        reader = _Reader(screen(decode(data, findings), findings), findings)
+        return reader.read(), reader.count
     except UnreadableTextError:
-        return None
+        return None, 0
 
 
 class _Reader:
@@ -83,7 +88,7 @@ class _Reader:
         self._items: list[Node] | None = None
         self._key: str | None = None
         self._key_line = self._key_column = 0
-        self._count = self._documents = 0
+        self.count = self._documents = 0
 
     def read(self) -> Node:
         """Parse the text. Raises UnreadableTextError."""
@@ -186,8 +191,8 @@ class _Reader:
             self._fields[self._key] = node
 
     def _counted(self, line: int, column: int) -> None:
-        self._count += 1
-        if self._count > MAX_NODES:
+        self.count += 1
+        if self.count > MAX_NODES:
             hint = "split the fleet into several files"
             raise self._findings.stop("LB005", f"more than {MAX_NODES} values in one file", line, column, hint)
 

@@ -9,10 +9,12 @@ from lbctl.base.records import dataclass
 class Connections:
     """Keep-alive connections from a proxy to the replicas."""
 
-    idle: int = 4_000
-    """How long an idle connection is kept."""
+    idle: int | None = 4_000
+    """How long an idle connection is kept; None: unlimited."""
     max_requests: int | None = None
     """How many requests one connection carries; None: unlimited."""
+    closed_by_servers: bool = True
+    """Whether the servers close idle connections by themselves."""
 
 
 @dataclass(frozen=True, slots=True)

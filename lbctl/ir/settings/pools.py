@@ -124,8 +124,14 @@ def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
     yield from nested("gpus", entries(tuple((name, f"{value:g}") for name, value in discovery.gpus)))
 
 
+def _idle(connections: p.Connections) -> str:
+    """Format how long idle connections are kept, and whether no server closes one, which `unlimited` implies."""
+    kept = duration(connections.idle)
+    return kept if connections.closed_by_servers or connections.idle is None else f"{kept}, servers close none"
+
+
 def _limits(pool: p.Pool) -> Iterator[Setting]:
-    yield ("connections", "idle"), duration(pool.connections.idle)
+    yield ("connections", "idle"), _idle(pool.connections)
     yield ("connections", "max_requests"), limit(pool.connections.max_requests)
     yield ("timeouts", "connect"), duration(pool.connect_timeout)
     yield ("timeouts", "queue"), duration(pool.queue_timeout)

@@ -76,10 +76,12 @@ def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB312: idle connections that outlive the server's keep-alive."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
-        if pool.protocol != "http1" or pool.connections.idle < _KEEP_ALIVE or kinds & _NOT_UVICORN:
+        idle = pool.connections.idle
+        if pool.protocol != "http1" or (idle is not None and idle < _KEEP_ALIVE) or kinds & _NOT_UVICORN:
             continue
         if not (kinds & GENERATIVE_KINDS or fleet.generates(pool.name)):
             continue
         path = ("pools", pool.name, "connections", "idle")
-        message = f"kept for {pool.connections.idle / 1000:g} s, but uvicorn closes after 5 s: a POST may meet the end"
+        kept = "for ever" if idle is None else f"for {idle / 1000:g} s"
+        message = f"kept {kept}, but uvicorn closes after 5 s: a POST may meet the end"
         yield RuleFinding(path, message, "idle: 4s, or shorter than the server's own keep-alive", Edit(path, "4s"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, PickPolicy, Prefix, SessionKey
 from lbctl.ir.snapshot import Snapshot, view
@@ -50,3 +52,19 @@ def test_only_proxies_with_such_pools_get_the_picker_s_address() -> None:
     assert view(Snapshot(made.topology), x).picker == Address("127.0.0.1", 7)
     assert view(Snapshot(made.topology, picker=Address("127.0.0.1", 8)), x).picker == Address("127.0.0.1", 8)
     assert view(Snapshot(made.topology), y).picker is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "written", "seconds"), [("pick", "", 1), ("pick", "interval: 5s, ", 5), ("random", "", 5)]
+)
+def test_a_picked_pool_is_scraped_each_second_unless_its_interval_is_written(
+    algorithm: str, written: str, seconds: int
+) -> None:
+    sources = f"{{{written}sources: [{{kind: vllm, url: 'http://{{host}}:{{port}}/metrics'}}]}}"
+    made, found = compiling(
+        f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", telemetry: {sources}}}], telemetry: {sources}, '
+        f"balance: {{algorithm: {algorithm}}}}}}}\n"
+    )
+    assert made is not None, found
+    pool = made.topology.pools[0]
+    assert [item.telemetry and item.telemetry.interval for item in (pool, *pool.replicas)] == [seconds * 1000] * 2

@@ -158,6 +158,7 @@ def test_a_query_keeps_its_quotes_inside_quotes() -> None:
     assert new.data.decode() == text.replace("gpu_cache_usage_perc", "kv_cache_usage_perc")
 
 
+@pytest.mark.slow
 def test_ten_thousand_replicas_are_fixed_in_place() -> None:
     """Without ruamel.yaml, which takes a minute for them."""
     code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
@@ -168,7 +169,7 @@ def test_ten_thousand_replicas_are_fixed_in_place() -> None:
         ))  # fmt: skip
         file.write_text(text)
         command = [sys.executable, "-c", code, "lint", "--fix", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "ruamel.yaml" not in done.stderr.split()
         assert file.read_text() == text.replace("idle: 60s", "idle: 4s")
 

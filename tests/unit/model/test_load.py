@@ -259,6 +259,7 @@ def test_thirty_two_levels_are_read_and_not_one_more() -> None:
     assert places(reading("a: " + "[" * 32 + "]" * 32)[1]) == ["f.yaml:1:35 LB005"]
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_values_are_read_and_not_one_more() -> None:
     rows = "".join(f"k{i}: v\n" for i in range(99_999))  # a key and a value each, and the map itself
     assert reading(rows)[1] == []

@@ -62,3 +62,24 @@ def test_what_stays_is_the_same_object() -> None:
     assert second is not None
     assert second.routes["all"] is first.routes["all"]
     assert second.pools["one"] is not first.pools["one"]
+
+
+def test_a_pool_that_only_moves_is_not_validated_again_and_its_faults_are_shown_where_it_is_now() -> None:
+    cache = ParseCache()
+    first, _, place = _parsed((_DEFAULTS, _POOL, _ROUTE), cache)
+    second, _, moved = _parsed((_DEFAULTS, _POOL.replace("pools:", "# a comment\npools:"), _ROUTE), cache)
+    assert first is not None
+    assert second is not None
+    assert second.pools["one"] is first.pools["one"]
+    assert (place, moved) == ("1.yaml:2:36", "1.yaml:3:36")
+
+
+@pytest.mark.parametrize("value", ["'1'", "true", "[1]"])
+def test_a_value_of_another_type_is_not_the_value_before(value: str) -> None:
+    def fleet(aggression: str) -> tuple[str, ...]:
+        return (_DEFAULTS, _POOL.replace("one: {", f"one: {{slow_start: {{aggression: {aggression}}}, "), _ROUTE)
+
+    cache = ParseCache()
+    assert not _parsed(fleet("1"), cache)[1]
+    assert _parsed(fleet(value), cache) == _parsed(fleet(value), None)
+    assert _parsed(fleet(value), None)[1]

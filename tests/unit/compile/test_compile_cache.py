@@ -1,0 +1,97 @@
+"""A fleet that is compiled with the objects of the one before is the fleet that its files say, whatever has changed."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.compile.compile_cache import CompileCache
+from lbctl.compile.fleet import Compiled
+from lbctl.model.fleet import parse
+from lbctl.model.load import SourceText
+from lbctl.model.parse_cache import ParseCache
+from lbctl.targets.load import complete
+from tests.benchmarks.fleets import fleet
+
+_FLEET = """\
+version: 1
+listeners: {public: {bind: "127.0.0.1:8080"}}
+routes:
+  all: {match: {path_prefix: /}, pool: one, fallback: two}
+  some: {match: {path_prefix: /some}, pool: two}
+pools:
+  one: {replicas: [{address: "127.0.0.1:9001", gpu: L4}, {address: "127.0.0.1:9002", gpu: L4}]}
+  ranks: {replicas: [{address: "127.0.0.1:9003", ports: 2}]}
+  two: {discovery: {file: {path: targets.json}}}
+"""
+_CHANGES = (
+    ("", ""),
+    ("gpu: L4}]", "gpu: L40S}]"),
+    ("version: 1\n", "version: 1\ngpus: {L4: 7}\n"),
+    (", fallback: two", ""),
+    ("pool: two}", "pool: three}"),
+    ("gpu: L4}]", "gpu: L5}]"),
+    ("version: 1\n", 'version: 1\ncontrol: {api: {bind: "127.0.0.1:9001"}}\n'),
+    ("version: 1\n", "version: 1\n# a comment\ndefaults: {pool: {drain_deadline: 30s}}\n"),
+    ("listeners: {", 'listeners: {other: {bind: "127.0.0.1:8081"}, '),
+    ("  two: {", '  three: {replicas: [{address: "127.0.0.1:9010"}]}\n  two: {'),
+    ("path_prefix: /some", "path_prefix: /"),
+    (", ports: 2", ""),
+)
+
+
+class _Caches:
+    """The caches from one fleet to the next."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._parsed = ParseCache()
+        self._compiled = CompileCache()
+
+    def compiled(self, text: str) -> tuple[Compiled | None, list[str]]:
+        diagnostics = Diagnostics()
+        texts = [SourceText("fleet.yaml", text.encode(), str(self._directory))]
+        source = parse(texts, diagnostics, self._parsed)
+        assert source is not None
+        loaded = complete(source, diagnostics, cache=self._compiled)
+        return loaded and loaded.compiled, list(map(str, diagnostics))
+
+
+def _equal(first: tuple[Compiled | None, list[str]], second: tuple[Compiled | None, list[str]]) -> bool:
+    """Compare what was compiled, and what was reported; trees of YAML have no equality."""
+    topologies = [compiled and (compiled.topology, compiled.sources.replicas) for compiled, _ in (first, second)]
+    return topologies[0] == topologies[1] and first[1] == second[1]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(len(_CHANGES)), 2)))
+def test_one_fleet_after_the_other_is_as_if_each_were_the_first(order: tuple[int, ...], tmp_path: Path) -> None:
+    (tmp_path / "targets.json").write_text('[{"targets": ["127.0.0.1:9009"]}]')
+    caches = _Caches(tmp_path)
+    for number in (*order, order[0]):
+        text = _FLEET.replace(*_CHANGES[number])
+        assert _equal(caches.compiled(text), _Caches(tmp_path).compiled(text))
+
+
+def test_a_file_of_targets_is_read_again(tmp_path: Path) -> None:
+    caches, file = _Caches(tmp_path), tmp_path / "targets.json"
+    for port in (9009, 9010):
+        file.write_text(f'[{{"targets": ["127.0.0.1:{port}"]}}]')
+        compiled, _ = caches.compiled(_FLEET)
+        assert compiled is not None
+        assert [str(item.address) for item in compiled.topology.pools[2].replicas] == [f"127.0.0.1:{port}"]
+
+
+def test_only_the_pool_that_has_changed_is_another_object(tmp_path: Path) -> None:
+    caches, text = _Caches(tmp_path), fleet(40, 3)
+    first, _ = caches.compiled(text)
+    changed = text.replace('{name: r1, address: "10.7.0.2:8000"', '{name: r1, drain: true, address: "10.7.0.2:8000"')
+    second, _ = caches.compiled(changed)
+    assert _equal((second, []), (_Caches(tmp_path).compiled(changed)[0], []))
+    assert first is not None
+    assert second is not None
+    pairs = zip(first.topology.pools, second.topology.pools, strict=True)
+    assert [old.name for old, new in pairs if old is not new] == ["pool-7"]
+    assert all(old is new for old, new in zip(first.topology.routes, second.topology.routes, strict=True))
