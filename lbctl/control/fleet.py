@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbctl.control.events import FleetChanged
-from lbctl.control.health import Health, rules_of
+from lbctl.control.health import DeepHealth, rules_of
 from lbctl.control.state import PoolState, ReplicaState, State, new_replica_state, peers_of
-from lbctl.control.weighting.strategy import Parts
+from lbctl.control.weighting.strategy import MultiplierParts
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.weight import Weight
 
@@ -35,11 +35,11 @@ def _restored(
 ) -> ReplicaState:
     if reasons is not None:
         state = new_replica_state(replica, min(pool.weighting.floor / 100, 1.0), now)
-        return state._replace(health=Health(phase="out", reasons=reasons, since=now, ejections=1))
+        return state._replace(health=DeepHealth(phase="out", reasons=reasons, since=now, ejections=1))
     if weight is None:
         return new_replica_state(replica, 1.0, now)
     multiplier = _clamped(weight.rate / replica.capacity, pool)
-    parts = Parts(weight.speed, weight.room / replica.capacity)
+    parts = MultiplierParts(weight.speed, weight.room / replica.capacity)
     return new_replica_state(replica, multiplier, now, parts)._replace(proposed_at=now)
 
 

@@ -61,7 +61,7 @@ _NO_XIDS: frozenset[tuple[str, int]] = frozenset()
 
 
 class ProgressWatch(NamedTuple):
-    """What changes at every observation, apart from `Health`, which stays the same object in a healthy fleet.
+    """What changes at every observation, apart from `DeepHealth`, which stays the same object in a healthy fleet.
 
     Times are seconds.
     """
@@ -76,7 +76,7 @@ class ProgressWatch(NamedTuple):
     """The time of the newest observation that counted for thresholds."""
 
 
-class Health(NamedTuple):
+class DeepHealth(NamedTuple):
     """The deep health of one replica. Times are seconds."""
 
     phase: Phase = "in"
@@ -125,7 +125,7 @@ class Health(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class HealthRules:
     """The limits and thresholds of one pool. Times are seconds."""
 
     deep: DeepCheck
@@ -144,14 +144,14 @@ class Rules:
     """Good observations in a row until a limit no longer counts as exceeded, or a phase ends."""
 
 
-def rules_of(pool: Pool) -> Rules:
+def rules_of(pool: Pool) -> HealthRules:
     """Return the pool's rules: thresholds of its active check, times of its passive check, or their defaults."""
     active = pool.active
     passive = pool.passive or PassiveCheck()
     stalled = pool.deep.stalled_after
     own = [item.telemetry for item in pool.replicas if item.telemetry is not None]
     telemetry = [pool.telemetry] if pool.telemetry is not None else own or [Telemetry()]
-    return Rules(
+    return HealthRules(
         pool.deep,
         stalled / 1000 if stalled is not None else None,
         max(item.interval for item in telemetry) / 1000,
@@ -163,8 +163,8 @@ def rules_of(pool: Pool) -> Rules:
 
 
 def assess(
-    rules: Rules, health: Health, watch: ProgressWatch, observation: Observation
-) -> tuple[Health, ProgressWatch]:
+    rules: HealthRules, health: DeepHealth, watch: ProgressWatch, observation: Observation
+) -> tuple[DeepHealth, ProgressWatch]:
     """Return the health after one observation. Phases change in `next_phase`, where the whole pool is known."""
     at, signals = observation.at, observation.signals
     observed_at, progress_before, _, counted_at = watch
@@ -203,7 +203,7 @@ def assess(
     return changed, after
 
 
-def _changes_nothing(rules: Rules, health: Health, observation: Observation) -> bool:
+def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observation) -> bool:
     """Whether the observation leaves the health as it is, which holds for most observations of a healthy replica."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if not within_limits or health.fatal_xid is not None or health.complaints:
@@ -234,7 +234,7 @@ def _without_progress(
     return ProgressWatch(observation.at, progress.value, since, counted_at), progress.at - since
 
 
-def without_samples(health: Health, watch: ProgressWatch) -> tuple[Health, ProgressWatch]:
+def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealth, ProgressWatch]:
     """Return the health of a replica whose samples are stale: only its phase still counts."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if health.complaints or health.ejection_denied or health.good_count or not within_limits:
@@ -244,7 +244,7 @@ def without_samples(health: Health, watch: ProgressWatch) -> tuple[Health, Progr
     return health, watch._replace(still_since=None) if watch.still_since is not None else watch
 
 
-def next_phase(rules: Rules, health: Health, watch: ProgressWatch, may_eject: bool, now: float) -> Health:
+def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may_eject: bool, now: float) -> DeepHealth:
     """Return the health with the phase that follows from it. `may_eject`: `max_ejection` allows one more."""
     if health.phase == "out":
         return _ejected(health, watch, now) if health.fatal_xid is not None else _recovered(rules, health, watch, now)
@@ -260,9 +260,9 @@ def next_phase(rules: Rules, health: Health, watch: ProgressWatch, may_eject: bo
     return health._replace(ejection_denied=False, reasons=() if health.phase == "in" else health.reasons)
 
 
-def readmitted(health: Health, now: float) -> Health:
+def readmitted(health: DeepHealth, now: float) -> DeepHealth:
     """Return the health after an operator has readmitted the replica: only the XIDs that it had are remembered."""
-    return Health(since=now, xids=health.xids)
+    return DeepHealth(since=now, xids=health.xids)
 
 
 # ── One signal each ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +280,9 @@ def _reports_idle(observation: Observation) -> bool:
     return bool(reported) and not any(signal.value for signal in reported)
 
 
-def _xids(rules: Rules, health: Health, signals: Signals) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
+def _xids(
+    rules: HealthRules, health: DeepHealth, signals: Signals
+) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
     """The gauge keeps the last XID for ever: only a change to a fatal one counts, and not the first observation."""
     signal = signals.values.get("xid")
     if signal is None or (not signal.value and health.xids is _NO_XIDS):
@@ -292,7 +294,7 @@ def _xids(rules: Rules, health: Health, signals: Signals) -> tuple[frozenset[tup
     return current, next(fatal, health.fatal_xid)
 
 
-def _memory(rules: Rules, level: Level, observation: Observation) -> Level:
+def _memory(rules: HealthRules, level: Level, observation: Observation) -> Level:
     limit = rules.deep.min_free_memory
     free = observation.signals.values.get("gpu_memory_free") if limit is not None else None
     if free is None or limit is None or observation.reserves_memory:
@@ -300,14 +302,14 @@ def _memory(rules: Rules, level: Level, observation: Observation) -> Level:
     return _level(rules, level, free.value < limit, free.value >= limit * MEMORY_RECOVERY_FACTOR)
 
 
-def _temperature(rules: Rules, level: Level, signal: Signal | None) -> Level:
+def _temperature(rules: HealthRules, level: Level, signal: Signal | None) -> Level:
     limit = rules.deep.max_temperature
     if signal is None or limit is None:
         return _WITHIN_LIMIT
     return _level(rules, level, signal.value > limit, signal.value <= limit - COOLING_MARGIN)
 
 
-def _level(rules: Rules, level: Level, bad: bool, good: bool) -> Level:
+def _level(rules: HealthRules, level: Level, bad: bool, good: bool) -> Level:
     contradicts = good if level.exceeded else bad
     if not contradicts:
         return Level(level.exceeded) if level.contrary else level
@@ -317,7 +319,7 @@ def _level(rules: Rules, level: Level, bad: bool, good: bool) -> Level:
 
 
 def _complaints(
-    rules: Rules, fatal_xid: int | None, still_for: float, observation: Observation, memory: Level
+    rules: HealthRules, fatal_xid: int | None, still_for: float, observation: Observation, memory: Level
 ) -> tuple[str, ...]:
     """`still_for`: the seconds for which progress has stood still with requests in flight."""
     complaints: tuple[str, ...] = ()
@@ -333,7 +335,7 @@ def _complaints(
 # ── Phases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _ejected(health: Health, watch: ProgressWatch, now: float) -> Health:
+def _ejected(health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth:
     return health._replace(
         phase="out",
         reasons=health.complaints,
@@ -346,22 +348,22 @@ def _ejected(health: Health, watch: ProgressWatch, now: float) -> Health:
     )
 
 
-def _kept_at_floor(health: Health) -> Health:
+def _kept_at_floor(health: DeepHealth) -> DeepHealth:
     reasons = (*health.complaints, "not taken out: too many would be")
     return health._replace(ejection_denied=True, reasons=reasons) if health.reasons != reasons else health
 
 
-def _returned(health: Health, now: float) -> Health:
+def _returned(health: DeepHealth, now: float) -> DeepHealth:
     return health._replace(phase="in", reasons=(), since=now, ejections=0, ejection_denied=False)
 
 
-def _with_initial_progress(health: Health, watch: ProgressWatch) -> Health:
+def _with_initial_progress(health: DeepHealth, watch: ProgressWatch) -> DeepHealth:
     """The health with the first progress that is known since the phase began."""
     is_first = health.initial_progress is None and watch.observed_at >= health.since
     return health._replace(initial_progress=watch.progress) if is_first else health
 
 
-def _recovered(rules: Rules, health: Health, watch: ProgressWatch, now: float) -> Health:
+def _recovered(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth:
     """The health of an ejected replica, which is in or on trial where it has recovered or enough time has passed."""
     health = _with_initial_progress(health, watch)
     progressed = watch.progress is not None and watch.progress != health.initial_progress

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from lbctl.control import health
 from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, WeightsChanged
-from lbctl.control.health import Health, Rules
+from lbctl.control.health import DeepHealth, HealthRules
 from lbctl.control.inputs import Observation
 from lbctl.control.rate_limit import Assessment, StepLimits
 from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory, weights
@@ -46,7 +46,7 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
     return state, _effects(before, state)
 
 
-def _assess(rules: Rules, replica: ReplicaState, latest: Observation | None, now: float) -> Assessment:
+def _assess(rules: HealthRules, replica: ReplicaState, latest: Observation | None, now: float) -> Assessment:
     observation = replica.observation if latest is None else latest
     if observation is None or now - observation.at > rules.stale_after:
         return (observation, False, *health.without_samples(replica.health, replica.progress_watch))
@@ -114,7 +114,7 @@ def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
 
 def _next_healths(
     state: PoolState, assessments: Sequence[Assessment], healthy: Sequence[bool], now: float
-) -> list[Health]:
+) -> list[DeepHealth]:
     """Replicas that proxies eject or that drain do not count for `max_ejection`."""
     ejections_left = _ejections_left(state, assessments)
     healths = []

@@ -8,18 +8,18 @@ no weight stays slightly wrong for ever.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from lbctl.control.health import Health, ProgressWatch
+from lbctl.base.records import dataclass
+from lbctl.control.health import DeepHealth, ProgressWatch
 from lbctl.control.inputs import Observation
 from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory
-from lbctl.control.weighting.strategy import WHOLE, Parts, Proposal
+from lbctl.control.weighting.strategy import WHOLE, MultiplierParts, Proposal
 
 _EARLY = 0.99
 """The part of the interval after which the next move may come: observations do not come to the microsecond."""
 
 
-Assessment = tuple[Observation | None, bool, Health, ProgressWatch]
+Assessment = tuple[Observation | None, bool, DeepHealth, ProgressWatch]
 """(the newest observation, whether it is fresh, the health before limits of the whole pool apply, progress)"""
 
 
@@ -73,7 +73,7 @@ class StepLimits:
         )
 
     def apply(
-        self, before: ReplicaState, assessment: Assessment, health: Health, is_healthy: bool, proposal: Proposal
+        self, before: ReplicaState, assessment: Assessment, health: DeepHealth, is_healthy: bool, proposal: Proposal
     ) -> ReplicaState:
         """Return the replica after this decision. `is_healthy` is that of `health`."""
         observation, fresh, _, watch = assessment
@@ -87,7 +87,7 @@ class StepLimits:
             trajectory = self._next(trajectory, goal, goal_parts, health.phase == "out")
         return before.after_decision(observation, fresh, health, watch, proposal, proposed_at, goal, trajectory)
 
-    def _goal(self, before: ReplicaState, health: Health, proposal: Proposal) -> tuple[float, Parts]:
+    def _goal(self, before: ReplicaState, health: DeepHealth, proposal: Proposal) -> tuple[float, MultiplierParts]:
         """The multiplier that the weight moves to; the current one where it stays."""
         current = before.trajectory.multiplier, before.trajectory.parts
         if health.phase == "out":
@@ -103,7 +103,7 @@ class StepLimits:
             return goal, _interpolated(WHOLE, proposal.parts, 1.0, goal, proposal.multiplier)
         return current if self.now - before.proposed_at < self.evidence_ttl else (1.0, WHOLE)
 
-    def _next(self, before: WeightTrajectory, goal: float, goal_parts: Parts, out: bool) -> WeightTrajectory:
+    def _next(self, before: WeightTrajectory, goal: float, goal_parts: MultiplierParts, out: bool) -> WeightTrajectory:
         """The trajectory after a step, where one is due, and after sending it, where that is worth it."""
         multiplier, parts, moved_at, sent, sent_parts = before
         if (goal != multiplier or goal_parts != parts) and (out or self.now - moved_at >= self.move_interval):
@@ -115,7 +115,9 @@ class StepLimits:
             sent, sent_parts = multiplier, parts
         return WeightTrajectory(multiplier, parts, moved_at, sent, sent_parts)
 
-    def _is_worth_sending(self, before: WeightTrajectory, multiplier: float, parts: Parts, goal: float) -> bool:
+    def _is_worth_sending(
+        self, before: WeightTrajectory, multiplier: float, parts: MultiplierParts, goal: float
+    ) -> bool:
         at_an_end = multiplier == goal and goal in (1.0, self.health_floor, self.ceiling)
         if at_an_end and (goal != before.sent or parts == WHOLE):
             return True
@@ -123,9 +125,11 @@ class StepLimits:
         return change >= self.deadband
 
 
-def _interpolated(begin: Parts, end: Parts, begin_at: float, at: float, end_at: float) -> Parts:
+def _interpolated(
+    begin: MultiplierParts, end: MultiplierParts, begin_at: float, at: float, end_at: float
+) -> MultiplierParts:
     """The parts of the multiplier `at` between `begin_at` and `end_at`: as factors they move in step with it."""
     if begin == end or begin_at == end_at:
         return end
     progress = math.log(at / begin_at) / math.log(end_at / begin_at)
-    return Parts(*(old * (new / old) ** progress for old, new in zip(begin, end, strict=True)))
+    return MultiplierParts(*(old * (new / old) ** progress for old, new in zip(begin, end, strict=True)))

@@ -2,9 +2,9 @@
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
 route until the files change the split or the rollout itself, and while it runs also until they change the model of an
-old pool, since it has been compared with another one. In the mode `analysis` a step ends after its hold if the
-evidence since its beginning is good, and the rollout ends when too many evaluations in a row are bad. This is pure:
-times are arguments, in seconds since the epoch.
+old pool, since it has been compared with another one. The hold of a step passes while a proxy has the step, and stands
+still otherwise. In the mode `analysis` a step ends after its hold if the evidence since its beginning is good, and the
+rollout ends when too many evaluations in a row are bad. This is pure: times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 
 from lbctl.base.records import dataclass
 from lbctl.control.analysis import judge
-from lbctl.control.analysis.evidence import AnalysisState, Observation
+from lbctl.control.analysis.evidence import AnalysisState, IntervalObservation
 from lbctl.control.splits import MAX_SHARE, Shares, shares_of
 from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
@@ -76,10 +76,12 @@ class RolloutState:
     since: float = 0.0
     """When the current step or phase began."""
     elapsed: float = 0.0
-    """Seconds of the current step's hold that had passed before a pause."""
+    """Seconds of the current step's hold that had passed before it stood still, as in a pause."""
+    held_since: float | None = None
+    """Since when the hold passes; None while it stands still."""
     reason: str = ""
     """Why somebody, or the analysis, paused, set or ended it."""
-    analysis: AnalysisState = AnalysisState()  # noqa: RUF009 -- a frozen value
+    analysis: AnalysisState = AnalysisState()
     """The evidence, in the mode `analysis`."""
     models: str = ""
     """Digest of the models of the old pools; empty where it is not known yet."""
@@ -202,7 +204,7 @@ def _followed(
         same = replace(same, since=now, reason=same.reason or "as it ended before")
     reason = _superseded_by(same, files)
     same = replace(same, base=files.base, models=files.models)
-    return replace(same, phase="superseded", since=now, reason=reason) if reason else same
+    return replace(same, phase="superseded", since=now, held_since=None, reason=reason) if reason else same
 
 
 def _of_key(state: RolloutState, key: str) -> RolloutState | None:
@@ -228,29 +230,58 @@ def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
     return (*state.earlier, ended)[-_KEPT:]
 
 
-def advance(states: Rollouts, topology: Topology, now: float) -> Rollouts:
-    """Return the states after the steps that end by themselves now: at most one step for each rollout."""
+def advance(states: Rollouts, topology: Topology, now: float, in_force: Collection[str]) -> Rollouts:
+    """Return the states after the steps that end by themselves now: at most one step for each rollout.
+
+    `in_force`: the routes whose current step a proxy has. The holds of the others stand still.
+    """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
-        _at_step(state, rollouts[state.route], state.step + 1, now)
-        if (due := next_step(state, rollouts[state.route])) is not None
-        and due <= now
-        and not blocker(state, rollouts[state.route], now)
-        else state
+        _advanced(state, rollouts[state.route], state.route in in_force, now)
         for state in states
         if state.route in rollouts
     )
 
 
+def _advanced(state: RolloutState, rollout: Rollout, is_in_force: bool, now: float) -> RolloutState:
+    if _hold(state, rollout) is None:
+        return state
+    if not is_in_force:
+        return replace(state, elapsed=_elapsed(state, now), held_since=None)
+    state = state if state.held_since is not None else replace(state, held_since=now)
+    due = next_step(state, rollout)
+    is_over = due is not None and due <= now and not blocker(state, rollout, now)
+    return _at_step(state, rollout, state.step + 1, now) if is_over else state
+
+
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return when the current step ends by itself; None where somebody has to end it.
+    """Return when the current step ends by itself; None where somebody has to end it, or while its hold stands still.
 
     In the mode `analysis` it ends later as long as there is a `blocker`.
     """
+    hold = _hold(state, rollout)
+    return None if hold is None or state.held_since is None else state.held_since + hold - state.elapsed
+
+
+def waits_for_proxy(state: RolloutState, rollout: Rollout) -> bool:
+    """Return whether the hold of the current step stands still because no proxy has the step."""
+    return _hold(state, rollout) is not None and state.held_since is None
+
+
+def step_id(state: RolloutState) -> str:
+    """Return what the current split of a rollout is known by among the members of a control plane."""
+    return f"{state.route} {state.key} {state.step} {state.percent:g}"
+
+
+def _hold(state: RolloutState, rollout: Rollout) -> float | None:
+    """Return the seconds after which the current step ends; None where only somebody ends it."""
     hold = rollout.steps[state.step].hold
-    if state.phase != "progressing" or rollout.mode == "manual" or hold is None:
-        return None
-    return state.since + hold / 1000 - state.elapsed
+    return None if state.phase != "progressing" or rollout.mode == "manual" or hold is None else hold / 1000
+
+
+def _elapsed(state: RolloutState, now: float) -> float:
+    """Return how many seconds of the current step's hold have passed."""
+    return state.elapsed + (0.0 if state.held_since is None else now - state.held_since)
 
 
 # ── The mode `analysis` ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -281,7 +312,7 @@ def has_old_share(state: RolloutState, rollout: Rollout) -> bool:
     return any(share for pool, share in shares if pool != rollout.to)
 
 
-def evaluate(state: RolloutState, rollout: Rollout, observation: Observation, now: float) -> RolloutState:
+def evaluate(state: RolloutState, rollout: Rollout, observation: IntervalObservation, now: float) -> RolloutState:
     """Return the state after one more interval of the current step was evaluated."""
     criteria = rollout.analysis or DEFAULT_ANALYSIS
     evidence = judge.evaluate(state.analysis, observation, criteria, state.step, has_old_share(state, rollout), now)
@@ -290,8 +321,8 @@ def evaluate(state: RolloutState, rollout: Rollout, observation: Observation, no
         return after
     reason = f"{evidence.failures} bad evaluations in a row, the last one {judge.describe(evidence.evaluations[-1])}"
     if criteria.on_failure == "rollback":
-        return replace(after, phase="rolled_back", since=now, reason=reason)
-    return replace(after, phase="paused", since=now, elapsed=state.elapsed + now - state.since, reason=reason)
+        return replace(after, phase="rolled_back", since=now, held_since=None, reason=reason)
+    return replace(_paused(after, now), reason=reason)
 
 
 # ── Operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -305,7 +336,7 @@ def act(state: RolloutState, rollout: Rollout, action: Action, now: float, perce
     of the files holds again, also after the last step.
     """
     if action == "abort":
-        return replace(state, phase="aborted", since=now)
+        return replace(state, phase="aborted", since=now, held_since=None)
     if action == "start":
         if state.runs:
             raise ValueError(f"it is {state.phase}, at step {state.step + 1}")
@@ -319,16 +350,19 @@ def _act_on_running(state: RolloutState, rollout: Rollout, action: Action, now: 
     if action == "promote":
         return _at_step(state, rollout, state.step + 1, now)
     if action == "set":
-        elapsed = state.elapsed if state.phase == "paused" else state.elapsed + now - state.since
-        return replace(state, phase="paused", percent=percent, since=now, elapsed=elapsed)
+        return replace(_paused(state, now), percent=percent)
     if action == "pause":
         if state.phase == "paused":
             raise ValueError("it is paused already")
-        return replace(state, phase="paused", since=now, elapsed=state.elapsed + now - state.since)
+        return _paused(state, now)
     if state.phase != "paused":
         raise ValueError("it is not paused")
     percent = rollout.steps[state.step].percent
     return replace(state, phase="progressing", percent=percent, since=now, analysis=judge.for_step(state.analysis))
+
+
+def _paused(state: RolloutState, now: float) -> RolloutState:
+    return replace(state, phase="paused", since=now, elapsed=_elapsed(state, now), held_since=None)
 
 
 def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> RolloutState:
@@ -347,6 +381,7 @@ def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> Ro
         percent=current.percent,
         since=now,
         elapsed=0.0,
+        held_since=None,
         reason="",
         analysis=judge.for_step(state.analysis),
     )

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from lbctl.base.records import dataclass
 from lbctl.control.effects import Mode
-from lbctl.control.health import Health, ProgressWatch, Rules
+from lbctl.control.health import DeepHealth, HealthRules, ProgressWatch
 from lbctl.control.inputs import NEVER, Observation
-from lbctl.control.weighting.strategy import WHOLE, Estimate, Parts, Peers, Proposal, new_tuple
+from lbctl.control.weighting.strategy import WHOLE, Estimate, MultiplierParts, Peers, Proposal, new_tuple
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.weight import Weight
 
@@ -24,13 +24,13 @@ class WeightTrajectory(NamedTuple):
 
     multiplier: float = 1.0
     """The current multiplier of the capacity; it moves in bounded steps."""
-    parts: Parts = WHOLE
+    parts: MultiplierParts = WHOLE
     """The parts of `multiplier`."""
     moved_at: float = NEVER
     """When `multiplier` last changed, in seconds."""
     sent: float = 1.0
     """The multiplier that the proxies were last sent."""
-    sent_parts: Parts = WHOLE
+    sent_parts: MultiplierParts = WHOLE
     """The parts of `sent`."""
 
 
@@ -43,7 +43,7 @@ class ReplicaState(NamedTuple):
     """The replicas that its speed is compared with."""
     observation: Observation | None
     """The newest one; None before the first."""
-    health: Health
+    health: DeepHealth
     """The verdict of deep health."""
     progress_watch: ProgressWatch
     """Since when it has finished nothing."""
@@ -64,7 +64,7 @@ class ReplicaState(NamedTuple):
         self,
         observation: Observation | None,
         fresh: bool,
-        health: Health,
+        health: DeepHealth,
         progress_watch: ProgressWatch,
         proposal: Proposal,
         proposed_at: float,
@@ -96,7 +96,7 @@ class PoolState:
 
     pool: Pool
     """The pool as the files and discovery have it."""
-    rules: Rules
+    rules: HealthRules
     """The limits of its weights' moves."""
     replicas: tuple[ReplicaState, ...]
     """In the order of the pool's replicas."""
@@ -134,10 +134,10 @@ def peers_of(replica: Replica) -> Peers:
     return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
 
 
-def new_replica_state(replica: Replica, multiplier: float, now: float, parts: Parts = WHOLE) -> ReplicaState:
+def new_replica_state(replica: Replica, multiplier: float, now: float, parts: MultiplierParts = WHOLE) -> ReplicaState:
     """Return the state of a replica that joins at `now` (seconds) with this multiplier of its capacity."""
     proposal = Proposal(Estimate(), None)
-    state = ReplicaState(replica, peers_of(replica), None, Health(), ProgressWatch(), proposal, since=now)
+    state = ReplicaState(replica, peers_of(replica), None, DeepHealth(), ProgressWatch(), proposal, since=now)
     return state._replace(trajectory=WeightTrajectory(multiplier, parts, NEVER, multiplier, parts))
 
 

@@ -27,7 +27,7 @@ TTL = 3600.0
 _MAX_HOLDERS = 4
 
 
-class Remembered(NamedTuple):
+class CachedPrefix(NamedTuple):
     """What a replica may still have in its cache of a request."""
 
     replica: str
@@ -36,7 +36,7 @@ class Remembered(NamedTuple):
     """The tokens of the prompt that it has seen."""
 
 
-class Affinity:
+class AffinityMemory:
     """The memory of one picker."""
 
     def __init__(self, limit: int = LIMIT, ttl: float = TTL) -> None:
@@ -53,7 +53,7 @@ class Affinity:
         """The number of entries."""
         return len(self._young) + len(self._old)
 
-    def home(self, features: Features, now: float) -> Remembered | None:
+    def home(self, features: Features, now: float) -> CachedPrefix | None:
         """Return the replica that had the request's session last."""
         self._turn(now)
         if features.session is None:
@@ -61,9 +61,9 @@ class Affinity:
         entry = self._get(_session_key(features.pool, features.session))
         if entry is None or entry[0] not in self._names:
             return None
-        return Remembered(self._names[entry[0]], min(entry[1], features.prompt_tokens))
+        return CachedPrefix(self._names[entry[0]], min(entry[1], features.prompt_tokens))
 
-    def holders(self, features: Features, now: float) -> tuple[Remembered, ...]:
+    def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
         """Return each replica that has seen the prompt's beginning with how much of it, the longest first."""
         self._turn(now)
         hashes = features.prefix
@@ -76,7 +76,7 @@ class Affinity:
             if len(depths) >= _MAX_HOLDERS:
                 break
         share = features.prompt_tokens / len(hashes) if hashes else 0.0
-        return tuple([Remembered(name, depth * share) for name, depth in depths.items()])
+        return tuple([CachedPrefix(name, depth * share) for name, depth in depths.items()])
 
     def with_adapter(self, features: Features, now: float) -> frozenset[str]:
         """Return who may have the request's adapter loaded; nobody where it names none."""

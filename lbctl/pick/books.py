@@ -8,8 +8,8 @@ ever forgotten because of a report. Times are seconds on one clock and are argum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import NamedTuple
 
 from lbctl.base.records import dataclass
@@ -47,18 +47,20 @@ _NOTHING = (0.0, Count(0, 0))
 
 @dataclass(slots=True)
 class _Flight:
-    load: Load
+    load: ReplicaLoad
     prompt: Prompt
 
 
 @dataclass(slots=True)
-class Load:
+class ReplicaLoad:
     """The work at one replica."""
 
     requests: int = 0
     """Requests of this picker that have not ended."""
     others_requests: float = 0.0
     """The number of other pickers' requests and of those of unknown clients."""
+    in_flight: float = 0.0
+    """All requests here."""
     work: float = 0.0
     """All the work here, in tokens."""
     _backlog: Backlog = field(default_factory=Backlog)
@@ -82,8 +84,9 @@ class Load:
 
     def _refresh(self) -> None:
         self.others_requests = self._peer_requests + self._unknown
+        self.in_flight = self.requests + self.others_requests
         unread = self._backlog.tokens + (0 if self._backlog.is_counted else self._peer_unread)
-        self.work = unread + REQUEST_TOKENS * (self.requests + self.others_requests)
+        self.work = unread + REQUEST_TOKENS * self.in_flight
 
     def _report(self, peer: str, now: float, count: Count) -> None:
         before = self._peers.get(peer)
@@ -113,8 +116,9 @@ class Books:
     """The work in flight of every replica, by pool and name."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, dict[str, Load]] = {}
+        self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         self._flights: dict[str, _Flight] = {}
+        self._rows: dict[str, tuple[Sequence[str], list[ReplicaLoad]]] = {}
 
     def __len__(self) -> int:
         """The number of requests in flight of this picker."""
@@ -124,17 +128,24 @@ class Books:
         """Return whether a request of this picker is in flight."""
         return request in self._flights
 
-    def loads(self, pool: str) -> dict[str, Load]:
+    def loads(self, pool: str) -> dict[str, ReplicaLoad]:
         """Return the loads of a pool's replicas by name; a replica without any load may be absent."""
         return self._loads.setdefault(pool, {})
 
-    def load(self, pool: str, replica: str) -> Load:
+    def load(self, pool: str, replica: str) -> ReplicaLoad:
         """Return the load of a replica; the object stays the same as long as the replica is kept."""
         loads = self.loads(pool)
         load_of_replica = loads.get(replica)
         if load_of_replica is None:
-            load_of_replica = loads[replica] = Load()
+            load_of_replica = loads[replica] = ReplicaLoad()
         return load_of_replica
+
+    def row(self, pool: str, names: Sequence[str]) -> list[ReplicaLoad]:
+        """Return the loads of these replicas in this order. The list is kept for the next call with the same object."""
+        kept = self._rows.get(pool)
+        if kept is None or kept[0] is not names:
+            kept = self._rows[pool] = names, [self.load(pool, name) for name in names]
+        return kept[1]
 
     def started(self, request: str, pool: str, replica: str, tokens: float, now: float) -> None:
         """Count a request that was sent to a replica, with the prompt tokens that the engine has to compute."""
@@ -188,7 +199,7 @@ class Books:
             self._compare(load, running + waiting, now)
         load._refresh()
 
-    def _compare(self, load: Load, reported: float, now: float) -> None:
+    def _compare(self, load: ReplicaLoad, reported: float, now: float) -> None:
         load._backlog.limit(int(reported), now - _SETTLED)
         load._unknown = max(0.0, reported - load.requests - load._peer_requests)
         settled = [request for request, flight in load._flights.items() if now - flight.prompt.sent > _SETTLED]
@@ -233,6 +244,7 @@ class Books:
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
         """Remove the loads of replicas that are in no pool any more and have no requests in flight."""
+        self._rows.clear()
         for pool, loads in list(self._loads.items()):
             names = pools.get(pool, frozenset())
             for name in [name for name, load in loads.items() if name not in names and not load.requests]:
@@ -240,5 +252,5 @@ class Books:
             if not loads and pool not in pools:
                 del self._loads[pool]
 
-    def _all(self) -> Iterator[Load]:
+    def _all(self) -> Iterator[ReplicaLoad]:
         return (load for loads in self._loads.values() for load in loads.values())

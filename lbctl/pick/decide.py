@@ -9,10 +9,10 @@ its engine has no queue and no full KV cache while others have room. docs/pickin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from lbctl.pick.affinity import Affinity
+from lbctl.base.records import dataclass
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import REQUEST_TOKENS, Books
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable, Tier
@@ -27,6 +27,8 @@ SLACK = 2.0
 
 Without it the bound drives requests away from their caches at every small fluctuation.
 """
+SESSION_TOKENS = 1000.0
+"""The least that a session counts in tokens, in the guard and for its cache: a short one stays where it is, too."""
 SLACK_REQUESTS = 8.0
 """How many requests in flight a replica may be above the bound: their prompts may all be cached, and none unread."""
 ADAPTER_TOKENS = 2000.0
@@ -41,7 +43,7 @@ class RandomSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class PickResult:
     """The result of a decision."""
 
     ordered: tuple[Candidate, ...]
@@ -78,6 +80,11 @@ class Consideration:
     home: str | None
     """The replica that had the request's session last, whether or not it is among these."""
 
+    @property
+    def total_rate(self) -> float:
+        """What all of them can do."""
+        return self.tier.total_rate if self.rates is self.tier.rates else sum(self.rates)
+
     def scores(self) -> list[float]:
         """Return what is compared: the waits, less what caches are worth.
 
@@ -86,26 +93,33 @@ class Consideration:
         """
         if not self.credited:
             return self.waits
-        scores, mean = self.waits.copy(), sum(self.rates) / len(self.rates)
+        scores, mean = self.waits.copy(), self.total_rate / len(self.rates)
         for index in self.credited:
             ramp = self.rates[index] / self.tier.rates[index]
-            scores[index] -= self.saved[index] * (1 / self.rates[index] + DELAY * ramp / mean)
+            scores[index] -= self._at_least(index, self.saved[index]) * (1 / self.rates[index] + DELAY * ramp / mean)
         return scores
+
+    def slack(self, index: int, own: float) -> float:
+        """Return how many tokens of work above the bound a replica may have; `own`: the size of the request."""
+        return SLACK * self._at_least(index, own)
+
+    def _at_least(self, index: int, tokens: float) -> float:
+        return max(tokens, SESSION_TOKENS) if self.tier.names[index] == self.home else tokens
 
 
 def pick(
-    features: Features, table: PoolTable, books: Books, affinity: Affinity, now: float, random: RandomSource
-) -> Pick:
+    features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float, random: RandomSource
+) -> PickResult:
     """Choose a replica. Nothing is recorded: that is for `books.started` and `affinity.remember`."""
     tier = eligible(features, table, books)
     if tier is None:
-        return Pick((), "none", (), 0.0)
+        return PickResult((), "none", (), 0.0)
     view = consider(features, table, tier, books, affinity, now)
     order = _ordered(view.scores(), random)
     first = order[0]
     tokens = features.prompt_tokens - view.saved.get(first, 0.0)
     candidates = tuple([tier.candidates[index] for index in order])
-    return Pick(candidates, _reason(view, first), tuple([view.waits[index] for index in order]), tokens)
+    return PickResult(candidates, _reason(view, first), tuple([view.waits[index] for index in order]), tokens)
 
 
 def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
@@ -124,19 +138,17 @@ def why_not(candidate: Candidate, features: Features, books: Books) -> str:
     if features.subset is not None and candidate.address not in features.subset:
         return "not among the addresses that the proxy asks for"
     load = books.loads(features.pool).get(candidate.name)
-    requests = load.requests + load.others_requests if load else 0
-    if candidate.limit is not None and requests >= candidate.limit:
+    if candidate.limit is not None and (load.in_flight if load else 0) >= candidate.limit:
         return f"at its limit of {candidate.limit} requests"
     return ""
 
 
 def consider(
-    features: Features, table: PoolTable, tier: Tier, books: Books, affinity: Affinity, now: float
+    features: Features, table: PoolTable, tier: Tier, books: Books, affinity: AffinityMemory, now: float
 ) -> Consideration:
     """Return what speaks for and against each replica of the tier."""
-    get = books.loads(features.pool).get
-    loads = [get(name) for name in tier.names]
-    works = [load.work if load else 0.0 for load in loads]
+    loads = books.row(features.pool, tier.names)
+    works = [load.work for load in loads]
     rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
     own = features.prompt_tokens + REQUEST_TOKENS
     waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
@@ -151,18 +163,21 @@ def consider(
     saved = {places[item.replica]: item.tokens for item in memory if item.replica in places}
     view = Consideration(tier, works, rates, waits, saved, [], home.replica if home else None)
     if saved:
-        requests = [load.requests + load.others_requests if load else 0 for load in loads]
+        requests = [load.in_flight for load in loads]
         view.credited.extend(_within_bound(view, own, requests, table.policy.bound))
     return view
 
 
 def _within_bound(view: Consideration, own: float, requests: Sequence[float], bound: float) -> Iterator[int]:
     """Yield the places that may get a request of the size `own` for the sake of their caches."""
-    share = bound / sum(view.rates)
+    share = bound / view.total_rate
     work, in_flight = share * (sum(view.works) + own), share * (sum(requests) + 1)
     for index in view.saved:
         rate, candidate = view.rates[index], view.tier.candidates[index]
-        is_busy = view.works[index] > work * rate + SLACK * own or requests[index] >= in_flight * rate + SLACK_REQUESTS
+        is_busy = (
+            view.works[index] > work * rate + view.slack(index, own)
+            or requests[index] >= in_flight * rate + SLACK_REQUESTS
+        )
         if not is_busy and not (candidate.is_congested and view.tier.some_have_room):
             yield index
 
@@ -179,15 +194,12 @@ def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
 def _ordered(scores: list[float], random: RandomSource) -> list[int]:
     """Return the places of the lowest scores, equal ones in random order."""
     order: list[int] = []
-    rest, length = scores.copy(), min(ALTERNATIVES, len(scores))
-    while len(order) < length:
-        least = min(rest)
-        is_alone = rest.count(least) == 1
-        equal = [rest.index(least)] if is_alone else [place for place, score in enumerate(rest) if score == least]
-        for _ in range(min(length - len(order), len(equal))):
-            index = equal.pop(int(random.random() * len(equal)))
-            order.append(index)
-            rest[index] = float("inf")
+    ascending, length = sorted(scores), min(ALTERNATIVES, len(scores))
+    while (chosen := len(order)) < length:
+        least = ascending[chosen]
+        is_alone = ascending[chosen + 1 : chosen + 2] != [least]
+        equal = [scores.index(least)] if is_alone else [place for place, score in enumerate(scores) if score == least]
+        order += [equal.pop(int(random.random() * len(equal))) for _ in range(min(length - chosen, len(equal)))]
     return order
 
 

@@ -5,9 +5,10 @@ It uses the functions of the decision itself, so that what is shown is what happ
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from lbctl.pick.affinity import Affinity
+from lbctl.base.records import dataclass
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import Consideration, Reason, consider, eligible, pick, why_not
 from lbctl.pick.features import Features
@@ -61,7 +62,7 @@ class _First:
         return 0.0
 
 
-def explain(features: Features, table: PoolTable, books: Books, affinity: Affinity, now: float) -> Explanation:
+def explain(features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float) -> Explanation:
     """Explain the decision that would be made now; nothing is recorded."""
     tier = eligible(features, table, books)
     if tier is None:

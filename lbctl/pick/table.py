@@ -68,6 +68,8 @@ class Tier:
         """Their names."""
         self.rates = [item.weight * (item.speed or 1.0) for item in self.candidates]
         """What each can do, relative to the others, without slow start."""
+        self.total_rate = sum(self.rates)
+        """What they can do together."""
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]
         """The places of those that may be in their slow start."""
         self.limited = any(item.limit is not None for item in self.candidates)

@@ -1,6 +1,6 @@
 """Metrics of replicas and GPUs: metrics pages in, signals with a unit and an age out. No I/O, no clock.
 
-A new kind of source is a table in a module of this package, and one line here.
+A new kind of source is a table in a module of this package, one line here, and its name in `lbctl.model.telemetry`.
 """
 
 from __future__ import annotations

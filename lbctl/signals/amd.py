@@ -7,7 +7,7 @@ host, and in partitioned mode only partition 0 reports.
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _PREFIXES = ("", "amd_")
 _VIOLATIONS = (
@@ -19,16 +19,16 @@ _VIOLATIONS = (
 )
 
 
-def _both(name: str, scale: float = 1.0, less: str = "", versions: str = "") -> tuple[Series, ...]:
+def _both(name: str, scale: float = 1.0, less: str = "", versions: str = "") -> tuple[MetricSeries, ...]:
     return tuple(
-        Series(prefix + name, scale=scale, less=prefix + less if less else "", versions=versions)
+        MetricSeries(prefix + name, scale=scale, less=prefix + less if less else "", versions=versions)
         for prefix in _PREFIXES
     )
 
 
-def _throttle(prefix: str) -> Series:
+def _throttle(prefix: str) -> MetricSeries:
     first, *others = (prefix + name for name in _VIOLATIONS)
-    return Series(first, scale=0.01, also=tuple(others), versions="MI3xx")
+    return MetricSeries(first, scale=0.01, also=tuple(others), versions="MI3xx")
 
 
 TABLE = MetricsTable(

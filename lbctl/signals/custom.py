@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.signals.signal import SIGNALS, UNITS
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _HISTOGRAMS = {"ttft": ("ttft_seconds", "ttft_count"), "token_latency": ("itl_seconds", "itl_count")}
 
@@ -50,12 +50,12 @@ def table(metric: str | None, signal: str | None, unit: str | None) -> MetricsTa
     )
 
 
-def _series(metric: str, signal: str, unit: str | None) -> dict[str, tuple[Series, ...]]:
+def _series(metric: str, signal: str, unit: str | None) -> dict[str, tuple[MetricSeries, ...]]:
     if signal == "throughput" and unit == "tokens":
-        return {"decode_tokens": (Series(metric),)}
+        return {"decode_tokens": (MetricSeries(metric),)}
     factor = scale(unit)
-    series: dict[str, tuple[Series, ...]] = {signal: (Series(metric, factor),)}
+    series: dict[str, tuple[MetricSeries, ...]] = {signal: (MetricSeries(metric, factor),)}
     if signal in _HISTOGRAMS:
         seconds, count = _HISTOGRAMS[signal]
-        series |= {seconds: (Series(f"{metric}_sum", factor),), count: (Series(f"{metric}_count"),)}
+        series |= {seconds: (MetricSeries(f"{metric}_sum", factor),), count: (MetricSeries(f"{metric}_count"),)}
     return series

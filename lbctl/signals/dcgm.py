@@ -8,7 +8,7 @@ active is used. The exporter samples every 30 s by default, so its values are ol
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _SLOWED = ("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
@@ -17,13 +17,13 @@ TABLE = MetricsTable(
     title="DCGM exporter",
     series={
         "gpu": (
-            Series("DCGM_FI_DEV_GPU_UTIL", scale=0.01),
-            Series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", versions="profiling metrics; MIG slices too"),
+            MetricSeries("DCGM_FI_DEV_GPU_UTIL", scale=0.01),
+            MetricSeries("DCGM_FI_PROF_GR_ENGINE_ACTIVE", versions="profiling metrics; MIG slices too"),
         ),
-        "gpu_memory_free": (Series("DCGM_FI_DEV_FB_FREE", scale=2.0**20),),
-        "temperature": (Series("DCGM_FI_DEV_GPU_TEMP", whole=True),),
+        "gpu_memory_free": (MetricSeries("DCGM_FI_DEV_FB_FREE", scale=2.0**20),),
+        "temperature": (MetricSeries("DCGM_FI_DEV_GPU_TEMP", whole=True),),
         "throttle": (
-            Series(
+            MetricSeries(
                 "DCGM_EXP_CLOCK_EVENTS_COUNT",
                 combine="any",
                 where=(("clock_event", _SLOWED),),
@@ -32,8 +32,10 @@ TABLE = MetricsTable(
             ),
         ),
         "xid": (
-            Series("DCGM_EXP_XID_ERRORS_COUNT", code="xid", whole=True, versions="not among the default counters"),
-            Series("DCGM_FI_DEV_XID_ERRORS", whole=True),
+            MetricSeries(
+                "DCGM_EXP_XID_ERRORS_COUNT", code="xid", whole=True, versions="not among the default counters"
+            ),
+            MetricSeries("DCGM_FI_DEV_XID_ERRORS", whole=True),
         ),
     },
     no_evidence="a busy GPU says nothing of the requests that keep it busy",

@@ -6,19 +6,19 @@ so no batch is known.
 
 from __future__ import annotations
 
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 TABLE = MetricsTable(
     kind="kserve",
     title="KServe and MLServer",
     series={
-        "running": (Series("rest_server_requests_in_progress", versions="MLServer"),),
-        "compute_seconds": (Series("request_predict_seconds_sum", versions="KServe"),),
-        "compute_count": (Series("request_predict_seconds_count", versions="KServe"),),
+        "running": (MetricSeries("rest_server_requests_in_progress", versions="MLServer"),),
+        "compute_seconds": (MetricSeries("request_predict_seconds_sum", versions="KServe"),),
+        "compute_count": (MetricSeries("request_predict_seconds_count", versions="KServe"),),
         "finished": (
-            Series("model_infer_request_success_total", versions="MLServer"),
-            Series("model_infer_request_success", versions="MLServer"),
-            Series("request_predict_seconds_count", versions="KServe"),
+            MetricSeries("model_infer_request_success_total", versions="MLServer"),
+            MetricSeries("model_infer_request_success", versions="MLServer"),
+            MetricSeries("request_predict_seconds_count", versions="KServe"),
         ),
     },
     no_evidence="the size of batches is not reported, and a slow answer may be a full replica",

@@ -5,20 +5,20 @@ Tokens and their time are added when a request ends, decodes at once; over some 
 
 from __future__ import annotations
 
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 TABLE = MetricsTable(
     kind="llamacpp",
     title="llama.cpp",
     series={
-        "queue": (Series("llamacpp:requests_deferred"),),
-        "running": (Series("llamacpp:requests_processing"),),
-        "kv_cache": (Series("llamacpp:kv_cache_usage_ratio", versions="removed in 2025 (#13660)"),),
-        "iterations": (Series("llamacpp:n_decode_total"),),
-        "prefill_tokens": (Series("llamacpp:prompt_tokens_total"),),
-        "decode_tokens": (Series("llamacpp:tokens_predicted_total"),),
-        "itl_seconds": (Series("llamacpp:tokens_predicted_seconds_total"),),
-        "itl_count": (Series("llamacpp:tokens_predicted_total"),),
+        "queue": (MetricSeries("llamacpp:requests_deferred"),),
+        "running": (MetricSeries("llamacpp:requests_processing"),),
+        "kv_cache": (MetricSeries("llamacpp:kv_cache_usage_ratio", versions="removed in 2025 (#13660)"),),
+        "iterations": (MetricSeries("llamacpp:n_decode_total"),),
+        "prefill_tokens": (MetricSeries("llamacpp:prompt_tokens_total"),),
+        "decode_tokens": (MetricSeries("llamacpp:tokens_predicted_total"),),
+        "itl_seconds": (MetricSeries("llamacpp:tokens_predicted_seconds_total"),),
+        "itl_count": (MetricSeries("llamacpp:tokens_predicted_total"),),
     },
     evidence="tokens",
     heartbeat="steps",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from lbctl.signals import KINDS, table
 from lbctl.signals.signal import COUNTERS, SIGNALS, UNITS
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _INTRODUCTION = """\
 <!-- Generated from lbctl/signals by `python -m tests.docs.regenerate`; edit the tables there. -->
@@ -115,7 +115,7 @@ def _series(table: MetricsTable) -> str:
     return _table(("quantity", "metric", "in", "versions"), rows)
 
 
-def _metric(series: Series) -> str:
+def _metric(series: MetricSeries) -> str:
     where = ", ".join(f'{key}="{" or ".join(values)}"' for key, values in series.where if values != ("",))
     text = " + ".join(f"`{name}`" for name in series.metrics)
     if where:
@@ -125,7 +125,7 @@ def _metric(series: Series) -> str:
     return f"{text}, label `{series.code}`" if series.code else text
 
 
-def _unit(quantity: str, series: Series) -> str:
+def _unit(quantity: str, series: MetricSeries) -> str:
     """The unit on the page: lbctl's own, or the one with this factor."""
     base = SIGNALS[quantity].unit if quantity in SIGNALS else _UNITS_OF_SUMS.get(quantity, "count")
     return next((name for name, (unit, factor) in UNITS.items() if unit == base and factor == series.scale), base)

@@ -14,7 +14,7 @@ from typing import Any
 from lbctl.signals.custom import scale
 from lbctl.signals.exposition import NUMBER
 from lbctl.signals.signal import plausible
-from lbctl.signals.source import Series, combine
+from lbctl.signals.source import MetricSeries, combine
 
 _MAX_CHARACTERS = 200
 """The longest text of a server that is repeated, in characters."""
@@ -34,7 +34,7 @@ def value(body: bytes, signal: str, unit: str | None) -> float:
     valid = [number for number in values if number is not None]
     if len(valid) < len(values):
         raise NoValueError("a value that this signal cannot have")
-    return combine(signal, Series(signal), valid)
+    return combine(signal, MetricSeries(signal), valid)
 
 
 def single_value(body: bytes) -> float:

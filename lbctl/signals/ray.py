@@ -7,17 +7,17 @@ of Ray write `_` for the colon of vLLM's names.
 from __future__ import annotations
 
 from lbctl.signals import vllm
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _OWN = {
-    "queue": (Series("ray_serve_deployment_queued_queries"),),
+    "queue": (MetricSeries("ray_serve_deployment_queued_queries"),),
     "running": (
-        Series("ray_serve_num_ongoing_requests_at_replicas"),
-        Series("ray_serve_replica_processing_queries"),
+        MetricSeries("ray_serve_num_ongoing_requests_at_replicas"),
+        MetricSeries("ray_serve_replica_processing_queries"),
     ),
     "finished": (
-        Series("ray_serve_deployment_request_counter_total"),
-        Series("ray_serve_deployment_request_counter"),
+        MetricSeries("ray_serve_deployment_request_counter_total"),
+        MetricSeries("ray_serve_deployment_request_counter"),
     ),
 }
 _VLLM = (vllm.series("ray_vllm_"), vllm.series("ray_vllm:"))

@@ -8,14 +8,14 @@ real time (newer versions) move while it runs.
 
 from __future__ import annotations
 
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 
 
-def _of_scheduler(name: str, **more: str) -> Series:
+def _of_scheduler(name: str, **more: str) -> MetricSeries:
     where = tuple((key, (value,)) for key, value in more.items())
-    return Series(f"sglang:{name}", where=(("priority", ("",)), *where), repeats=_RANKS)
+    return MetricSeries(f"sglang:{name}", where=(("priority", ("",)), *where), repeats=_RANKS)
 
 
 TABLE = MetricsTable(
@@ -30,23 +30,23 @@ TABLE = MetricsTable(
         "iterations": (_of_scheduler("cuda_graph_passes_total"),),
         "prefill_tokens": (
             _of_scheduler("realtime_tokens_total", mode="prefill_compute"),
-            Series("sglang:prompt_tokens_total", versions="all; moves when a request ends"),
+            MetricSeries("sglang:prompt_tokens_total", versions="all; moves when a request ends"),
         ),
         "decode_tokens": (
             _of_scheduler("realtime_tokens_total", mode="decode"),
-            Series("sglang:generation_tokens_total", versions="all; moves when a request ends"),
+            MetricSeries("sglang:generation_tokens_total", versions="all; moves when a request ends"),
         ),
-        "ttft_seconds": (Series("sglang:time_to_first_token_seconds_sum"),),
-        "ttft_count": (Series("sglang:time_to_first_token_seconds_count"),),
+        "ttft_seconds": (MetricSeries("sglang:time_to_first_token_seconds_sum"),),
+        "ttft_count": (MetricSeries("sglang:time_to_first_token_seconds_count"),),
         "itl_seconds": (
-            Series("sglang:inter_token_latency_seconds_sum"),
-            Series("sglang:time_per_output_token_seconds_sum", versions="older"),
+            MetricSeries("sglang:inter_token_latency_seconds_sum"),
+            MetricSeries("sglang:time_per_output_token_seconds_sum", versions="older"),
         ),
         "itl_count": (
-            Series("sglang:inter_token_latency_seconds_count"),
-            Series("sglang:time_per_output_token_seconds_count", versions="older"),
+            MetricSeries("sglang:inter_token_latency_seconds_count"),
+            MetricSeries("sglang:time_per_output_token_seconds_count", versions="older"),
         ),
-        "finished": (Series("sglang:num_requests_total"),),
+        "finished": (MetricSeries("sglang:num_requests_total"),),
     },
     evidence="tokens",
     heartbeat="requests",

@@ -22,7 +22,7 @@ _NEEDS_ALL: frozenset[Combine] = frozenset({"sum", "mean"})
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MetricSeries:
     """One metric that gives a quantity."""
 
     metric: str
@@ -76,7 +76,7 @@ class MetricsTable:
     """The name in the registry."""
     title: str
     """The name for people."""
-    series: Mapping[str, tuple[Series, ...]]
+    series: Mapping[str, tuple[MetricSeries, ...]]
     """Quantity → its aliases, the newest first."""
     evidence: Evidence = ""
     """How the speed at the present batch is known, or "".
@@ -121,7 +121,7 @@ class MetricsTable:
                 xids = tuple(sorted((_gpu(labels, self.gpus), int(value)) for labels, value in values if value))
         return SourceReading(at, quantities, lines, xids)
 
-    def _all(self) -> Iterable[Series]:
+    def _all(self) -> Iterable[MetricSeries]:
         return (alias for aliases in self.series.values() for alias in aliases)
 
     def _indices(self, page: MetricsPage) -> Mapping[str, str]:
@@ -147,8 +147,8 @@ class _Matches:
 
 
 def _first(
-    page: MetricsPage, quantity: str, aliases: Sequence[Series], line_filter: LineFilter | None
-) -> tuple[Series | None, list[tuple[Labels, float]]]:
+    page: MetricsPage, quantity: str, aliases: Sequence[MetricSeries], line_filter: LineFilter | None
+) -> tuple[MetricSeries | None, list[tuple[Labels, float]]]:
     """Return the first alias with a value, and its values.
 
     A counter is not read from an older name while the newer one is on the page: two names are two counts.
@@ -163,11 +163,11 @@ def _first(
     return None, []
 
 
-def _is_present(page: MetricsPage, series: Series) -> bool:
+def _is_present(page: MetricsPage, series: MetricSeries) -> bool:
     return any(name in page.samples or name in page.refused for name in series.metrics)
 
 
-def _matches(page: MetricsPage, series: Series, line_filter: LineFilter | None) -> _Matches:
+def _matches(page: MetricsPage, series: MetricSeries, line_filter: LineFilter | None) -> _Matches:
     values, refused = [], False
     for name in series.metrics:
         for sample in page.samples.get(name, ()):
@@ -182,13 +182,13 @@ def _matches(page: MetricsPage, series: Series, line_filter: LineFilter | None) 
     return _Matches(_without_repeats(values, series.repeats) if series.repeats else values, refused, series.combine)
 
 
-def _concerns(labels: Labels, series: Series, line_filter: LineFilter | None) -> bool:
+def _concerns(labels: Labels, series: MetricSeries, line_filter: LineFilter | None) -> bool:
     if series.where and not all(labels.get(key, "") in values for key, values in series.where):
         return False
     return line_filter is None or line_filter(labels, series.whole)
 
 
-def _value(sample: Sample, series: Series, page: MetricsPage) -> float | None:
+def _value(sample: Sample, series: MetricSeries, page: MetricsPage) -> float | None:
     if series.code:
         code = sample.labels.get(series.code, "")
         return float(code) if sample.value and code.isascii() and code.isdigit() else (None if sample.value else 0.0)
@@ -218,7 +218,7 @@ def _plausible(quantity: str, matches: _Matches) -> list[tuple[Labels, float]]:
     return [] if partial and (matches.combine or combine_of(quantity)) in _NEEDS_ALL else valid
 
 
-def combine(quantity: str, series: Series, values: Sequence[float]) -> float:
+def combine(quantity: str, series: MetricSeries, values: Sequence[float]) -> float:
     """Combine at least one value into one number."""
     match series.combine or combine_of(quantity):
         case "sum":

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 TABLE = MetricsTable(
     kind="tfserving",
     title="TensorFlow Serving",
     series={
-        "compute_seconds": (Series(":tensorflow:serving:runtime_latency_sum", scale=1e-6),),
-        "compute_count": (Series(":tensorflow:serving:runtime_latency_count"),),
-        "batches": (Series(":tensorflow:serving:batching_session:processed_batch_size_count"),),
-        "items": (Series(":tensorflow:serving:batching_session:processed_batch_size_sum"),),
+        "compute_seconds": (MetricSeries(":tensorflow:serving:runtime_latency_sum", scale=1e-6),),
+        "compute_count": (MetricSeries(":tensorflow:serving:runtime_latency_count"),),
+        "batches": (MetricSeries(":tensorflow:serving:batching_session:processed_batch_size_count"),),
+        "items": (MetricSeries(":tensorflow:serving:batching_session:processed_batch_size_sum"),),
         "finished": (
-            Series(":tensorflow:serving:request_latency_count"),
-            Series(":tensorflow:serving:request_count"),
+            MetricSeries(":tensorflow:serving:request_latency_count"),
+            MetricSeries(":tensorflow:serving:request_count"),
         ),
     },
     evidence="batches",

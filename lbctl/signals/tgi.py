@@ -7,7 +7,7 @@ out over some seconds.
 
 from __future__ import annotations
 
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _DECODE = (("method", ("decode",)),)
 
@@ -15,18 +15,18 @@ TABLE = MetricsTable(
     kind="tgi",
     title="Text Generation Inference",
     series={
-        "queue": (Series("tgi_queue_size"),),
-        "running": (Series("tgi_batch_current_size"),),
-        "iterations": (Series("tgi_batch_inference_success"), Series("tgi_batch_inference_success_total")),
-        "prefill_tokens": (Series("tgi_request_input_length_sum"),),
-        "decode_tokens": (Series("tgi_request_generated_tokens_sum"),),
-        "itl_seconds": (Series("tgi_request_mean_time_per_token_duration_sum"),),
-        "itl_count": (Series("tgi_request_mean_time_per_token_duration_count"),),
-        "compute_seconds": (Series("tgi_batch_inference_duration_sum", where=_DECODE),),
-        "compute_count": (Series("tgi_batch_inference_duration_count", where=_DECODE),),
-        "batches": (Series("tgi_batch_inference_duration_count", where=_DECODE),),
-        "items": (Series("tgi_request_generated_tokens_sum"),),
-        "finished": (Series("tgi_request_success"), Series("tgi_request_success_total")),
+        "queue": (MetricSeries("tgi_queue_size"),),
+        "running": (MetricSeries("tgi_batch_current_size"),),
+        "iterations": (MetricSeries("tgi_batch_inference_success"), MetricSeries("tgi_batch_inference_success_total")),
+        "prefill_tokens": (MetricSeries("tgi_request_input_length_sum"),),
+        "decode_tokens": (MetricSeries("tgi_request_generated_tokens_sum"),),
+        "itl_seconds": (MetricSeries("tgi_request_mean_time_per_token_duration_sum"),),
+        "itl_count": (MetricSeries("tgi_request_mean_time_per_token_duration_count"),),
+        "compute_seconds": (MetricSeries("tgi_batch_inference_duration_sum", where=_DECODE),),
+        "compute_count": (MetricSeries("tgi_batch_inference_duration_count", where=_DECODE),),
+        "batches": (MetricSeries("tgi_batch_inference_duration_count", where=_DECODE),),
+        "items": (MetricSeries("tgi_request_generated_tokens_sum"),),
+        "finished": (MetricSeries("tgi_request_success"), MetricSeries("tgi_request_success_total")),
     },
     evidence="batches",
     heartbeat="steps",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 TABLE = MetricsTable(
     kind="torchserve",
     title="TorchServe",
     series={
-        "gpu": (Series("GPUUtilization", scale=0.01),),
-        "finished": (Series("ts_inference_requests_total"),),
+        "gpu": (MetricSeries("GPUUtilization", scale=0.01),),
+        "finished": (MetricSeries("ts_inference_requests_total"),),
     },
     no_evidence="the size of the batches is not reported",
     heartbeat="requests",

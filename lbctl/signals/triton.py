@@ -8,11 +8,11 @@ memory is the total less the used memory, GPU by GPU.
 from __future__ import annotations
 
 from lbctl.signals.devices import GpuLabels
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 
-def _trt(metric: str, label: str, value: str) -> Series:
-    return Series(f"nv_trt_llm_{metric}", where=((label, (value,)),), versions="TensorRT-LLM backend")
+def _trt(metric: str, label: str, value: str) -> MetricSeries:
+    return MetricSeries(f"nv_trt_llm_{metric}", where=((label, (value,)),), versions="TensorRT-LLM backend")
 
 
 TABLE = MetricsTable(
@@ -21,22 +21,22 @@ TABLE = MetricsTable(
     series={
         "queue": (
             _trt("request_metrics", "request_type", "waiting"),
-            Series("nv_inference_pending_request_count"),
+            MetricSeries("nv_inference_pending_request_count"),
         ),
         "running": (_trt("request_metrics", "request_type", "active"),),
         "kv_cache": (_trt("kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
-        "gpu": (Series("nv_gpu_utilization"),),
-        "gpu_memory_free": (Series("nv_gpu_memory_total_bytes", less="nv_gpu_memory_used_bytes"),),
+        "gpu": (MetricSeries("nv_gpu_utilization"),),
+        "gpu_memory_free": (MetricSeries("nv_gpu_memory_total_bytes", less="nv_gpu_memory_used_bytes"),),
         "iterations": (_trt("general_metrics", "general_type", "iteration_counter"),),
         "ttft_seconds": (
-            Series("nv_inference_first_response_histogram_ms_sum", scale=1e-3, versions="decoupled models"),
+            MetricSeries("nv_inference_first_response_histogram_ms_sum", scale=1e-3, versions="decoupled models"),
         ),
-        "ttft_count": (Series("nv_inference_first_response_histogram_ms_count", versions="decoupled models"),),
-        "compute_seconds": (Series("nv_inference_compute_infer_duration_us", scale=1e-6),),
-        "compute_count": (Series("nv_inference_request_success"),),
-        "batches": (Series("nv_inference_exec_count"),),
-        "items": (Series("nv_inference_count"),),
-        "finished": (Series("nv_inference_request_success"),),
+        "ttft_count": (MetricSeries("nv_inference_first_response_histogram_ms_count", versions="decoupled models"),),
+        "compute_seconds": (MetricSeries("nv_inference_compute_infer_duration_us", scale=1e-6),),
+        "compute_count": (MetricSeries("nv_inference_request_success"),),
+        "batches": (MetricSeries("nv_inference_exec_count"),),
+        "items": (MetricSeries("nv_inference_count"),),
+        "finished": (MetricSeries("nv_inference_request_success"),),
     },
     evidence="batches",
     voided_by="kv_cache",

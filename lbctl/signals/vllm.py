@@ -7,16 +7,16 @@ prefilled alone moves only the cache usage.
 
 from __future__ import annotations
 
-from lbctl.signals.source import MetricsTable, Series
+from lbctl.signals.source import MetricSeries, MetricsTable
 
 _V0 = "v0, and v1 before 0.11"
 
 
-def series(prefix: str = "vllm:") -> dict[str, tuple[Series, ...]]:
+def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
     """Return the aliases, with `prefix` in place of `vllm:`."""
 
-    def read(name: str, versions: str = "") -> Series:
-        return Series(prefix + name, versions=versions)
+    def read(name: str, versions: str = "") -> MetricSeries:
+        return MetricSeries(prefix + name, versions=versions)
 
     return {
         "queue": (read("num_requests_waiting"),),

@@ -22,19 +22,20 @@ _WIDE = ("run_request", "run_done", "read_request", "read_left")
 _SECONDS = ("begun", "itl_seconds", "busy_seconds")
 
 
-def settings(setup: Setup, trace: Trace) -> columns.Settings:
+def settings(setup: Setup, trace: Trace) -> columns.RunSettings:
     """Return what does not change during a run."""
     pool, policy = setup.pool, setup.policy
     limit = replica_limit(pool, setup.proxies)
     breaker = pool.circuit_breaker
     total = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
-    return columns.Settings(
+    return columns.RunSettings(
         len(pool.replicas),
         _BUDGET,
         max(cost.sequences for cost in setup.costs),
         setup.patience,
         policy.chooser(pool),
         float(pool.balance.bounded_load or 0.0) if policy.bounds_load else 0.0,
+        policy.jumps,
         trace.block,
         limit,
         bool(limit) and policy.skips_full,
@@ -85,7 +86,7 @@ def requests(trace: Trace, setup: Setup, rule: int, rng: Random) -> columns.Requ
     )
 
 
-def engines(costs: Sequence[CostModel], of_run: columns.Settings) -> columns.Engines:
+def engines(costs: Sequence[CostModel], of_run: columns.RunSettings) -> columns.EngineColumns:
     """Return the engines, which are idle."""
     size = len(costs)
     sets = [max(1, cost.cache // (WAYS * of_run.block)) if of_run.block else 1 for cost in costs]
@@ -107,11 +108,11 @@ def engines(costs: Sequence[CostModel], of_run: columns.Settings) -> columns.Eng
         "cached_block": filled(LONG, starts[-1], -1),
         "cached_at": filled(LONG, starts[-1]),
     }
-    for name in columns.Engines._fields:
+    for name in columns.EngineColumns._fields:
         if name not in numbers:
             length = size * of_run.slots if name in _WIDE else size
             numbers[name] = filled(FLOAT if name in _SECONDS else LONG, length)
-    return columns.Engines(**numbers)
+    return columns.EngineColumns(**numbers)
 
 
 def counter() -> Any:
@@ -119,11 +120,11 @@ def counter() -> Any:
     return filled(LONG, 1)
 
 
-def proxies(setup: Setup, rng: Random) -> columns.Proxies:
+def proxies(setup: Setup, rng: Random) -> columns.ProxyColumns:
     """Return the books of the proxies, which know no weights yet."""
     pairs = len(setup.pool.replicas) * setup.proxies
     points = setup.policy.lookup(setup.pool)
-    return columns.Proxies(
+    return columns.ProxyColumns(
         active=filled(LONG, pairs),
         total=filled(LONG, setup.proxies),
         given=filled(FLOAT, pairs),

@@ -55,10 +55,10 @@ def reading(page: bytes, at: float) -> SourceReading | None:
     """Return what a metrics page says, by the first kind of engine that has all that is needed; None: none has."""
     for kind in KINDS:
         metrics = table(kind)
-        found = metrics.reading(metrics.reader().read(page), Selection(), at)
-        known = found.quantities
-        if all(name in known for name in _NEEDED) and (_COUNTED in known or _REPORTED in known):
-            return found
+        source_reading = metrics.reading(metrics.reader().read(page), Selection(), at)
+        quantities = source_reading.quantities
+        if all(name in quantities for name in _NEEDED) and (_COUNTED in quantities or _REPORTED in quantities):
+            return source_reading
     return None
 
 

@@ -6,7 +6,9 @@ HAProxy 2.6 (`lb_fwlc.c`, `lb_fwrr.c`) and of Envoy 1.40 (`load_balancing_polici
 
 from __future__ import annotations
 
-from lbctl.simulate.columns import Proxies, Requests, Settings
+import math
+
+from lbctl.simulate.columns import ProxyColumns, Requests, RunSettings
 from lbctl.simulate.compiled import jit
 
 SMOOTH, LEAST_CONN, LEASTCONN, DEADLINES, DEADLINES_BY_WEIGHT, RANDOM, RING, PICKED = range(8)
@@ -18,10 +20,12 @@ NONE = -1
 """No replica gets requests."""
 UNIT = 2.0**-32
 """Makes a number from 0 to 1 of a random one."""
+_MIX = 2_654_435_761
+"""2³² ÷ the golden ratio: makes the second choice of a key independent of its first one."""
 
 
 @jit
-def choose(proxies: Proxies, requests: Requests, settings: Settings, request: int) -> int:
+def choose(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int) -> int:
     """Return the replica for a request, NONE where no replica has a weight."""
     base = requests.proxy[request] * settings.replicas
     if settings.policy == SMOOTH:
@@ -40,7 +44,7 @@ def choose(proxies: Proxies, requests: Requests, settings: Settings, request: in
 
 
 @jit
-def smooth(proxies: Proxies, settings: Settings, base: int, tied: float) -> int:
+def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float) -> int:
     """Smooth weighted round robin; `tied`: only among replicas with this load in `due`, negative: among all."""
     total, best = 0.0, NONE
     for replica in range(settings.replicas):
@@ -57,7 +61,7 @@ def smooth(proxies: Proxies, settings: Settings, base: int, tied: float) -> int:
 
 
 @jit
-def least_conn(proxies: Proxies, settings: Settings, base: int) -> int:
+def least_conn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
     """nginx: the fewest requests in flight for the weight; smooth round robin among equals."""
     least, ties = -1.0, 0
     best = NONE
@@ -75,7 +79,7 @@ def least_conn(proxies: Proxies, settings: Settings, base: int) -> int:
 
 
 @jit
-def leastconn(proxies: Proxies, settings: Settings, base: int) -> int:
+def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
     """HAProxy: (requests in flight + 1) ÷ weight, 0 for every idle server; equals in the order of their last change."""
     best, least, oldest = NONE, 0.0, 0
     for replica in range(settings.replicas):
@@ -91,7 +95,7 @@ def leastconn(proxies: Proxies, settings: Settings, base: int) -> int:
 
 
 @jit
-def least_request(proxies: Proxies, requests: Requests, settings: Settings, request: int, base: int) -> int:
+def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
     """Envoy: the less busy of two where all weights are equal, else the earliest deadline by weight ÷ (active + 1)."""
     count, equal, common = 0, True, -1.0
     for replica in range(settings.replicas):
@@ -108,7 +112,7 @@ def least_request(proxies: Proxies, requests: Requests, settings: Settings, requ
 
 
 @jit
-def earliest(proxies: Proxies, settings: Settings, proxy: int, by_active: bool) -> int:
+def earliest(proxies: ProxyColumns, settings: RunSettings, proxy: int, by_active: bool) -> int:
     """Envoy's queue: the earliest deadline; the next one is 1 ÷ weight later, or (active + 1) ÷ weight."""
     base, best = proxy * settings.replicas, NONE
     for replica in range(settings.replicas):
@@ -124,7 +128,7 @@ def earliest(proxies: Proxies, settings: Settings, proxy: int, by_active: bool) 
 
 
 @jit
-def nth(proxies: Proxies, settings: Settings, base: int, number: int) -> int:
+def nth(proxies: ProxyColumns, settings: RunSettings, base: int, number: int) -> int:
     """Return the replica with this number among those with a weight."""
     for replica in range(settings.replicas):
         if proxies.weight[base + replica] > 0.0:
@@ -135,7 +139,7 @@ def nth(proxies: Proxies, settings: Settings, base: int, number: int) -> int:
 
 
 @jit
-def by_weight(proxies: Proxies, settings: Settings, base: int, draw: float) -> int:
+def by_weight(proxies: ProxyColumns, settings: RunSettings, base: int, draw: float) -> int:
     """Return a replica with the probability of its weight."""
     total = 0.0
     for replica in range(settings.replicas):
@@ -153,7 +157,7 @@ def by_weight(proxies: Proxies, settings: Settings, base: int, draw: float) -> i
 
 
 @jit
-def ring(proxies: Proxies, requests: Requests, settings: Settings, request: int, base: int) -> int:
+def ring(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
     """Return the replica of the next point that gets requests; with a bound, that is not over its part of them."""
     points, key = proxies.ring_point, requests.key[request]
     size = len(points)
@@ -174,8 +178,48 @@ def ring(proxies: Proxies, requests: Requests, settings: Settings, request: int,
         weight = proxies.weight[base + replica]
         if weight <= 0.0:
             continue
-        limit = max(1.0, settings.bound * active * weight / total)
-        if settings.bound <= 0.0 or proxies.active[base + replica] + 1 <= limit:
+        if settings.bound <= 0.0 or has_room(settings, proxies.active[base + replica], weight / total, active):
             return replica
+        if settings.jumps:
+            return jump(proxies, settings, base, int(key), total, active)
         first = replica if first == NONE else first
     return first
+
+
+@jit
+def has_room(settings: RunSettings, own: int, share: float, active: float) -> bool:
+    """Return whether a replica is below its part of `active` requests, which has the new one in it."""
+    if settings.jumps:
+        return own <= slots(settings, share, active)
+    return own + 1 <= max(1.0, settings.bound * active * share)
+
+
+@jit
+def slots(settings: RunSettings, share: float, active: float) -> int:
+    """Envoy: the requests that a replica may have before the new one."""
+    count: int = max(1, math.ceil(math.ceil(settings.bound * active) * share))
+    return count
+
+
+@jit
+def jump(proxies: ProxyColumns, settings: RunSettings, base: int, key: int, total: float, active: float) -> int:
+    """Envoy: any replica with room, whatever its weight, by the key; the least overloaded one where none has."""
+    count, best, least = 0, NONE, math.inf
+    for replica in range(settings.replicas):
+        weight, own = proxies.weight[base + replica], proxies.active[base + replica]
+        if weight <= 0.0:
+            continue
+        if has_room(settings, own, weight / total, active):
+            count += 1
+        load = own / slots(settings, weight / total, active)
+        if load < least:
+            best, least = replica, load
+    mixed = (key % 65536 * _MIX + key // 65536 * 40503) % 2**32
+    number = int(mixed * UNIT * count)
+    for replica in range(settings.replicas):
+        weight = proxies.weight[base + replica]
+        if weight > 0.0 and has_room(settings, proxies.active[base + replica], weight / total, active):
+            if number == 0:
+                return replica
+            number -= 1
+    return best

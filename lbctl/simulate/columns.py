@@ -62,7 +62,7 @@ class Requests(NamedTuple):
     """What has happened, for the picker: 2 · request for a first token, 2 · request + 1 for an end."""
 
 
-class Engines(NamedTuple):
+class EngineColumns(NamedTuple):
     """The engines: what an iteration costs, what they do, and what they publish.
 
     An iteration takes (a + b · sequences + c · context + p · prompt tokens) ÷ factor.
@@ -144,7 +144,7 @@ class Engines(NamedTuple):
     """Seconds in which iterations ran."""
 
 
-class Proxies(NamedTuple):
+class ProxyColumns(NamedTuple):
     """The proxies' own books, one after the other."""
 
     active: Any
@@ -177,7 +177,7 @@ class Proxies(NamedTuple):
     """The replica of each point."""
 
 
-class Settings(NamedTuple):
+class RunSettings(NamedTuple):
     """What does not change during a run."""
 
     replicas: int
@@ -192,6 +192,8 @@ class Settings(NamedTuple):
     """How the proxies choose: one of `choosers`."""
     bound: float
     """A hash leaves a replica that has so many times its part of the requests in flight; 0: never."""
+    jumps: bool
+    """Envoy's bound: the part is rounded up and compared without the new request, and the rest goes to any replica."""
     block: int
     """Tokens of a prefix block; 0: no prefix cache."""
     limit: int
@@ -208,7 +210,7 @@ class Settings(NamedTuple):
     """The seconds after which a request that waits is refused."""
 
 
-class Progress(NamedTuple):
+class RunProgress(NamedTuple):
     """How far a run is: columns with one element each, so that compiled code can change them."""
 
     arrival: Any

@@ -19,10 +19,10 @@ from lbctl.ir.weight import Weight, from_capacity
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.simulate import engines as engine_functions
-from lbctl.simulate.columns import DECODE, Engines
+from lbctl.simulate.columns import DECODE, EngineColumns
 
 
-class ControlLoop:
+class SimulatedControlLoop:
     """Decides the weights of one pool. `later`: replicas that join while it runs."""
 
     def __init__(self, pool: Pool, later: Collection[str] = ()) -> None:
@@ -53,7 +53,7 @@ class ControlLoop:
     def _present(self) -> Pool:
         return replace(self._pool, replicas=tuple(item for item in self._pool.replicas if item.name not in self._later))
 
-    def sample(self, engines: Engines, active: Sequence[int], now: float) -> dict[str, Observation]:
+    def sample(self, engines: EngineColumns, active: Sequence[int], now: float) -> dict[str, Observation]:
         """Return what the engines publish now. `active`: the requests in flight of each replica, as proxies count.
 
         Dead ones publish nothing.
@@ -87,7 +87,7 @@ class ControlLoop:
         return Observation(now, Signals(values, {}, _evidence(before, counters, now), (), by_steps=True), active, True)
 
 
-def _counters(engines: Engines, replica: int, now: float) -> tuple[float, ...]:
+def _counters(engines: EngineColumns, replica: int, now: float) -> tuple[float, ...]:
     """Return (iterations, prompt tokens, generated tokens, Σ seconds and number of inter-token times, running, queue).
 
     A run of iterations counts as far as its iterations have ended.

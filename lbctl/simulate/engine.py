@@ -62,7 +62,7 @@ class SimulatedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SpeedFault:
     """A change of the speed between two times in seconds."""
 
     begin: float
@@ -71,10 +71,12 @@ class Fault:
     """When it ends."""
     factor: float
     """Multiplies the speed; 0 is a wedged engine."""
+    prompts_alone: bool = False
+    """Whether only the reading of prompts is slower, as under a power cap."""
 
 
 @dataclass(slots=True)
-class Counters:
+class EngineCounters:
     """The metrics that the engine publishes."""
 
     iterations: float = 0.0
@@ -115,10 +117,10 @@ class Engine:
 
     speed: float
     """Relative to the cost model."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[SpeedFault, ...] = ()
     curve: CostModel = CostModel()
     prefix_cache: PrefixCache | None = None
-    counters: Counters = field(default_factory=Counters)
+    counters: EngineCounters = field(default_factory=EngineCounters)
     busy: bool = False
     _waiting: deque[SimulatedRequest] = field(default_factory=deque)
     _running: list[tuple[int, int, SimulatedRequest]] = field(default_factory=list)
@@ -132,14 +134,19 @@ class Engine:
         """The tokens in its cache."""
         return self._context
 
+    @property
+    def usage(self) -> float:
+        """The part of its cache that is in use; more than 1 where answers have outgrown it."""
+        return self._context / cache_tokens(self.speed, self.curve)
+
     def wait(self, request: SimulatedRequest, now: float) -> float:
         """Return about how long the request would wait for its first token, knowing everything."""
-        begin, factor = self._factor(now)
+        begin, factor, prompt_factor = self._factor(now)
         unread = sum(left for _, left in self._reading) + sum(item.prompt for item in self._waiting)
         tokens = unread + request.prompt - (self.prefix_cache.hits(request) if self.prefix_cache else 0)
         count, curve = len(self._running), self.curve
         steps = math.ceil(tokens / max(1, BUDGET - count))
-        seconds = steps * (curve.a + curve.b * count + curve.c * self._context) + curve.p * tokens
+        seconds = steps * (curve.a + curve.b * count + curve.c * self._context) + curve.p * tokens / prompt_factor
         return begin - now + seconds / (self.speed * factor)
 
     def add(self, request: SimulatedRequest) -> None:
@@ -152,10 +159,10 @@ class Engine:
         if not self._reading and not self._running:
             self.busy = False
             return None
-        begin, factor = self._factor(now)
+        begin, factor, prompt_factor = self._factor(now)
         tokens, read = self._read(BUDGET - len(self._running))
         count, curve = len(self._running), self.curve
-        seconds = curve.a + curve.b * count + curve.c * self._context + curve.p * tokens
+        seconds = curve.a + curve.b * count + curve.c * self._context + curve.p * tokens / prompt_factor
         seconds /= self.speed * factor
         self._step = (seconds, tokens, read)
         self.busy = True
@@ -185,12 +192,14 @@ class Engine:
         counters.running, counters.waiting = len(self._running) + len(self._reading), len(self._waiting)
         return done
 
-    def _factor(self, now: float) -> tuple[float, float]:
-        """Return (the earliest begin, the factor on the speed then)."""
+    def _factor(self, now: float) -> tuple[float, float, float]:
+        """Return (the earliest begin, the factor on the speed then, the further one on that of reading prompts)."""
         for fault in self.faults:
             if fault.begin <= now < fault.end:
-                return (now, fault.factor) if fault.factor else (fault.end, 1.0)
-        return now, 1.0
+                if fault.prompts_alone:
+                    return now, 1.0, fault.factor
+                return (now, fault.factor, 1.0) if fault.factor else (fault.end, 1.0, 1.0)
+        return now, 1.0, 1.0
 
     def _admit(self) -> None:
         limit = cache_tokens(self.speed, self.curve)

@@ -75,8 +75,8 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
     values: dict[str, Any] = {}
     for key, node in content.items():
         if key not in KEYS:
-            known = did_you_mean(key, KEYS) or f"one of {', '.join(KEYS)}"
-            diagnostics.add(Diagnostic("LB032", f"{key!r} is no cost of an engine", node.key_position, hint=known))
+            hint = did_you_mean(key, KEYS) or f"one of {', '.join(KEYS)}"
+            diagnostics.add(Diagnostic("LB032", f"{key!r} is no cost of an engine", node.key_position, hint=hint))
             continue
         number = cost(key, node.value)
         if number is None:

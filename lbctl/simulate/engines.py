@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from lbctl.simulate.choosers import PICKED
-from lbctl.simulate.columns import DECODE, GAVE_UP, IDLE, PREFILL, Engines, Progress, Requests, Settings
+from lbctl.simulate.columns import DECODE, GAVE_UP, IDLE, PREFILL, EngineColumns, Requests, RunProgress, RunSettings
 from lbctl.simulate.compiled import jit
 
 WAYS = 8
@@ -19,7 +19,7 @@ WAYS = 8
 
 
 @jit
-def enqueue(engines: Engines, requests: Requests, replica: int, request: int) -> None:
+def enqueue(engines: EngineColumns, requests: Requests, replica: int, request: int) -> None:
     """Put a request at the end of the replica's queue."""
     requests.follower[request] = -1
     if engines.waiting[replica]:
@@ -32,7 +32,7 @@ def enqueue(engines: Engines, requests: Requests, replica: int, request: int) ->
 
 @jit
 def begin(
-    engines: Engines, requests: Requests, settings: Settings, progress: Progress, replica: int, now: float
+    engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
     """Begin the next iteration, or run of iterations; sets `end`, infinite where there is nothing to do."""
     preempt(engines, requests, settings, replica)
@@ -61,7 +61,7 @@ def begin(
 
 
 @jit
-def duration(engines: Engines, replica: int, iterations: int, tokens: int) -> float:
+def duration(engines: EngineColumns, replica: int, iterations: int, tokens: int) -> float:
     """Return the seconds of so many iterations from now on, of which the first reads `tokens`."""
     running = engines.running[replica]
     each = engines.a[replica] + engines.b[replica] * running + engines.c[replica] * engines.context[replica]
@@ -71,7 +71,7 @@ def duration(engines: Engines, replica: int, iterations: int, tokens: int) -> fl
 
 
 @jit
-def iterations_until(engines: Engines, replica: int, now: float) -> int:
+def iterations_until(engines: EngineColumns, replica: int, now: float) -> int:
     """Return how many iterations of the present run are done at the end of the one that runs at `now`; at least 1."""
     running = engines.running[replica]
     each = engines.a[replica] + engines.b[replica] * running + engines.c[replica] * engines.context[replica]
@@ -84,7 +84,7 @@ def iterations_until(engines: Engines, replica: int, now: float) -> int:
 
 
 @jit
-def shorten(engines: Engines, replica: int, now: float) -> None:
+def shorten(engines: EngineColumns, replica: int, now: float) -> None:
     """End a run of iterations with the iteration that runs at `now`."""
     if engines.kind[replica] == DECODE:
         engines.planned[replica] = iterations_until(engines, replica, now)
@@ -92,7 +92,9 @@ def shorten(engines: Engines, replica: int, now: float) -> None:
 
 
 @jit
-def finish(engines: Engines, requests: Requests, settings: Settings, progress: Progress, replica: int) -> None:
+def finish(
+    engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
+) -> None:
     """Account for the iterations that end now; requests whose prompt is read now begin to generate."""
     now = engines.end[replica]
     seconds = now - engines.begun[replica]
@@ -110,7 +112,7 @@ def finish(engines: Engines, requests: Requests, settings: Settings, progress: P
 
 @jit
 def complete_prefill(
-    engines: Engines, requests: Requests, settings: Settings, progress: Progress, replica: int, now: float
+    engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
     """Read as many tokens as the iteration had, in the order of admission; drop what nobody waits for."""
     base = replica * settings.slots
@@ -136,7 +138,7 @@ def complete_prefill(
 
 
 @jit
-def note(requests: Requests, settings: Settings, progress: Progress, entry: int) -> None:
+def note(requests: Requests, settings: RunSettings, progress: RunProgress, entry: int) -> None:
     """Add an entry to the log, which the picker alone reads."""
     if settings.policy != PICKED:
         return
@@ -145,7 +147,9 @@ def note(requests: Requests, settings: Settings, progress: Progress, entry: int)
 
 
 @jit
-def admit(engines: Engines, requests: Requests, settings: Settings, progress: Progress, replica: int) -> None:
+def admit(
+    engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
+) -> None:
     """Take requests from the queue, in order, as long as sequences and cache have room for them."""
     base = replica * settings.slots
     promised = engines.context[replica]
@@ -175,7 +179,7 @@ def admit(engines: Engines, requests: Requests, settings: Settings, progress: Pr
 
 
 @jit
-def prefill_tokens(engines: Engines, settings: Settings, replica: int) -> int:
+def prefill_tokens(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
     """Return how many prompt tokens the next iteration reads."""
     base = replica * settings.slots
     left = 0
@@ -186,7 +190,7 @@ def prefill_tokens(engines: Engines, settings: Settings, replica: int) -> int:
 
 
 @jit
-def preempt(engines: Engines, requests: Requests, settings: Settings, replica: int) -> None:
+def preempt(engines: EngineColumns, requests: Requests, settings: RunSettings, replica: int) -> None:
     """Put the youngest sequences back at the head of the queue until the next iteration fits into the cache."""
     base = replica * settings.slots
     while engines.running[replica] + engines.reading[replica] > 1:
@@ -208,7 +212,7 @@ def preempt(engines: Engines, requests: Requests, settings: Settings, replica: i
 
 
 @jit
-def stop_youngest(engines: Engines, requests: Requests, settings: Settings, replica: int) -> int:
+def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSettings, replica: int) -> int:
     """Remove the running sequence that was admitted last, and return its request; it is to read all that it has."""
     base, youngest = replica * settings.slots, 0
     for slot in range(1, engines.running[replica]):
@@ -228,7 +232,7 @@ def stop_youngest(engines: Engines, requests: Requests, settings: Settings, repl
 
 @jit
 def cached_tokens(
-    engines: Engines, requests: Requests, settings: Settings, progress: Progress, replica: int, request: int
+    engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, request: int
 ) -> int:
     """Return how many tokens of the prompt the prefix cache has, and keep the whole prompt from now on."""
     if settings.block == 0:
@@ -245,7 +249,7 @@ def cached_tokens(
 
 
 @jit
-def touch(engines: Engines, progress: Progress, replica: int, block: int) -> bool:
+def touch(engines: EngineColumns, progress: RunProgress, replica: int, block: int) -> bool:
     """Return whether the block is cached, and make it the most recently used one of its set."""
     base = engines.cache_start[replica] + block % engines.cache_sets[replica] * WAYS
     progress.uses[0] += 1
@@ -265,7 +269,7 @@ def touch(engines: Engines, progress: Progress, replica: int, block: int) -> boo
 
 
 @jit
-def push(engines: Engines, settings: Settings, replica: int, request: int, done: int) -> None:
+def push(engines: EngineColumns, settings: RunSettings, replica: int, request: int, done: int) -> None:
     """Add a running sequence that is done at a step."""
     slot = engines.running[replica]
     engines.running[replica] += 1
@@ -275,7 +279,7 @@ def push(engines: Engines, settings: Settings, replica: int, request: int, done:
 
 
 @jit
-def rise(engines: Engines, settings: Settings, replica: int, slot: int) -> None:
+def rise(engines: EngineColumns, settings: RunSettings, replica: int, slot: int) -> None:
     """Move a sequence towards the root of the heap, as far as it belongs."""
     base = replica * settings.slots
     while slot and engines.run_done[base + slot] < engines.run_done[base + (slot - 1) // 2]:
@@ -284,7 +288,7 @@ def rise(engines: Engines, settings: Settings, replica: int, slot: int) -> None:
 
 
 @jit
-def pop(engines: Engines, settings: Settings, replica: int) -> int:
+def pop(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
     """Remove the sequence that is done first, and return its request."""
     base = replica * settings.slots
     engines.running[replica] -= 1
@@ -305,7 +309,7 @@ def pop(engines: Engines, settings: Settings, replica: int) -> int:
 
 
 @jit
-def swap(engines: Engines, left: int, right: int) -> None:
+def swap(engines: EngineColumns, left: int, right: int) -> None:
     """Exchange two running sequences."""
     request, done = engines.run_request[left], engines.run_done[left]
     engines.run_request[left], engines.run_done[left] = engines.run_request[right], engines.run_done[right]
@@ -313,7 +317,7 @@ def swap(engines: Engines, left: int, right: int) -> None:
 
 
 @jit
-def reschedule(engines: Engines, replica: int) -> None:
+def reschedule(engines: EngineColumns, replica: int) -> None:
     """Restore the order of the engines by the time at which they end, after one of them has changed."""
     heap, place, end = engines.heap, engines.place, engines.end
     slot = place[replica]

@@ -13,20 +13,25 @@ from lbctl.simulate.columns import (
     LAST,
     NOWHERE,
     PENDING,
-    Engines,
-    Progress,
-    Proxies,
+    EngineColumns,
+    ProxyColumns,
     Requests,
-    Settings,
+    RunProgress,
+    RunSettings,
 )
 from lbctl.simulate.compiled import jit
 from lbctl.simulate.engines import begin, finish, note, pop, reschedule, shorten
-from lbctl.simulate.limits import book, dispatch, forget, refuse, release
+from lbctl.simulate.limits import count_in_flight, dispatch, forget, refuse, release
 
 
 @jit
 def advance(
-    requests: Requests, engines: Engines, proxies: Proxies, settings: Settings, progress: Progress, until: float
+    requests: Requests,
+    engines: EngineColumns,
+    proxies: ProxyColumns,
+    settings: RunSettings,
+    progress: RunProgress,
+    until: float,
 ) -> None:
     """Run all events up to and including a time.
 
@@ -65,7 +70,12 @@ def advance(
 
 @jit
 def end_of_iteration(
-    requests: Requests, engines: Engines, proxies: Proxies, settings: Settings, progress: Progress, replica: int
+    requests: Requests,
+    engines: EngineColumns,
+    proxies: ProxyColumns,
+    settings: RunSettings,
+    progress: RunProgress,
+    replica: int,
 ) -> None:
     """End the iteration of an engine: finished answers leave, and the next iteration begins."""
     now = engines.end[replica]
@@ -80,7 +90,7 @@ def end_of_iteration(
             requests.state[request] = DONE
             note(requests, settings, progress, 2 * request + 1)
             proxy = requests.proxy[request]
-            book(proxies, settings, progress, proxy, replica, -1)
+            count_in_flight(proxies, settings, progress, proxy, replica, -1)
             release(requests, engines, proxies, settings, progress, proxy, replica, now)
     begin(engines, requests, settings, progress, replica, now)
     reschedule(engines, replica)
@@ -88,7 +98,12 @@ def end_of_iteration(
 
 @jit
 def give_up(
-    requests: Requests, engines: Engines, proxies: Proxies, settings: Settings, progress: Progress, now: float
+    requests: Requests,
+    engines: EngineColumns,
+    proxies: ProxyColumns,
+    settings: RunSettings,
+    progress: RunProgress,
+    now: float,
 ) -> None:
     """The client of the oldest request leaves where it has no first token."""
     request = progress.leaving[0]
@@ -101,7 +116,7 @@ def give_up(
     if replica < 0:
         forget(proxies, proxy)
         return
-    book(proxies, settings, progress, proxy, replica, -1)
+    count_in_flight(proxies, settings, progress, proxy, replica, -1)
     if requests.admitted[request] == 0:
         engines.left[replica] += 1
         if engines.head[replica] == request:
@@ -111,7 +126,7 @@ def give_up(
 
 
 @jit
-def expire(requests: Requests, proxies: Proxies, settings: Settings, progress: Progress) -> None:
+def expire(requests: Requests, proxies: ProxyColumns, settings: RunSettings, progress: RunProgress) -> None:
     """Refuse the request that has waited in a proxy for as long as it may."""
     request = progress.expiring[0]
     progress.expiring[0] += 1
@@ -123,9 +138,9 @@ def expire(requests: Requests, proxies: Proxies, settings: Settings, progress: P
 @jit
 def change_speed(
     requests: Requests,
-    engines: Engines,
-    settings: Settings,
-    progress: Progress,
+    engines: EngineColumns,
+    settings: RunSettings,
+    progress: RunProgress,
     replica: int,
     factor: float,
     now: float,

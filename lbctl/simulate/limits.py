@@ -10,11 +10,11 @@ from lbctl.simulate.columns import (
     NOWHERE,
     PENDING,
     SHED,
-    Engines,
-    Progress,
-    Proxies,
+    EngineColumns,
+    ProxyColumns,
     Requests,
-    Settings,
+    RunProgress,
+    RunSettings,
 )
 from lbctl.simulate.compiled import jit
 from lbctl.simulate.engines import begin, enqueue, note, reschedule, shorten
@@ -23,10 +23,10 @@ from lbctl.simulate.engines import begin, enqueue, note, reschedule, shorten
 @jit
 def dispatch(
     requests: Requests,
-    engines: Engines,
-    proxies: Proxies,
-    settings: Settings,
-    progress: Progress,
+    engines: EngineColumns,
+    proxies: ProxyColumns,
+    settings: RunSettings,
+    progress: RunProgress,
     request: int,
     replica: int,
     now: float,
@@ -47,17 +47,17 @@ def dispatch(
 @jit
 def send(
     requests: Requests,
-    engines: Engines,
-    proxies: Proxies,
-    settings: Settings,
-    progress: Progress,
+    engines: EngineColumns,
+    proxies: ProxyColumns,
+    settings: RunSettings,
+    progress: RunProgress,
     request: int,
     replica: int,
     now: float,
 ) -> None:
     """Send a request to an engine that is up."""
     requests.replica[request] = replica
-    book(proxies, settings, progress, requests.proxy[request], replica, 1)
+    count_in_flight(proxies, settings, progress, requests.proxy[request], replica, 1)
     blocked = engines.waiting[replica] > 0
     enqueue(engines, requests, replica, request)
     if engines.kind[replica] == IDLE:
@@ -68,7 +68,7 @@ def send(
 
 
 @jit
-def serves(proxies: Proxies, settings: Settings, base: int) -> bool:
+def serves(proxies: ProxyColumns, settings: RunSettings, base: int) -> bool:
     """Return whether a proxy has a replica at all, full or not."""
     for replica in range(settings.replicas):  # noqa: SIM110 - numba compiles no generators
         if proxies.given[base + replica] > 0.0:
@@ -77,14 +77,14 @@ def serves(proxies: Proxies, settings: Settings, base: int) -> bool:
 
 
 @jit
-def refuse(requests: Requests, settings: Settings, progress: Progress, request: int) -> None:
+def refuse(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
     """Answer a request with an error at once, by a limit of the proxy."""
     requests.state[request] = SHED
     note(requests, settings, progress, 2 * request + 1)
 
 
 @jit
-def lose(requests: Requests, settings: Settings, progress: Progress, request: int) -> None:
+def lose(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
     """Answer a request with an error, since its replica is gone or none is there."""
     requests.state[request] = BROKEN
     note(requests, settings, progress, 2 * request + 1)
@@ -92,7 +92,7 @@ def lose(requests: Requests, settings: Settings, progress: Progress, request: in
 
 @jit
 def wait(
-    requests: Requests, proxies: Proxies, settings: Settings, progress: Progress, request: int, replica: int
+    requests: Requests, proxies: ProxyColumns, settings: RunSettings, progress: RunProgress, request: int, replica: int
 ) -> None:
     """Let a request wait in its proxy, where that has a place for it."""
     proxy = requests.proxy[request]
@@ -110,7 +110,7 @@ def wait(
 
 
 @jit
-def forget(proxies: Proxies, proxy: int) -> None:
+def forget(proxies: ProxyColumns, proxy: int) -> None:
     """Note that a request waits no more; it is dropped when it comes to the head of its queue."""
     proxies.waiting[proxy] -= 1
 
@@ -118,10 +118,10 @@ def forget(proxies: Proxies, proxy: int) -> None:
 @jit
 def release(
     requests: Requests,
-    engines: Engines,
-    proxies: Proxies,
-    settings: Settings,
-    progress: Progress,
+    engines: EngineColumns,
+    proxies: ProxyColumns,
+    settings: RunSettings,
+    progress: RunProgress,
     proxy: int,
     replica: int,
     now: float,
@@ -140,7 +140,9 @@ def release(
 
 
 @jit
-def book(proxies: Proxies, settings: Settings, progress: Progress, proxy: int, replica: int, change: int) -> None:
+def count_in_flight(
+    proxies: ProxyColumns, settings: RunSettings, progress: RunProgress, proxy: int, replica: int, change: int
+) -> None:
     """Change a proxy's count of the requests in flight at a replica."""
     slot = proxy * settings.replicas + replica
     proxies.active[slot] += change

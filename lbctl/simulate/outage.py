@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from lbctl.simulate.columns import FOR_ONE, IDLE, PENDING, Engines, Proxies, Requests, Settings
+from lbctl.simulate.columns import FOR_ONE, IDLE, PENDING, EngineColumns, ProxyColumns, Requests, RunSettings
 from lbctl.simulate.engines import WAYS, reschedule
 
 
-def break_off(requests: Requests, engines: Engines, settings: Settings, replica: int, now: float) -> list[int]:
+def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings, replica: int, now: float) -> list[int]:
     """Empty a dead engine and close its port; return the requests whose clients still waited, by their arrival."""
     base = replica * settings.slots
     inside = [int(engines.run_request[base + slot]) for slot in range(engines.running[replica])]
@@ -33,12 +33,12 @@ def break_off(requests: Requests, engines: Engines, settings: Settings, replica:
     return broken
 
 
-def revive(engines: Engines, replica: int) -> None:
+def revive(engines: EngineColumns, replica: int) -> None:
     """Open the port of a replica again."""
     engines.up[replica] = 1
 
 
-def waiting_for(requests: Requests, proxies: Proxies, settings: Settings, replica: int) -> list[int]:
+def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings, replica: int) -> list[int]:
     """Take out and return the requests that wait in proxies for this replica and no other."""
     taken = []
     for slot in range(replica, len(proxies.head), settings.replicas) if settings.waits == FOR_ONE else ():

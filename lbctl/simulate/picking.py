@@ -9,7 +9,7 @@ from random import Random
 
 from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.ir.weight import Weight
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.features import Features
@@ -27,7 +27,7 @@ class SimulatedPicker:
         self._reads_prompts = reads_prompts
         self._rng = rng
         self._books = Books()
-        self._affinity = Affinity()
+        self._affinity = AffinityMemory()
         self._places = {replica.name: index for index, replica in enumerate(pool.replicas)}
         limit = pool.circuit_breaker.replica_max_requests
         candidates = tuple(Candidate(item.name, item.name, item.capacity, limit=limit) for item in pool.replicas)

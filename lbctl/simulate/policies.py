@@ -68,6 +68,11 @@ class Policy:
         """Whether `bounded_load` has an effect: nginx has no such bound."""
         return self.proxy != "nginx"
 
+    @property
+    def jumps(self) -> bool:
+        """Whether what is beyond the bound goes to any replica with room, and not to the next one of the ring."""
+        return self.proxy == "envoy"
+
     def lookup(self, pool: Pool) -> list[tuple[int, int]]:
         """Return (point, number of the replica) of what hashes are looked up in; a single one for other algorithms."""
         if self.rule != choosers.RING:

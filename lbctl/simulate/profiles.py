@@ -29,7 +29,7 @@ _A100 = CostModel(a=44.2e-3, b=0.2e-3, c=3.1e-7, p=0.154e-3)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelMemory:
     """What of a model decides how much fits into the memory of GPUs."""
 
     weights: float
@@ -38,11 +38,11 @@ class Model:
     """Bytes of a token in the KV cache, in fp16."""
 
 
-MODELS: Mapping[str, Model] = MappingProxyType(
+MODELS: Mapping[str, ModelMemory] = MappingProxyType(
     {
-        "llama-2-70b": Model(140.0, 327_680),
-        "llama-3.1-8b": Model(16.0, 131_072),
-        "mixtral-8x7b": Model(94.0, 131_072),
+        "llama-2-70b": ModelMemory(140.0, 327_680),
+        "llama-3.1-8b": ModelMemory(16.0, 131_072),
+        "mixtral-8x7b": ModelMemory(94.0, 131_072),
     }
 )
 """The models with profiles."""
@@ -115,8 +115,8 @@ def engine(model: str, gpu: str | None, count: int) -> CostModel:
     """Return the costs of a replica on so many GPUs. Raises ValueError where that is unknown, or nothing fits."""
     profile = PROFILES.get((model, gpu or ""))
     if profile is None:
-        known = ", ".join(sorted(each for name, each in PROFILES if name == model))
-        raise ValueError(f"{model} was not measured on {gpu or 'a replica without a gpu'}; measured: {known}")
+        measured_gpus = ", ".join(sorted(each for name, each in PROFILES if name == model))
+        raise ValueError(f"{model} was not measured on {gpu or 'a replica without a gpu'}; measured: {measured_gpus}")
     speed, shape = profile.speed * count / _MEASURED_GPUS, profile.shape
     memory = GPUS[profile.gpu].memory_gb or 0.0
     cache = int((count * memory * _USABLE - MODELS[model].weights) * 1e9 / MODELS[model].token)

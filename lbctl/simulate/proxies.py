@@ -119,6 +119,8 @@ class BalancerKind(NamedTuple):
     """Returns a balancer for a number of replicas."""
     convert: Callable[[Sequence[Weight]], Sequence[float]]
     """Turns published weights into those of the proxy."""
+    reloads: bool = False
+    """Whether weights change by a reload: new workers, which know nothing of the requests that the old ones finish."""
 
     def proxy_weights(self, weights: Sequence[Weight | None]) -> Weights:
         """Convert weights to the proxy's own; None stays None."""
@@ -129,7 +131,9 @@ class BalancerKind(NamedTuple):
 BALANCERS: Mapping[str, BalancerKind] = {
     "round_robin": BalancerKind(RoundRobin, effective_weights.rates),
     "least_conn": BalancerKind(LeastConn, partial(effective_weights.in_flight, few_slots=False)),
+    "least_conn_reloaded": BalancerKind(LeastConn, partial(effective_weights.in_flight, few_slots=False), reloads=True),
     "envoy_w": BalancerKind(Edf, partial(effective_weights.deadlines, few_slots=True)),
     "envoy_w2": BalancerKind(Edf, partial(effective_weights.deadlines, few_slots=False)),
 }
-"""Envoy's LEAST_REQUEST is `envoy_w` for a pool with few slots, `envoy_w2` for every other."""
+"""`least_conn` is HAProxy's, `least_conn_reloaded` nginx's. Envoy's LEAST_REQUEST is `envoy_w` for a pool with few
+slots, `envoy_w2` for every other."""

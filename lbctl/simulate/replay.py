@@ -12,9 +12,9 @@ from lbctl.ir.weight import Weight
 from lbctl.simulate import build, choosers, columns
 from lbctl.simulate.agenda import Agenda
 from lbctl.simulate.availability import Availability
-from lbctl.simulate.control import ControlLoop
+from lbctl.simulate.control import SimulatedControlLoop
 from lbctl.simulate.kernel import advance, change_speed
-from lbctl.simulate.limits import book, dispatch, forget, lose
+from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose
 from lbctl.simulate.outage import break_off, revive, waiting_for
 from lbctl.simulate.picking import SimulatedPicker
 from lbctl.simulate.setup import Setup
@@ -36,7 +36,7 @@ class Replay:
     """What was run."""
     requests: columns.Requests
     """The requests."""
-    engines: columns.Engines
+    engines: columns.EngineColumns
     """The engines."""
     end: float
     """When the last answer ended, in seconds."""
@@ -57,13 +57,13 @@ class _Run:
         pool = setup.pool
         self._last = trace.times[-1]
         self._names = [replica.name for replica in pool.replicas]
-        self._loop = ControlLoop(pool, setup.joins)
+        self._loop = SimulatedControlLoop(pool, setup.joins)
         self._convert = setup.policy.convert(pool)
         self.settings = build.settings(setup, trace)
         self.requests = build.requests(trace, setup, self.settings.policy, rng)
         self.engines = build.engines(setup.costs, self.settings)
         self._proxies = build.proxies(setup, rng)
-        self._progress = columns.Progress(*(build.counter() for _ in columns.Progress._fields))
+        self._progress = columns.RunProgress(*(build.counter() for _ in columns.RunProgress._fields))
         self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
         self._picker = (
             SimulatedPicker(pool, trace, rng, reads_prompts=setup.policy.reads_prompts)
@@ -202,7 +202,9 @@ class _Run:
             broken = break_off(self.requests, self.engines, self.settings, replica, now)
             repeats = self._setup.retry.idempotent and self._attempts > 0
             for request in broken:
-                book(self._proxies, self.settings, self._progress, int(self.requests.proxy[request]), replica, -1)
+                count_in_flight(
+                    self._proxies, self.settings, self._progress, int(self.requests.proxy[request]), replica, -1
+                )
             for request in broken:
                 if repeats and self.requests.first[request] < 0.0:
                     again = self._choose_again(request, [replica], now)

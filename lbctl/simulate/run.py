@@ -13,6 +13,7 @@ from lbctl.base.records import dataclass
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
 from lbctl.control.inputs import Observation
+from lbctl.control.reload_patience import ReloadPatience
 from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.address import Address
@@ -20,7 +21,7 @@ from lbctl.ir.pools import Pool, Replica, Telemetry
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
-from lbctl.simulate.engine import Counters, Engine, SimulatedRequest, saturated_rate
+from lbctl.simulate.engine import Engine, EngineCounters, SimulatedRequest, saturated_rate
 from lbctl.simulate.proxies import BALANCERS, Balancer
 from lbctl.simulate.scenario import Scenario
 
@@ -96,13 +97,18 @@ class _Simulation:
         self._arrivals = random.Random(f"arrivals {seed}")
         self._rng = random.Random(f"rest {seed}")
         members = scenario.members
-        self._engines = [Engine(member.speed, member.faults) for member in members]
+        self._engines = [Engine(member.speed, member.faults, member.curve) for member in members]
         self._kind = BALANCERS[scenario.algorithm]
-        self._proxies: list[Balancer] = [self._kind.make(len(members), self._rng) for _ in range(scenario.proxies)]
+        self._proxies: list[Balancer] = []
+        """The last `scenario.proxies` get requests; the others are workers that a reload has replaced."""
+        self._start_proxies()
         self._names = tuple(f"r{place}" for place in range(len(members)))
-        rates = (saturated_rate(member.speed, _MEAN_PROMPT, _MEAN_ANSWER) for member in members if not member.joins)
-        self._rate = scenario.load * sum(rates)
-        self._before: list[tuple[float, Counters] | None] = [None] * len(members)
+        self._rate = scenario.load * sum(
+            saturated_rate(member.speed, _MEAN_PROMPT, _MEAN_ANSWER, member.curve)
+            for member in members
+            if not member.joins
+        )
+        self._before: list[tuple[float, EngineCounters] | None] = [None] * len(members)
         self._queue: list[tuple[float, int, int, object]] = []
         self._number = 0
         self._requests: list[SimulatedRequest] = []
@@ -115,7 +121,10 @@ class _Simulation:
         self._out: set[str] = set()
         self._history: list[tuple[float, tuple[float | None, ...]]] = []
         self._pushed_at = float("-inf")
-        self._push_waits = False
+        self._push_due = math.inf
+        """When the next waiting change of weights is due."""
+        self._patience = ReloadPatience()
+        self._loaded: tuple[Weight | None, ...] = (None,) * len(members)
 
     def go(self) -> SimulationResult:
         """Run all events and return the result."""
@@ -149,8 +158,9 @@ class _Simulation:
         elif kind == _SAMPLES and isinstance(argument, dict):
             self._observe(now, argument)
         elif kind == _PUSH:
-            self._push_waits = False
-            self._push(now)
+            if now >= self._push_due:
+                self._push_due = math.inf
+                self._push(now)
         elif kind == _JOIN:
             self._fleet(now)
 
@@ -161,10 +171,11 @@ class _Simulation:
         for _ in range(1 if burst == 1 else max(1, round(rng.expovariate(1 / burst)))):
             prompt = min(8000, max(16, int(rng.lognormvariate(math.log(_PROMPT), _PROMPT_SPREAD))))
             answer = min(1000, max(2, int(rng.lognormvariate(math.log(_ANSWER), _ANSWER_SPREAD))))
-            self._send(SimulatedRequest(now, prompt, answer, proxy=rng.randrange(len(self._proxies))))
+            self._send(SimulatedRequest(now, prompt, answer, proxy=rng.randrange(self._scenario.proxies)))
         self._at(now + rng.expovariate(self._rate / burst), _ARRIVAL, None)
 
     def _send(self, request: SimulatedRequest) -> None:
+        request.proxy += len(self._proxies) - self._scenario.proxies
         proxy = self._proxies[request.proxy]
         place = proxy.pick()
         proxy.active[place] += 1
@@ -213,13 +224,16 @@ class _Simulation:
             "progress": Signal(counters.iterations, now, 0),
             "running": Signal(counters.running, now, 0),
             "queue": Signal(counters.waiting, now, 0),
+            "kv_cache": Signal(min(1.0, self._engines[place].usage), now, 0),
         }
-        flight = sum(proxy.active[place] for proxy in self._proxies)
+        flight = None if self._kind.reloads else sum(proxy.active[place] for proxy in self._proxies)
         return Observation(
             now, Signals(values, {}, self._evidence(now, before, counters), (), by_steps=True), flight, True
         )
 
-    def _evidence(self, now: float, before: tuple[float, Counters] | None, counters: Counters) -> TokenEvidence | None:
+    def _evidence(
+        self, now: float, before: tuple[float, EngineCounters] | None, counters: EngineCounters
+    ) -> TokenEvidence | None:
         if before is None or counters.itl_count <= before[1].itl_count:
             return None
         previous = before[1]
@@ -279,19 +293,29 @@ class _Simulation:
 
     def _push(self, now: float, urgent: bool = False) -> None:
         due = self._pushed_at + self._scenario.push_every
+        weights = tuple(self._weight(name) for name in self._names)
+        if self._kind.reloads:
+            pairs = zip(self._loaded, weights, strict=True)
+            self._patience = self._patience.follow(((old, new) for old, new in pairs if old and new), now)
+            due = max(due, self._patience.due(self._scenario.push_every) or due)
         if not urgent and now < due - 1e-9:
-            if not self._push_waits:
-                self._push_waits = True
+            if due != self._push_due:
+                self._push_due = due
                 self._at(due, _PUSH, None)
             return
-        self._pushed_at = now
-        weights = tuple(self._weight(name) for name in self._names)
+        self._pushed_at, self._loaded, self._patience = now, weights, ReloadPatience()
         proxy_weights = self._kind.proxy_weights(weights)
         if proxy_weights != self._pushed:
             self._pushed = proxy_weights
             self._history.append((now, tuple(weight and weight.rate for weight in weights)))
-            for proxy in self._proxies:
+            if self._kind.reloads and len(self._history) > 1:
+                self._start_proxies()
+            for proxy in self._proxies[-self._scenario.proxies :]:
                 proxy.follow(proxy_weights)
+
+    def _start_proxies(self) -> None:
+        count = len(self._scenario.members)
+        self._proxies.extend(self._kind.make(count, self._rng) for _ in range(self._scenario.proxies))
 
     def _factors(self, now: float) -> dict[str, float]:
         """Map replicas below full weight to the factor of the proxies' own slow start, by Envoy's formula."""

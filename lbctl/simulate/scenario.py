@@ -6,7 +6,7 @@ from dataclasses import field, replace
 
 from lbctl.base.records import dataclass
 from lbctl.ir.pools import DeepCheck, SlowStart, Weighting
-from lbctl.simulate.engine import Fault
+from lbctl.simulate.engine import CostModel, SpeedFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,9 @@ class SimulatedReplica:
     """Its capacity in the fleet file."""
     gpu: str = "H100-SXM"
     """Its type of GPU."""
-    faults: tuple[Fault, ...] = ()
+    curve: CostModel = field(default_factory=CostModel)
+    """The costs of its iterations at a speed of 1."""
+    faults: tuple[SpeedFault, ...] = ()
     """What slows or stops it, and when."""
     joins: float = 0.0
     """When it joins the pool, in seconds."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from lbctl.control.analysis.latency import NO_LATENCIES, Histogram
+from lbctl.base.records import dataclass
+from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 
 Verdict = Literal["good", "bad", "inconclusive"]
 """good: there is enough evidence, and the new pool is not worse. bad: it is worse beyond chance. inconclusive: too
@@ -97,7 +97,7 @@ class LatencyValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class IntervalObservation:
     """What was observed in one interval."""
 
     new: RequestCounts
@@ -110,9 +110,9 @@ class Observation:
     """Proxies that have reported and do not any more."""
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
-    latency_new: Histogram = NO_LATENCIES
+    latency_new: LatencyHistogram = NO_LATENCIES
     """The latencies of the new pool, where the analysis compares them."""
-    latency_old: Histogram = NO_LATENCIES
+    latency_old: LatencyHistogram = NO_LATENCIES
     """The latencies of the old pools together."""
 
 
@@ -158,9 +158,9 @@ class AnalysisState:
     """Requests since the step began or was resumed."""
     step_old: RequestCounts = NO_REQUESTS
     """The same of the old pools."""
-    waiting_latency_new: Histogram = NO_LATENCIES
+    waiting_latency_new: LatencyHistogram = NO_LATENCIES
     """Latencies of the new pool since the last comparison, too few for another one."""
-    waiting_latency_old: Histogram = NO_LATENCIES
+    waiting_latency_old: LatencyHistogram = NO_LATENCIES
     """The same of the old pools."""
     step_slow_new: RequestCounts = NO_REQUESTS
     """Measured requests since the step began or was resumed, and as errors the slow ones among them."""

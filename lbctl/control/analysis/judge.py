@@ -16,8 +16,8 @@ from lbctl.control.analysis.evidence import (
     NO_REQUESTS,
     AnalysisState,
     Evaluation,
+    IntervalObservation,
     LatencyValues,
-    Observation,
     RequestCounts,
     Verdict,
 )
@@ -34,7 +34,7 @@ STEP_LEVEL = 0.05
 
 
 def evaluate(
-    state: AnalysisState, observation: Observation, analysis: Analysis, step: int, compared: bool, now: float
+    state: AnalysisState, observation: IntervalObservation, analysis: Analysis, step: int, compared: bool, now: float
 ) -> AnalysisState:
     """Return the state after one more interval. `compared`: whether the old pools get requests by the split."""
     new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
@@ -95,7 +95,7 @@ def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
 
 
 def _missing(
-    observation: Observation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
+    observation: IntervalObservation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
 ) -> str:
     """Return which requests are missing for a comparison; empty where there are enough."""
     if not observation.reporting:

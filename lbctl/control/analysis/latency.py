@@ -25,26 +25,26 @@ def _bounds(number: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class LatencyHistogram:
     """How many requests had which latency."""
 
     counts: Mapping[int, int] = field(default_factory=dict, hash=False)
     """Bucket → its requests; an absent one has none."""
 
-    def __add__(self, other: Histogram) -> Histogram:
+    def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
         if not other.counts:
             return self
         counts = dict(self.counts)
         for key, count in other.counts.items():
             counts[key] = counts.get(key, 0) + count
-        return Histogram(counts)
+        return LatencyHistogram(counts)
 
-    def since(self, earlier: Histogram) -> Histogram:
+    def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
         """Return what was added since `earlier`; all of it where that has more."""
         if any(count > self.counts.get(key, 0) for key, count in earlier.counts.items()):
             return self
         gained = ((key, count - earlier.counts.get(key, 0)) for key, count in self.counts.items())
-        return Histogram({key: count for key, count in gained if count})
+        return LatencyHistogram({key: count for key, count in gained if count})
 
     @property
     def requests(self) -> int:
@@ -84,12 +84,12 @@ class Histogram:
         return sum(count for key, count in self.counts.items() if key < number)
 
 
-NO_LATENCIES = Histogram()
+NO_LATENCIES = LatencyHistogram()
 
 
-def histogram(latencies: Iterable[float]) -> Histogram:
+def histogram(latencies: Iterable[float]) -> LatencyHistogram:
     """Return the histogram of these latencies in milliseconds."""
     counts: dict[int, int] = {}
     for each in latencies:
         counts[bucket(each)] = counts.get(bucket(each), 0) + 1
-    return Histogram(counts)
+    return LatencyHistogram(counts)

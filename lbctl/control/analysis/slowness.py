@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lbctl.control.analysis.evidence import LatencyValues, RequestCounts
-from lbctl.control.analysis.latency import Histogram
+from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.analysis.statistics import excess_over_pool, slow_cluster_size
 from lbctl.ir.routes import Analysis
 
@@ -21,7 +21,11 @@ TOLERANCE = 2.0
 
 
 def judged(
-    new: Histogram, old: Histogram, analysis: Analysis, significance: float, earlier: Iterable[LatencyValues]
+    new: LatencyHistogram,
+    old: LatencyHistogram,
+    analysis: Analysis,
+    significance: float,
+    earlier: Iterable[LatencyValues],
 ) -> LatencyValues:
     """Return the values of both sides and the verdict on them. `earlier`: those of the intervals before."""
     share = int(analysis.latency_percentile.removeprefix("p")) / 100
@@ -69,14 +73,14 @@ def _milliseconds(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
 
 
-def _missing(new: Histogram, old: Histogram, least: int) -> str:
+def _missing(new: LatencyHistogram, old: LatencyHistogram, least: int) -> str:
     for side, counted in (("the new pool", new.requests), ("the old pools", old.requests)):
         if counted < least:
             return f"the latency of {counted} of at least {least} requests of {side} is known"
     return ""
 
 
-def _compared(values: LatencyValues, new: Histogram, old: Histogram, share: float) -> LatencyValues:
+def _compared(values: LatencyValues, new: LatencyHistogram, old: LatencyHistogram, share: float) -> LatencyValues:
     """Return the values with the slow requests of both sides."""
     limit = old.limit(share)
     return replace(

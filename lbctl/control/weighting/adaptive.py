@@ -2,24 +2,57 @@
 
 Queues and latency depend on the weight, and a law that follows them is a loop with a delay. Speed at a known batch
 hardly depends on it: this law feeds forward, and does not oscillate with old samples. It refuses to act within its
-bands, on replicas without evidence, and on a difference that all of them share.
+bands and within the noise of the samples, on replicas without evidence, on one whose speed changes faster than a weight
+can follow, between types of GPU whose own samples do not tell what a full engine does, and on a difference that all of
+them share.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from lbctl.control.inputs import Observation
+from lbctl.control.inputs import NEVER, Observation
 from lbctl.control.weighting.curves import reference_time
-from lbctl.control.weighting.strategy import WHOLE, Estimate, Parts, Peers, Proposal, Subject, new_tuple
+from lbctl.control.weighting.step_times import WINDOW, Sums, throughput, total, with_sample
+from lbctl.control.weighting.strategy import (
+    WHOLE,
+    Estimate,
+    MultiplierParts,
+    Peers,
+    Proposal,
+    Subject,
+    Unsteady,
+    new_tuple,
+)
 from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import Evidence
 
 LEAST_COUNT = 20.0
 """The tokens, or executions, that an estimate needs at least."""
+_NOISE = 4.0
+"""The standard errors of an estimate that are inside its band."""
+_MEMORY = 10.0
+"""The times of smoothing after which a turn counts 1/e."""
+_STEADY = 0.85
+"""The part of its speed so far that a look must find for the noise not to be looked at."""
+_SHORT = 2.5
+"""How much faster than `smoothing` the speed over the last few looks follows."""
+_LEFT, _BACK = 1.6, 0.5
+"""How many bands it is away from the peers' when it has left, and when it has come back."""
+_NOISE_MEMORY = 3.0
+"""The times of smoothing after which a sample of the noise counts 1/e."""
+_TURNS, _CALM = 1.5, 1.0
+"""A replica whose speed has turned more often is held at its capacity, until its turns are fewer than the second."""
+_FEW, _SMALL = 0.05, 0.01
+"""The turns and the variance below which a replica is steady again."""
+_CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
+"""A change counts as three variances at the most, so that a sudden slow-down is no noise; and the mean of what is left
+of the square of a normal variable of variance 1."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
+_TURNS_TOO_OFTEN = "its speed changes faster than a weight can follow: its capacity"
 _Key = tuple["type[Evidence] | None", Peers]
 _Measured = tuple[Estimate, float, "_Group | None"]
 """(estimate, speed per capacity, the peers that it is compared with: None without fresh evidence)"""
@@ -28,51 +61,83 @@ _Measured = tuple[Estimate, float, "_Group | None"]
 class _Group:
     """Replicas that are compared with each other."""
 
-    __slots__ = ("across", "per_capacity", "ratios", "speed", "speeds")
+    __slots__ = ("across", "capacities", "error", "full", "per_capacity", "ratios", "speed", "speeds", "sums")
 
     def __init__(self) -> None:
         self.ratios: list[float] = []
         """Their speeds per capacity."""
         self.speeds: list[float] = []
         """Their speeds."""
+        self.capacities: list[float] = []
+        """The capacities of those with `sums`."""
+        self.sums: list[Sums] = []
+        """The steps of those that are as fast as the others."""
         self.per_capacity = self.speed = 1.0
         """The upper medians of both."""
+        self.full = 0.0
+        """What one of them generates when it is full, per capacity; 0 where that is not known."""
+        self.error = 0.0
+        """The standard error of the natural logarithm of `full`."""
         self.across = 0.0
-        """The natural logarithm of `per_capacity` relative to that of all replicas."""
+        """The natural logarithm of `full` relative to that of all replicas."""
 
-    def compare(self, every: float) -> None:
-        """Determine the medians, relative to the upper median of all replicas' speeds per capacity."""
+    def compare(self) -> None:
+        """Determine the medians, and what a full one of them does."""
         self.per_capacity, self.speed = _upper_median(self.ratios), _upper_median(self.speeds)
-        self.across = math.log(self.per_capacity / every)
+        fitted = throughput(total(self.sums)) if self.sums else None
+        if fitted is not None:
+            self.full, self.error = fitted.rate / _upper_median(self.capacities), fitted.error
+
+
+class _Bands(NamedTuple):
+    """The deviations inside which nothing is done, as natural logarithms; `smoothing` is in seconds."""
+
+    above: float
+    below: float
+    types: float
+    smoothing: float
+
+    @classmethod
+    def of(cls, rules: Weighting) -> _Bands:
+        """The bands of these rules."""
+        return cls(rules.act_above / 100, rules.release_below / 100, rules.across_types / 100, rules.smoothing / 1000)
+
+    def noise(self, variance: float, elapsed: float) -> float:
+        """The deviation that may be noise of samples with this variance, one every `elapsed` seconds."""
+        keep = math.exp(-elapsed / self.smoothing)
+        return _NOISE * math.sqrt(variance * (1.0 - keep) / (1.0 + keep))
 
 
 def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
     """Propose weights in proportion to the measured speed, relative to peers and to other types of GPU."""
     measured = _measured(rules, subjects, now - stale)
-    bands = (rules.act_above / 100, rules.release_below / 100, rules.across_types / 100)
-    above, _, types = bands
+    bands = _Bands.of(rules)
+    above, types = bands.above, bands.types
     proposals = []
-    for (replica, _, observation, _, _), (estimate, ratio, group) in zip(subjects, measured, strict=True):
+    for (replica, _, observation, before, _), (estimate, ratio, group) in zip(subjects, measured, strict=True):
         if group is None:
             proposals.append(_without_evidence(observation, estimate))
             continue
         off, across = math.log(ratio / group.per_capacity), group.across
-        if -above <= off <= above and -types <= across <= types and not (estimate.acting or estimate.across):
+        calm = not (estimate.acting or estimate.across) and estimate.unsteady is None
+        if calm and -above <= off <= above and -types <= across <= types:
             proposals.append(new_tuple(Proposal, (estimate, 1.0, ratio, off, across, _WITH_PEERS, False, WHOLE)))
         else:
-            proposals.append(_proposal(estimate, ratio, off, replica.capacity, group, bands))
+            elapsed = estimate.at - before.at if before.at > NEVER else 0.0
+            proposals.append(_proposal(estimate, ratio, off, replica.capacity, group, bands, elapsed))
     return proposals
 
 
 def _measured(rules: Weighting, subjects: Sequence[Subject], oldest: float) -> list[_Measured]:
     """Group by kind of evidence and peers: speed in tokens is not comparable with speed in batches."""
     smoothing = rules.smoothing / 1000
+    several = len({peers for _, peers, _, _, _ in subjects}) > 1
     measured: list[_Measured] = []
     groups: dict[_Key, _Group] = {}
     for replica, peers, observation, before, counts in subjects:
-        estimate = _updated(observation, before, smoothing)
-        expected, took, total, at, _, _, kind = estimate
-        if not (counts and at >= oldest and total >= LEAST_COUNT):
+        estimate = _updated(observation, before, smoothing, several)
+        expected, took, count, at, acting, _, kind, _, sums = estimate
+        if not (counts and at >= oldest and count >= LEAST_COUNT):
             measured.append((estimate, 0.0, None))
             continue
         group = groups.get((kind, peers))
@@ -82,38 +147,61 @@ def _measured(rules: Weighting, subjects: Sequence[Subject], oldest: float) -> l
         ratio = expected / took / capacity
         group.ratios.append(ratio)
         group.speeds.append(ratio * capacity)
+        if sums is not None and not acting:
+            group.sums.append(sums)
+            group.capacities.append(capacity)
         measured.append((estimate, ratio, group))
     _compare(groups)
     return measured
 
 
-def _updated(observation: Observation | None, before: Estimate, smoothing: float) -> Estimate:
+def _updated(observation: Observation | None, before: Estimate, smoothing: float, several: bool) -> Estimate:
     evidence = observation.signals.evidence if observation is not None else None
-    if evidence is None:
+    if observation is None or evidence is None:
         return before
-    before_expected, before_took, before_total, before_at, acting, across, before_kind = before
+    before_expected, before_took, before_total, before_at, acting, across, before_kind, unsteady, sums = before
     at, kind = evidence.at, type(evidence)
     if at <= before_at:
         return before
-    expected, took, total = reference_time(evidence)
+    expected, took, count = reference_time(evidence)
+    if several and count >= LEAST_COUNT:
+        usage = observation.signals.values.get("kv_cache")
+        keep = math.exp((before_at - at) / WINDOW)
+        sums = with_sample(sums or Sums(), evidence, usage.value if usage is not None else None, keep)
     if kind is before_kind:
-        keep = math.exp((before_at - at) / smoothing)
-        expected, took, total = (
+        elapsed = (at - before_at) / smoothing
+        if unsteady is not None or not _STEADY < expected / took * before_took / before_expected < 1 / _STEADY:
+            mean = before_expected / before_took
+            unsteady = _followed(unsteady or Unsteady(mean, mean), expected / took, elapsed)
+        keep = math.exp(-elapsed)
+        expected, took, count = (
             before_expected * keep + expected,
             before_took * keep + took,
-            before_total * keep + total,
+            before_total * keep + count,
         )
-    return new_tuple(Estimate, (expected, took, total, at, acting, across, kind))
+    return new_tuple(Estimate, (expected, took, count, at, acting, across, kind, unsteady, sums))
+
+
+def _followed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
+    """Take in the speed of one look; `elapsed` is in times of smoothing."""
+    last, short, variance, away, turns, held = unsteady
+    change = (speed - last) / (speed + last)
+    change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the square of that of the logarithm
+    variance = max(change + (variance - change) * math.exp(-elapsed / _NOISE_MEMORY), _LEAST_VARIANCE)
+    return Unsteady(speed, speed + (short - speed) * math.exp(-elapsed * _SHORT), variance, away, turns, held)
 
 
 def _compare(groups: Mapping[_Key, _Group]) -> None:
     """Compare each group with all that have the same kind of evidence."""
     kinds: dict[type[Evidence] | None, list[float]] = {}
     for (kind, _), group in groups.items():
-        kinds.setdefault(kind, []).extend(group.ratios)
-    every = {kind: _upper_median(ratios) for kind, ratios in kinds.items()}
+        group.compare()
+        if group.full:
+            kinds.setdefault(kind, []).extend([group.full] * len(group.ratios))
+    every = {kind: _upper_median(values) for kind, values in kinds.items()}
     for (kind, _), group in groups.items():
-        group.compare(every[kind])
+        if group.full:
+            group.across = math.log(group.full / every[kind])
 
 
 def _upper_median(values: list[float]) -> float:
@@ -122,21 +210,43 @@ def _upper_median(values: list[float]) -> float:
 
 
 def _proposal(
-    estimate: Estimate, ratio: float, off: float, capacity: float, group: _Group, bands: tuple[float, float, float]
+    estimate: Estimate, ratio: float, off: float, capacity: float, group: _Group, bands: _Bands, elapsed: float
 ) -> Proposal:
-    above, below, types = bands
-    across = group.across
-    band = below if estimate.acting else above
-    between = types * below / above if estimate.across else types
-    acting, apart = not -band <= off <= band, not -between <= across <= between
-    if acting is not estimate.acting or apart is not estimate.across:
-        estimate = estimate._replace(acting=acting, across=apart)
+    across, unsteady, held, noise = group.across, estimate.unsteady, False, 0.0
+    if unsteady is not None:
+        unsteady = _with_turn(unsteady, math.log(unsteady.short / capacity / group.per_capacity), bands, elapsed)
+        held, noise = unsteady.held, bands.noise(unsteady.variance, elapsed)
+    band = bands.below if estimate.acting else max(bands.above, noise)
+    outside = not -band <= off <= band
+    between = bands.types * bands.below / bands.above if estimate.across else bands.types + 3.0 * group.error
+    apart = not -between <= across <= between
+    is_steady = unsteady is None or (not outside and _is_calm(unsteady))
+    estimate = estimate._replace(acting=outside, across=apart, unsteady=None if is_steady else unsteady)
+    acting = outside and not held
     if not acting and not apart:
-        return new_tuple(Proposal, (estimate, 1.0, ratio, off, across, _WITH_PEERS, False, WHOLE))
+        reason = _TURNS_TOO_OFTEN if outside else _WITH_PEERS
+        return Proposal(estimate, 1.0, ratio, off, across, reason)
     evidence = (off if acting else 0.0) + (across if apart else 0.0)
     multiplier = math.exp(evidence)
     speed = ratio * capacity / group.speed if acting else 1.0
-    return Proposal(estimate, multiplier, ratio, off, across, _ACTS, evidence < 0, Parts(speed, multiplier / speed))
+    return Proposal(
+        estimate, multiplier, ratio, off, across, _ACTS, evidence < 0, MultiplierParts(speed, multiplier / speed)
+    )
+
+
+def _with_turn(unsteady: Unsteady, away_by: float, bands: _Bands, elapsed: float) -> Unsteady:
+    """Count a turn where the replica has become slower than its peers or has come back to them."""
+    if unsteady.away:
+        away = away_by < -_BACK * bands.above
+    else:
+        away = away_by < -max(_LEFT * bands.above, bands.noise(unsteady.variance, _SHORT * elapsed))
+    turns = unsteady.turns * math.exp(-elapsed / (_MEMORY * bands.smoothing)) + (away is not unsteady.away)
+    held = turns > (_CALM if unsteady.held else _TURNS)
+    return unsteady._replace(away=away, turns=turns, held=held)
+
+
+def _is_calm(unsteady: Unsteady) -> bool:
+    return not unsteady.away and unsteady.turns < _FEW and unsteady.variance < _SMALL
 
 
 def _without_evidence(observation: Observation | None, estimate: Estimate) -> Proposal:

@@ -6,11 +6,30 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lbctl.control.inputs import NEVER, Observation
+from lbctl.control.weighting.step_times import Sums
 from lbctl.ir.pools import Replica, Weighting
 from lbctl.signals.derive import Evidence
 
 Peers = tuple[str, int] | tuple[float]
 """(GPU, how many), or (capacity,) where no GPU is named: replicas with equal keys should be equally fast."""
+
+
+class Unsteady(NamedTuple):
+    """How the speed of a replica changes from look to look. Speeds are those against the reference engine."""
+
+    last: float
+    """The speed in the newest evidence alone."""
+    short: float
+    """The speed over the last few looks."""
+    variance: float = 0.05
+    """That of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), to which a
+    drift hardly adds."""
+    away: bool = False
+    """Whether `short` is slower than the peers, and has not come back to them."""
+    turns: float = 0.0
+    """How often it has left or come back, each time counting less with the time since."""
+    held: bool = False
+    """Whether that is so often that the replica is held at its capacity."""
 
 
 class Estimate(NamedTuple):
@@ -34,13 +53,17 @@ class Estimate(NamedTuple):
     """Whether the deviation from other types of GPU has left its band."""
     kind: type[Evidence] | None = None
     """The kind of the evidence; estimates of different kinds are not compared."""
+    unsteady: Unsteady | None = None
+    """How its speed changes; None while it hardly does."""
+    sums: Sums | None = None
+    """The sums of its steps, where the pool has several types of GPU."""
 
 
 Subject = tuple[Replica, Peers, Observation | None, Estimate, bool]
 """(replica, its peers, newest observation, estimate so far, whether it counts: it is in, and its samples are fresh)"""
 
 
-class Parts(NamedTuple):
+class MultiplierParts(NamedTuple):
     """The factors of a multiplier that have a known cause; what is left of the multiplier has another cause."""
 
     speed: float = 1.0
@@ -49,7 +72,7 @@ class Parts(NamedTuple):
     """The correction of the capacity."""
 
 
-WHOLE = Parts()
+WHOLE = MultiplierParts()
 """No part has moved: the multiplier is not due to speed or capacity."""
 
 
@@ -70,7 +93,7 @@ class Proposal(NamedTuple):
     """For people."""
     slow: bool = False
     """Whether the replica is slower than its band allows."""
-    parts: Parts = WHOLE
+    parts: MultiplierParts = WHOLE
     """The parts of `multiplier`."""
 
 

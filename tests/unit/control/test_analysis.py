@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.control.analysis.evidence import AnalysisState, MetricValues, Observation, RequestCounts
+from lbctl.control.analysis.evidence import AnalysisState, IntervalObservation, MetricValues, RequestCounts
 from lbctl.control.analysis.latency import histogram
 from lbctl.control.analysis.statistics import FALSE_ALARM, cluster_size, level, upper_tail
 from lbctl.control.rollouts import RolloutState, act, advance, blocker, evaluate, follow, splits
@@ -22,7 +22,7 @@ from tests.benchmarks.analysis import ROWS, simulate
 
 CRITERIA = Analysis(interval=10_000, min_requests=200, max_error_rate=2.0, failures=2)
 STEPS = (RolloutStep(10, 20_000), RolloutStep(50, 20_000), RolloutStep(100))
-FINE = Observation(RequestCounts(1000, 5), RequestCounts(9000, 45), reporting=3)
+FINE = IntervalObservation(RequestCounts(1000, 5), RequestCounts(9000, 45), reporting=3)
 WORSE = replace(FINE, new=RequestCounts(1000, 200))
 
 
@@ -34,13 +34,15 @@ class Course:
         route = Route("chat", Forward((Share("new", 0), Share("old", 1))), rollout=self.rollout)
         self.topology = Topology((), (route,), (Pool("new"), Pool("old")))
         self.now = 0.0
-        (self.state,) = follow((), self.topology, self.now)
+        self.in_force = (route.name,)
+        (self.state,) = advance(follow((), self.topology, self.now), self.topology, self.now, self.in_force)
 
-    def see(self, *observations: Observation) -> RolloutState:
+    def see(self, *observations: IntervalObservation) -> RolloutState:
         for observation in observations:
             self.now += 10
             self.state = evaluate(self.state, self.rollout, observation, self.now)
-            (self.state,) = advance((self.state,), self.topology, self.now)
+            for _ in range(2):  # a step that begins is in force at once
+                (self.state,) = advance((self.state,), self.topology, self.now, self.in_force)
         return self.state
 
     @property
@@ -73,7 +75,11 @@ def test_bad_intervals_in_a_row_roll_back_with_the_numbers_in_the_reason() -> No
         "2 bad evaluations in a row, the last one bad (its errors are more than chance explains): "
         "new 200 errors in 1000 requests (20.00 %), old 45 errors in 9000 requests (0.50 %)"
     )
-    assert advance((state,), course.topology, 9_999) == follow((state,), course.topology, 9_999) == (state,)
+    assert (
+        advance((state,), course.topology, 9_999, course.in_force)
+        == follow((state,), course.topology, 9_999)
+        == (state,)
+    )
     assert act(state, course.rollout, "start", 100).analysis == AnalysisState()
 
 
@@ -91,9 +97,10 @@ def test_a_step_that_was_resumed_needs_evidence_of_its_own() -> None:
     assert course.see(FINE).step == 0, "the hold has not passed"
     course.now += 4
     paused = act(course.state, course.rollout, "pause", course.now)
-    course.state = act(paused, course.rollout, "resume", course.now)
+    resumed = act(paused, course.rollout, "resume", course.now)
+    (course.state,) = advance((resumed,), course.topology, course.now, course.in_force)
     course.now += 2
-    assert advance((course.state,), course.topology, course.now) == (course.state,)
+    assert advance((course.state,), course.topology, course.now, course.in_force) == (course.state,)
     assert course.waits_for == "the first evaluation of this step"
     assert course.see(FINE).phase == "promoted"
 
@@ -108,7 +115,7 @@ def test_a_good_interval_ends_a_row_of_bad_ones_and_an_inconclusive_one_does_not
 @pytest.mark.parametrize(
     ("observation", "reason"),
     [
-        (Observation(RequestCounts(), RequestCounts()), "no proxy reports its requests"),
+        (IntervalObservation(RequestCounts(), RequestCounts()), "no proxy reports its requests"),
         (replace(FINE, new=RequestCounts(19, 19)), "the new pool has {} of at least 200 requests"),
         (replace(FINE, old=RequestCounts(19, 0)), "the old pools have {} of at least 200 requests"),
         (replace(FINE, silent=("edge", "ha")), "no report from edge, ha"),
@@ -117,7 +124,7 @@ def test_a_good_interval_ends_a_row_of_bad_ones_and_an_inconclusive_one_does_not
     ],
 )
 def test_too_little_evidence_neither_promotes_nor_rolls_back_and_says_what_is_missing(
-    observation: Observation, reason: str
+    observation: IntervalObservation, reason: str
 ) -> None:
     course = Course()
     for number in range(1, 10):
@@ -128,7 +135,7 @@ def test_too_little_evidence_neither_promotes_nor_rolls_back_and_says_what_is_mi
 
 def test_intervals_with_too_few_requests_are_joined_until_there_are_enough() -> None:
     course = Course()
-    few = Observation(RequestCounts(90, 0), RequestCounts(900, 9), reporting=1)
+    few = IntervalObservation(RequestCounts(90, 0), RequestCounts(900, 9), reporting=1)
     course.see(few, few)
     assert course.last == ("inconclusive", "the new pool has 180 of at least 200 requests")
     course.see(few)
@@ -138,7 +145,7 @@ def test_intervals_with_too_few_requests_are_joined_until_there_are_enough() -> 
 
 def test_an_outage_of_both_pools_is_inconclusive_and_not_the_fault_of_the_new_one() -> None:
     course = Course()
-    outage = Observation(RequestCounts(1000, 300), RequestCounts(9000, 2700), reporting=1)
+    outage = IntervalObservation(RequestCounts(1000, 300), RequestCounts(9000, 2700), reporting=1)
     assert course.see(*[outage] * 9).phase == "progressing"
     assert course.last == (
         "inconclusive",
@@ -148,7 +155,7 @@ def test_an_outage_of_both_pools_is_inconclusive_and_not_the_fault_of_the_new_on
 
 def test_where_the_old_pools_get_nothing_the_new_one_is_compared_with_max_error_rate() -> None:
     steps = (RolloutStep(100, 20_000), RolloutStep(100))
-    alone = Observation(RequestCounts(1000, 5), RequestCounts(), reporting=1)
+    alone = IntervalObservation(RequestCounts(1000, 5), RequestCounts(), reporting=1)
     assert Course(steps).see(alone, alone).phase == "promoted"
     bad = replace(alone, new=RequestCounts(1000, 60))
     assert Course(steps).see(bad, bad).phase == "rolled_back"
@@ -166,7 +173,7 @@ def test_a_metric_above_its_ratio_is_bad_and_two_zeros_are_equal() -> None:
 def test_evidence_of_long_ago_ends_no_step() -> None:
     course = Course()
     course.see(FINE)
-    assert advance((course.state,), course.topology, 9_999) == (course.state,)
+    assert advance((course.state,), course.topology, 9_999, course.in_force) == (course.state,)
     assert blocker(course.state, course.rollout, 9_999) == "a new evaluation"
 
 
@@ -177,7 +184,7 @@ def test_a_latency_that_nobody_measures_never_passes() -> None:
     assert course.waits_for == "the latency of 0 of at least 200 requests of the new pool is known"
 
 
-def _timed(new: Iterable[float], old: Iterable[float]) -> Observation:
+def _timed(new: Iterable[float], old: Iterable[float]) -> IntervalObservation:
     return replace(FINE, latency_new=histogram(new), latency_old=histogram(old))
 
 
@@ -229,7 +236,7 @@ def test_abort_wins_over_the_analysis() -> None:
     course = Course()
     course.see(FINE)
     course.state = act(course.state, course.rollout, "abort", course.now)
-    assert advance((course.state,), course.topology, 15.0) == (course.state,)
+    assert advance((course.state,), course.topology, 15.0, course.in_force) == (course.state,)
 
 
 # ── Statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────

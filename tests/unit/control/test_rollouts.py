@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.control.rollouts import RolloutState, act, advance, follow, next_step, shares_at, splits
+from lbctl.control.rollouts import RolloutState, act, advance, follow, next_step, shares_at, splits, waits_for_proxy
 from lbctl.control.splits import MAX_SHARE
 from lbctl.ir.pools import Model, Pool
 from lbctl.ir.routes import Forward, Rollout, RolloutStep, Route, Share
@@ -25,22 +25,56 @@ def fleet(mode: str = "timed", version: str = "v2", old: int = 100, old_version:
     return Topology((), (route,), pools, **more)
 
 
+HAVE_IT = ("chat",)
+"""The routes whose step a proxy has."""
+
+
 def only(states: tuple[RolloutState, ...]) -> RolloutState:
     (state,) = states
     return state
 
 
+def begun(topology: Topology) -> tuple[RolloutState, ...]:
+    """The rollout of the fleet at the time 0, whose first step a proxy has."""
+    return advance(follow((), topology, 0), topology, 0, HAVE_IT)
+
+
 def test_time_moves_a_rollout_one_step_at_a_time_to_its_end() -> None:
     topology = fleet()
-    states = follow((), topology, 0)
+    states = begun(topology)
     assert splits(states, topology) == {"chat": (("new", 1), ("old", 19))}
-    assert advance(states, topology, 59.9) == states
-    states = advance(states, topology, 60)
+    assert advance(states, topology, 59.9, HAVE_IT) == states
+    states = advance(states, topology, 60, HAVE_IT)
     assert (only(states).phase, splits(states, topology)) == ("progressing", {"chat": (("new", 1), ("old", 1))})
+    states = advance(states, topology, 60, HAVE_IT)
     assert next_step(only(states), topology.routes[0].rollout) == 180  # type: ignore[arg-type]
-    states = advance(states, topology, 100_000)
+    states = advance(states, topology, 100_000, HAVE_IT)
     assert (only(states).phase, splits(states, topology)) == ("promoted", {"chat": (("new", 1), ("old", 0))})
-    assert advance(states, topology, 200_000) == follow(states, topology, 200_000) == states
+    assert advance(states, topology, 200_000, HAVE_IT) == follow(states, topology, 200_000) == states
+
+
+def test_a_hold_passes_only_while_a_proxy_has_the_step() -> None:
+    topology = fleet()
+    rollout = topology.routes[0].rollout
+    assert rollout is not None
+    states = follow((), topology, 0)
+    assert advance(states, topology, 100_000, ()) == states
+    assert (waits_for_proxy(only(states), rollout), next_step(only(states), rollout)) == (True, None)
+    states = advance(states, topology, 100_000, HAVE_IT)
+    assert (waits_for_proxy(only(states), rollout), next_step(only(states), rollout)) == (False, 100_060)
+    states = advance(states, topology, 100_050, ())
+    assert advance(states, topology, 200_000, ()) == states, "all proxies have gone"
+    states = advance(states, topology, 200_000, HAVE_IT)
+    assert (only(states).step, next_step(only(states), rollout)) == (0, 200_010)
+    assert only(advance(states, topology, 200_010, HAVE_IT)).step == 1
+
+
+def test_a_step_that_the_proxies_never_get_never_ends_and_a_person_ends_it_all_the_same() -> None:
+    topology = fleet()
+    rollout = topology.routes[0].rollout
+    assert rollout is not None
+    state = act(only(follow((), topology, 0)), rollout, "promote", 10)
+    assert (state.step, advance((state,), topology, 100_000, ("other",))) == (1, (state,))
 
 
 def test_a_person_starts_and_ends_the_steps_of_a_manual_rollout() -> None:
@@ -52,7 +86,7 @@ def test_a_person_starts_and_ends_the_steps_of_a_manual_rollout() -> None:
     with pytest.raises(ValueError, match="start it first"):
         act(state, rollout, "promote", 1)
     state = act(state, rollout, "start", 10)
-    assert advance((state,), topology, 9_999) == (state,)
+    assert advance((state,), topology, 9_999, HAVE_IT) == (state,)
     percents = [state.percent]
     while state.phase == "progressing":
         state = act(state, rollout, "promote", 20)
@@ -64,11 +98,11 @@ def test_a_pause_stops_the_time_of_a_step_and_a_share_by_hand_holds_until_it_goe
     topology = fleet()
     rollout = topology.routes[0].rollout
     assert rollout is not None
-    state = act(only(follow((), topology, 0)), rollout, "pause", 40)
-    assert advance((state,), topology, 9_999) == (state,)
+    state = act(only(begun(topology)), rollout, "pause", 40)
+    assert advance((state,), topology, 9_999, HAVE_IT) == (state,)
     state = act(state, rollout, "set", 50, percent=20)
     assert splits((state,), topology) == {"chat": (("new", 1), ("old", 4))}
-    state = act(state, rollout, "resume", 100)
+    state = only(advance((act(state, rollout, "resume", 100),), topology, 100, HAVE_IT))
     assert (state.percent, next_step(state, rollout)) == (5, 120)
 
 
@@ -82,12 +116,12 @@ def test_abort_wins_at_every_step_and_after_the_last(after: int) -> None:
         state = act(state, rollout, "promote", 1)
     state = act(state, rollout, "abort", 5)
     assert (state.phase, splits((state,), topology)) == ("aborted", {})
-    assert follow((state,), topology, 9) == advance((state,), topology, 9_999) == (state,)
+    assert follow((state,), topology, 9) == advance((state,), topology, 9_999, HAVE_IT) == (state,)
 
 
 def test_files_end_a_rollout_or_begin_a_new_one_and_replicas_do_not() -> None:
     topology = fleet()
-    states = advance(follow((), topology, 0), topology, 60)
+    states = advance(begun(topology), topology, 60, HAVE_IT)
     other_split = fleet(old=99)
     assert splits(states, other_split) == {}
     ended = follow(states, other_split, 70)
@@ -107,11 +141,11 @@ def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None
     first, second = fleet(), fleet(version="v3")
     rollout = first.routes[0].rollout
     assert rollout is not None
-    states = advance(follow((), first, 0), first, 60)
+    states = advance(begun(first), first, 60, HAVE_IT)
     if end == "abort":
         states = (replace(act(only(states), rollout, "abort", 70), reason="worse answers"),)
     elif end == "promoted":
-        states = advance(states, first, 180)
+        states = advance(advance(states, first, 60, HAVE_IT), first, 180, HAVE_IT)
     before = splits(states, first)
     other = follow(states, second, 200)
     assert only(other).phase == "progressing", "another model is a new one"
@@ -122,7 +156,7 @@ def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None
         "abort": "worse answers", "superseded": "another rollout took its place", "promoted": "as it ended before",
     }[end]  # fmt: skip
     assert splits(again, first) == splits(other, first)
-    assert follow(again, first, 220) == advance(again, first, 9_999) == again
+    assert follow(again, first, 220) == advance(again, first, 9_999, HAVE_IT) == again
     assert only(follow(again, second, 230)).phase == "superseded", "it has been replaced while it ran"
     started = act(only(again), rollout, "start", 240)
     assert (started.phase, started.step) == ("progressing", 0)
@@ -130,12 +164,12 @@ def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None
 
 def test_another_model_of_an_old_pool_ends_a_rollout_that_runs_and_none_that_has_ended() -> None:
     topology, other = fleet(), fleet(old_version="v1.1")
-    running = advance(follow((), topology, 0), topology, 60)
+    running = advance(begun(topology), topology, 60, HAVE_IT)
     assert splits(running, other) == {}, "the split of the files holds with the first publication of the files"
     ended = only(follow(running, other, 70))
     assert (ended.phase, ended.reason) == ("superseded", "the files have another model of an old pool")
     assert follow((ended,), topology, 80) == (replace(ended, models=only(running).models),)
-    promoted = advance(running, topology, 100_000)
+    promoted = advance(advance(running, topology, 60, HAVE_IT), topology, 100_000, HAVE_IT)
     after = follow(promoted, other, 100_001)
     assert only(after).phase == "promoted"
     assert splits(after, other) == splits(promoted, other) == {"chat": (("new", 1), ("old", 0))}

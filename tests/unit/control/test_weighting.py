@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
 
 import pytest
 
 from lbctl.base.registry import UnknownName
+from lbctl.control.inputs import Observation
 from lbctl.control.weighting import STRATEGIES
 from lbctl.control.weighting.curves import reference_time
 from lbctl.control.weighting.strategy import Estimate, Proposal, Subject
 from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import BatchEvidence, TokenEvidence
+from lbctl.signals.merge import Signal, Signals
 from tests.support.control import replica, seen
 
 RULES = Weighting()
@@ -56,10 +60,78 @@ def test_a_replica_without_evidence_has_no_wish_and_is_no_peer() -> None:
     assert multipliers("adaptive", subjects(1.0, None, 0.5)) == [1.0, None, pytest.approx(0.5)]
 
 
-def test_a_whole_type_moves_only_beyond_the_wider_band() -> None:
-    assert multipliers("adaptive", subjects(1.0, 1.0, 0.7, 0.7, gpus="HHTT")) == [1.0] * 4
-    moved = multipliers("adaptive", subjects(1.0, 1.0, 0.6, 0.6, gpus="HHTT"))
-    assert moved == [1.0, 1.0, pytest.approx(0.6), pytest.approx(0.6)]
+def decided(*looks: list[Subject], rules: Weighting = RULES) -> list[list[Proposal]]:
+    """Five seconds apart, each with what the one before has learnt."""
+    results: list[list[Proposal]] = []
+    for number, look in enumerate(looks):
+        before = [wish.estimate for wish in results[-1]] if results else [item[3] for item in look]
+        known_before = [(*item[:3], estimate, item[4]) for item, estimate in zip(look, before, strict=True)]
+        results.append(wished("adaptive", known_before, 100.0 + 5.0 * number, rules))
+    return results
+
+
+def _of_type(gpu: str, capacity: float, step: tuple[float, float, float], look: int, place: int) -> Subject:
+    """A replica whose steps take a + b·n + p·q milliseconds, with other batches at each look."""
+    n = 20.0 + 13.0 * ((look * 7 + place * 3) % 11)
+    q = n * (4.0 + (look * 5 + place) % 5)
+    at = 100.0 + 5.0 * look
+    evidence = TokenEvidence(at, 500.0, 0.5 * (step[0] + step[1] * n + step[2] * q), n, q)
+    observation = Observation(at, Signals({"kv_cache": Signal(n / 256, at, 0)}, {}, evidence, (), True))
+    return replica(f"{gpu}{place}", capacity=capacity, gpu=gpu), (gpu, 1), observation, Estimate(), True
+
+
+_MEMORY_BOUND, _CORE_BOUND = (10.0, 0.05, 0.03), (8.6, 0.2, 0.18)
+"""Of 8B models: the first as on an H100, the second as on an H20."""
+_FULL = (10.0 + 256 * (0.05 + 6 * 0.03)) / (8.6 + 256 * (0.2 + 6 * 0.18))
+"""What a full one of the second does, by one of the first."""
+
+
+def _unlike(second: float, looks: int = 30) -> list[float | None]:
+    """The last multipliers of two replicas each of two types, the second with this capacity."""
+    types = (("H", 1.0, _MEMORY_BOUND), ("C", second, _CORE_BOUND))
+    look = [[_of_type(*kind, number, place) for kind in types for place in range(2)] for number in range(looks)]
+    return [wish.multiplier for wish in decided(*look)[-1]]
+
+
+def test_types_of_unlike_balance_are_compared_by_what_a_full_engine_does() -> None:
+    assert _unlike(_FULL) == [1.0] * 4
+    assert _unlike(2 * _FULL) == [1.0, 1.0, pytest.approx(0.5, rel=0.05), pytest.approx(0.5, rel=0.05)]
+
+
+def test_types_are_not_compared_before_their_own_steps_tell() -> None:
+    assert _unlike(2 * _FULL, looks=8) == [1.0] * 4
+
+
+def _slow_in_turn(turns: Sequence[int]) -> list[list[Proposal]]:
+    """One of three replicas has a quarter of its speed in each second turn, of so many looks each."""
+    slow = [number % 2 == 1 for number, looks in enumerate(turns) for _ in range(looks)]
+    return decided(*(
+        subjects(1.0, 1.0, 0.25 if each else 1.0, at=100.0 + 5.0 * number) for number, each in enumerate(slow)
+    ))  # fmt: skip
+
+
+def test_a_replica_whose_speed_comes_and_goes_is_held_at_its_capacity() -> None:
+    looks = [look[2] for look in _slow_in_turn((4, 4, 4, 4, 4, 4))]
+    assert min(wish.multiplier or 1.0 for wish in looks[4:8]) < 0.6
+    assert [wish.multiplier for wish in looks[12:]] == [1.0] * 12
+    assert "faster than a weight can follow" in looks[15].reason
+
+
+def test_a_replica_that_stays_slow_is_followed() -> None:
+    assert [look[2].multiplier for look in _slow_in_turn((4, 40))][-1] == pytest.approx(0.25, rel=0.01)
+
+
+def test_a_replica_is_followed_again_when_its_speed_has_been_steady() -> None:
+    assert [look[2].multiplier for look in _slow_in_turn((4, 4, 120, 40))][-1] == pytest.approx(0.25, rel=0.01)
+
+
+def test_what_may_be_noise_of_the_samples_moves_nothing() -> None:
+    rng = random.Random(3)
+    noisy = [
+        subjects(*(math.exp(rng.gauss(0, 0.3)) for _ in range(8)), at=100.0 + 5.0 * number) for number in range(200)
+    ]
+    moved = [wish.multiplier for look in decided(*noisy)[40:] for wish in look]
+    assert sum(multiplier != 1.0 for multiplier in moved) < len(moved) / 50
 
 
 def test_old_evidence_fades_with_the_smoothing() -> None:

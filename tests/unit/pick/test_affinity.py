@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.pick.affinity import Affinity, stored_depths
+from lbctl.pick.affinity import AffinityMemory, stored_depths
 from lbctl.pick.features import Features
 
 
@@ -17,13 +17,13 @@ def prompt(*blocks: int, tokens: float | None = None) -> Features:
     return Features("p", prefix=blocks, prompt_tokens=len(blocks) * 10.0 if tokens is None else tokens)
 
 
-def holders(memory: Affinity, features: Features, now: float = 0.0) -> dict[str, float]:
+def holders(memory: AffinityMemory, features: Features, now: float = 0.0) -> dict[str, float]:
     home = memory.home(features, now)
     return {item.replica: item.tokens for item in ((home,) if home else memory.holders(features, now))}
 
 
 def test_a_session_is_remembered_with_its_last_replica() -> None:
-    memory = Affinity()
+    memory = AffinityMemory()
     memory.remember(session("s", 300), "a", 0)
     assert holders(memory, session("s", 500)) == {"a": 300}
     memory.remember(session("s", 500), "b", 0)
@@ -32,13 +32,13 @@ def test_a_session_is_remembered_with_its_last_replica() -> None:
 
 
 def test_pools_have_sessions_of_their_own() -> None:
-    memory = Affinity()
+    memory = AffinityMemory()
     memory.remember(session("s"), "a", 0)
     assert memory.home(Features("q", session="s"), 0) is None
 
 
 def test_each_replica_counts_with_the_longest_beginning_that_it_has_seen() -> None:
-    memory = Affinity()
+    memory = AffinityMemory()
     memory.remember(prompt(1, 2, 3, 4), "a", 0)
     memory.remember(prompt(1, 2, 9, 8), "b", 0)
     assert holders(memory, prompt(1, 2, 3, 4, 5)) == {"a": 40, "b": 20}
@@ -46,13 +46,13 @@ def test_each_replica_counts_with_the_longest_beginning_that_it_has_seen() -> No
 
 
 def test_a_new_session_begins_where_its_prompt_is_known() -> None:
-    memory = Affinity()
+    memory = AffinityMemory()
     memory.remember(Features("p", session="s", prefix=(1, 2), prompt_tokens=20), "a", 0)
     assert holders(memory, Features("p", session="t", prefix=(1, 2, 3), prompt_tokens=30)) == {"a": 20}
 
 
 def test_a_replica_that_restarts_is_forgotten_at_once_and_can_be_remembered_again() -> None:
-    memory = Affinity()
+    memory = AffinityMemory()
     memory.remember(session("s"), "a", 0)
     memory.remember(prompt(1, 2), "a", 0)
     memory.forget("p", "a")
@@ -62,7 +62,7 @@ def test_a_replica_that_restarts_is_forgotten_at_once_and_can_be_remembered_agai
 
 
 def test_an_adapter_is_loaded_where_it_was_used_within_the_ttl() -> None:
-    memory, sql = Affinity(ttl=100), Features("p", adapter="sql")
+    memory, sql = AffinityMemory(ttl=100), Features("p", adapter="sql")
     memory.remember(sql, "a", 0)
     memory.remember(sql, "b", 50)
     assert memory.with_adapter(sql, 100) == {"a", "b"}
@@ -73,7 +73,7 @@ def test_an_adapter_is_loaded_where_it_was_used_within_the_ttl() -> None:
 
 
 def test_what_is_used_stays_and_what_is_not_used_goes_after_the_ttl() -> None:
-    memory = Affinity(ttl=100)
+    memory = AffinityMemory(ttl=100)
     memory.remember(session("used"), "a", 0)
     memory.remember(session("left"), "a", 0)
     for now in range(0, 1000, 40):
@@ -84,7 +84,7 @@ def test_what_is_used_stays_and_what_is_not_used_goes_after_the_ttl() -> None:
 
 @given(st.lists(st.integers(0, 300), max_size=300), st.integers(2, 40))
 def test_there_are_never_more_entries_than_the_limit(names: list[int], limit: int) -> None:
-    memory = Affinity(limit=limit)
+    memory = AffinityMemory(limit=limit)
     for name in names:
         memory.remember(session(str(name)), "a", 0)
         assert len(memory) <= limit + 1

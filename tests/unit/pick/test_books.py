@@ -155,6 +155,15 @@ def test_loads_of_removed_replicas_are_dropped_when_their_requests_have_ended() 
     assert made.snapshot() == {}
 
 
+def test_a_row_has_the_loads_of_replicas_in_the_order_of_their_names_also_after_some_were_dropped() -> None:
+    made, names = books(("1", 100)), ["b", "a"]
+    assert [load.requests for load in made.row(POOL, names)] == [0, 1]
+    made.finished("1")
+    made.keep({})
+    made.started("2", POOL, "b", 100, 0.0)
+    assert [load.requests for load in made.row(POOL, names)] == [1, 0]
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["start", "first", "end", "report", "expire", "merge"]),
@@ -190,6 +199,7 @@ def test_no_count_is_ever_negative_and_all_are_zero_when_all_has_ended_and_nobod
         for name in "ab":
             load = made.load(POOL, name)
             assert min(load.requests, load.unread, load.work, load.others_requests) >= 0
+            assert load.in_flight == load.requests + load.others_requests
     for number in range(10):
         made.finished(str(number))
     made.expire(now + REPORT_TTL + 1)

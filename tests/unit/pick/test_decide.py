@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lbctl.ir.locality import Place
 from lbctl.ir.pools import Locality, PickPolicy, SlowStart
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
-from lbctl.pick.decide import Pick, pick
+from lbctl.pick.decide import ALTERNATIVES, PickResult, pick
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
 
@@ -30,14 +30,14 @@ class World:
     """A table with books and memory; `ask` picks and records, as the service does."""
 
     def __init__(self, table: PoolTable, seed: int = 1) -> None:
-        self.table, self.books, self.memory, self.random = table, Books(), Affinity(), Random(seed)
+        self.table, self.books, self.memory, self.random = table, Books(), AffinityMemory(), Random(seed)
         self.now, self.number = 0.0, 0
 
-    def look(self, **features: object) -> Pick:
+    def look(self, **features: object) -> PickResult:
         request = Features("p", **{"prompt_tokens": 1000.0, **features})  # type: ignore[arg-type]
         return pick(request, self.table, self.books, self.memory, self.now, self.random)
 
-    def ask(self, **features: object) -> Pick:
+    def ask(self, **features: object) -> PickResult:
         found = self.look(**features)
         self.number += 1
         if found.ordered:
@@ -47,7 +47,7 @@ class World:
         return found
 
 
-def names(found: Pick) -> list[str]:
+def names(found: PickResult) -> list[str]:
     return [item.name for item in found.ordered]
 
 
@@ -146,6 +146,22 @@ def test_equal_requests_are_spread_evenly_over_equal_replicas(replicas: int, req
         world.ask()
     counts = [world.books.load("p", item.name).requests for item in world.table.candidates]
     assert max(counts) - min(counts) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 3)), min_size=1), st.integers(0, 1000))
+def test_the_order_is_that_of_the_waits_and_equal_ones_are_drawn(drawn: list[tuple[float, int]], seed: int) -> None:
+    world = World(table(*(Candidate(f"r{at:02}", f"10.0.0.{at}:80", weight) for at, (weight, _) in enumerate(drawn))))
+    for at, (_, requests) in enumerate(drawn):
+        for number in range(requests):
+            world.books.started(f"{at}-{number}", "p", f"r{at:02}", 1000.0, 0.0)
+    waits = {f"r{at:02}": (1030 * requests + 1030) / weight for at, (weight, requests) in enumerate(drawn)}
+    world.random, random = Random(seed), Random(seed)
+    expected: list[str] = []
+    while rest := {name: wait for name, wait in waits.items() if name not in expected and len(expected) < ALTERNATIVES}:
+        equal = [name for name, wait in rest.items() if wait == min(rest.values())]
+        expected.append(equal[int(random.random() * len(equal))])
+    found = world.look()
+    assert (names(found), found.scores) == (expected, tuple(waits[name] for name in expected))
 
 
 def test_equal_replicas_are_chosen_equally_often_when_all_are_idle() -> None:
@@ -311,7 +327,9 @@ def test_two_adapters_have_homes_of_their_own_and_a_restart_unloads_them() -> No
     assert {names(world.look(adapter="sql"))[0] for _ in range(30)} == {"a", "b"}
 
 
-def test_sessions_move_only_to_the_replica_that_came_and_from_the_one_that_left() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("unread", "in_flight"), [(16, 60), (100, 200)])
+def test_sessions_move_only_to_the_replica_that_came_and_from_the_one_that_left(unread: int, in_flight: int) -> None:
     """10,000 sessions of unlike length on 8 replicas; one is added, then one is removed."""
     rng = Random(3)
     eight = [candidate(name) for name in "abcdefgh"]
@@ -322,8 +340,8 @@ def test_sessions_move_only_to_the_replica_that_came_and_from_the_one_that_left(
         found = []
         for number in rng.sample(range(10_000), 10_000):
             found.append((number, names(world.ask(session=str(number), prompt_tokens=sizes[number]))[0]))
-            world.books.first_token(str(world.number - 16))
-            world.books.finished(str(world.number - 60))
+            world.books.first_token(str(world.number - unread))
+            world.books.finished(str(world.number - in_flight))
         return [name for _, name in sorted(found)]
 
     def assert_within_the_bound(homes: list[str]) -> None:

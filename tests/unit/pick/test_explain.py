@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.ir.pools import PickPolicy
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.explain import explain
@@ -26,7 +26,12 @@ def test_the_explanation_names_what_would_be_picked(
         Candidate("abcdef"[place], f"10.0.0.{place}:1", weight=weight, fit=fit, priority=priority, limit=5)
         for place, (fit, weight, priority) in enumerate(members)
     ]
-    table, books, memory, random = PoolTable("p", PickPolicy(()), tuple(candidates)), Books(), Affinity(), Random(1)
+    table, books, memory, random = (
+        PoolTable("p", PickPolicy(()), tuple(candidates)),
+        Books(),
+        AffinityMemory(),
+        Random(1),
+    )
     for number, (session, tokens) in enumerate(asked):
         features = Features("p", session=str(session), prompt_tokens=tokens)
         explained = explain(features, table, books, memory, 0.0)

@@ -97,12 +97,18 @@ def test_a_picture_is_no_text_but_tells_prompts_apart() -> None:
         parts = [{"type": "image_url", "image_url": {"url": url * 1000}}, {"type": "text", "text": "what is it?" * 9}]
         return features(json.dumps({"messages": [{"role": "user", "content": parts}]}).encode())
 
-    assert about("data:1").prompt_tokens == pytest.approx(1000 + 99 / 4)
+    assert about("data:1").prompt_tokens == pytest.approx(1000 + 9 * (9 / 4 + 0.4), abs=1e-6), "2 spaces, 1 sign"
     assert about("data:1").prefix[-1] != about("data:2").prefix[-1]
 
 
 def test_a_character_of_three_bytes_counts_nearly_a_token() -> None:
     assert features(json.dumps({"prompt": "東京" * 100}).encode()).prompt_tokens == pytest.approx(150)
+
+
+def test_code_and_data_have_more_tokens_to_a_byte_than_prose() -> None:
+    prose, data, indented = "plain words of a text ", '{"id": 1024, "x": 3.5}', " " * 20 + "to"
+    counts = [features(json.dumps({"prompt": text * 100}).encode()).prompt_tokens for text in (prose, data, indented)]
+    assert counts == pytest.approx([425, 1115, 50])
 
 
 def test_a_length_that_a_client_claims_counts_no_more_than_a_model_reads() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lbctl.ir.pools import Balance
 from lbctl.simulate import choosers
-from lbctl.simulate.columns import Proxies, Requests, Settings
+from lbctl.simulate.columns import ProxyColumns, Requests, RunSettings
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES
 from lbctl.simulate.setup import SpeedChange
@@ -18,15 +18,15 @@ from tests.support.simulate import EASY, drained, load, pool, replayed, shares
 WANTED = [5 / 8, 2 / 8, 1 / 8]
 
 
-def books(weights: list[float], active: list[int] | None = None, turn: list[int] | None = None) -> Proxies:
+def books(weights: list[float], active: list[int] | None = None, turn: list[int] | None = None) -> ProxyColumns:
     size = len(weights)
     zeros = [0.0] * size
-    empty = Proxies(*([*zeros] for _ in Proxies._fields))
+    empty = ProxyColumns(*([*zeros] for _ in ProxyColumns._fields))
     return empty._replace(active=active or [0] * size, weight=weights, turn=turn or [0] * size, now=[0.0])
 
 
-def chosen_by(size: int, **more: float) -> Settings:
-    none = Settings(*(0 for _ in Settings._fields))  # type: ignore[arg-type]
+def chosen_by(size: int, **more: float) -> RunSettings:
+    none = RunSettings(*(0 for _ in RunSettings._fields))  # type: ignore[arg-type]
     return none._replace(replicas=size, **more)
 
 
@@ -77,7 +77,7 @@ def test_envoys_two_are_among_those_with_a_weight() -> None:
     assert choosers.least_request(rest, drawn(0.1, 0.1), chosen_by(4), 0, 0) == 0
 
 
-def ring(weights: list[float], active: list[int] | None = None) -> Proxies:
+def ring(weights: list[float], active: list[int] | None = None) -> ProxyColumns:
     """Points at 100, 200 and 300 for the replicas 0, 1 and 2."""
     return books(weights, active)._replace(ring_point=[100, 200, 300], ring_replica=[0, 1, 2])
 
@@ -100,6 +100,27 @@ def test_bounded_load_goes_on_to_the_next_point_that_is_below_its_part() -> None
     assert choosers.ring(ring([1.0] * 3, [3, 3, 1]), drawn(0, 0, 50), bounded, 0, 0) == 2
     assert choosers.ring(ring([2.0, 1.0, 1.0], [4, 2, 1]), drawn(0, 0, 50), bounded, 0, 0) == 0
     assert choosers.ring(ring([2.0, 1.0, 1.0], [5, 1, 1]), drawn(0, 0, 50), bounded, 0, 0) == 1
+
+
+def test_envoys_bound_is_rounded_up_and_counts_without_the_new_request() -> None:
+    """8 × 1.25 are 10 slots: 4 for each of three, and the fifth request goes elsewhere."""
+    bounded = chosen_by(3, bound=1.25, jumps=True)
+    assert choosers.ring(ring([1.0] * 3, [4, 2, 1]), drawn(0, 0, 50), bounded, 0, 0) == 0
+    assert choosers.ring(ring([1.0] * 3, [5, 1, 1]), drawn(0, 0, 50), bounded, 0, 0) != 0
+
+
+def test_what_leaves_a_full_replica_of_envoy_goes_to_any_other_whatever_its_weight() -> None:
+    bounded = chosen_by(3, bound=1.25, jumps=True)
+    books_of_three = ring([1.0, 9.0, 1.0], [9, 0, 0])
+    second = [choosers.ring(books_of_three, drawn(0, 0, key), bounded, 0, 0) for key in range(100)]
+    assert set(second) == {1, 2}
+    assert second.count(2) == pytest.approx(50, abs=15)
+    assert second == [choosers.ring(books_of_three, drawn(0, 0, key), bounded, 0, 0) for key in range(100)]
+
+
+def test_where_all_of_envoys_replicas_are_full_the_least_overloaded_one_is_taken() -> None:
+    full = chosen_by(3, bound=0.1, jumps=True)
+    assert choosers.ring(ring([1.0] * 3, [4, 3, 2]), drawn(0, 0, 50), full, 0, 0) == 2
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.endswith((":round_robin", ":random"))])

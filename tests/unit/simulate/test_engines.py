@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from lbctl.simulate import kernel
 from lbctl.simulate.columns import DONE, GAVE_UP
-from lbctl.simulate.engine import CostModel
+from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest
 from lbctl.simulate.setup import SpeedChange
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, load, pool, replayed
@@ -133,6 +134,34 @@ def test_runs_of_iterations_add_up_to_what_single_ones_take() -> None:
     crowded = replayed(ONE, Trace(times, [100] * 40, [400] + [1] * 39), cost=cost)
     assert crowded.requests.last[0] == pytest.approx(alone.requests.last[0])
     assert all(one <= two for one, two in pairwise(crowded.requests.first))
+
+
+def paced(trace: Trace) -> list[SimulatedRequest]:
+    """The requests of the trace after an `Engine`, which simulated replicas behind HTTP run, has answered them."""
+    engine, now, end = Engine(1.0), 0.0, math.inf
+    sent = [SimulatedRequest(*each) for each in zip(trace.times, trace.prompts, trace.answers, strict=True)]
+    coming = iter(sent)
+    request = next(coming, None)
+    while request is not None or end < math.inf:
+        if request is not None and request.arrived < end:
+            now = request.arrived
+            engine.add(request)
+            request = next(coming, None)
+        else:
+            now = end
+            engine.end(now)
+            engine.busy = False
+        if not engine.busy:
+            end = engine.begin(now) or math.inf
+    return sent
+
+
+def test_the_engine_behind_http_takes_the_same_times() -> None:
+    trace = load(200, 4.0, 900, 100)
+    result = replayed(ONE, trace, cost=CostModel())
+    sent = paced(trace)
+    assert [item.first for item in sent] == pytest.approx(list(result.requests.first))
+    assert [item.last for item in sent] == pytest.approx(list(result.requests.last))
 
 
 def test_a_prefix_is_read_once() -> None:

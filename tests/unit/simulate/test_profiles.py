@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from lbctl.compile.gpus import GPUS
-from lbctl.demo.load import Load, poisson
+from lbctl.demo.load import LoadGenerator, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate, profiles
@@ -147,7 +147,7 @@ def test_a_live_replica_is_fitted_by_its_page() -> None:
     async def pages() -> list[bytes]:
         replica = PacedReplica("a", 1.0, fast)
         await replica.start()
-        load, loop = Load([replica.port], "/v1"), asyncio.get_running_loop()
+        load, loop = LoadGenerator([replica.port], "/v1"), asyncio.get_running_loop()
         arrivals = poisson(120.0, 3.0, lognormal(300.0, 40.0, 0.8), "calibration")
         sending = loop.create_task(load.run(arrivals, loop.time()))
         found = [replica.page()]

@@ -9,7 +9,7 @@ import pytest
 
 from lbctl.ir.pools import Telemetry, Weighting
 from lbctl.simulate.columns import DONE
-from lbctl.simulate.control import ControlLoop
+from lbctl.simulate.control import SimulatedControlLoop
 from lbctl.simulate.replay import Replay
 from lbctl.simulate.results import summarise
 from lbctl.simulate.setup import SpeedChange
@@ -22,13 +22,13 @@ PAUSED = Trace([0.0, 1.0, 1e8, 1e8 + 1.0], [10] * 4, [5] * 4)
 @pytest.mark.parametrize("policy", ["nginx:least_request", "envoy:pick"])
 def test_a_pause_costs_no_steps(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     samples: list[float] = []
-    observe = ControlLoop.observe
+    observe = SimulatedControlLoop.observe
 
-    def counted(loop: ControlLoop, observations: Any, ejected: Any, now: float) -> None:
+    def counted(loop: SimulatedControlLoop, observations: Any, ejected: Any, now: float) -> None:
         samples.append(now)
         observe(loop, observations, ejected, now)
 
-    monkeypatch.setattr(ControlLoop, "observe", counted)
+    monkeypatch.setattr(SimulatedControlLoop, "observe", counted)
     where = replace(pool(1.0, 1.0), telemetry=Telemetry(5_000), weighting=Weighting("adaptive"))
     progress: list[float] = []
     result = replayed(where, PAUSED, policy, cost=EASY, progress=progress.append)

@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 
 from lbctl.ir.pools import Weighting
-from lbctl.simulate.engine import Engine, Fault, SimulatedRequest
+from lbctl.simulate.engine import Engine, SimulatedRequest, SpeedFault
 from lbctl.simulate.run import SimulationResult, run
 from lbctl.simulate.scenario import Scenario, SimulatedReplica, heterogeneous, homogeneous, with_static_weights
 
 # The tracer makes hours of simulated time three times as slow.
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
-HALVED = homogeneous(3, SimulatedReplica(faults=(Fault(60, 1e9, 0.5),)))
+HALVED = homogeneous(3, SimulatedReplica(faults=(SpeedFault(60, 1e9, 0.5),)))
 PROXIES = ("round_robin", "least_conn", "envoy_w2")
 SEED = 7
 
@@ -54,7 +54,7 @@ def test_an_iteration_takes_as_long_as_the_profile_says() -> None:
 
 
 def test_a_wedged_engine_shows_frozen_counters_until_it_goes_on() -> None:
-    engine = Engine(1.0, (Fault(1.0, 31.0, 0.0),))
+    engine = Engine(1.0, (SpeedFault(1.0, 31.0, 0.0),))
     engine.add(SimulatedRequest(1.0, prompt=100, answer=2))
     assert engine.begin(1.0) == pytest.approx(31.0 + 29.8e-3 + 100 * 0.0715e-3)
     assert engine.counters.iterations == 0
@@ -138,7 +138,7 @@ def test_a_weight_that_is_wrong_by_two_is_put_right_whichever_way() -> None:
 
 
 def test_a_replica_that_flaps_between_idle_and_full_moves_less_than_a_step_an_interval() -> None:
-    faults = tuple(Fault(60.0 + 20 * turn, 70.0 + 20 * turn, 0.3) for turn in range(12))
+    faults = tuple(SpeedFault(60.0 + 20 * turn, 70.0 + 20 * turn, 0.3) for turn in range(12))
     values = multipliers(run(Scenario(homogeneous(3, SimulatedReplica(faults=faults))), SEED), 3, 30)
     moves = [after - before for before, after in zip(values[::5], values[5::5], strict=False)]
     assert max(moves) <= 0.1 + 0.1 + 1e-9
@@ -146,13 +146,26 @@ def test_a_replica_that_flaps_between_idle_and_full_moves_less_than_a_step_an_in
 
 
 def test_a_wedged_engine_is_taken_out_in_time_and_comes_back() -> None:
-    members = homogeneous(3, SimulatedReplica(faults=(Fault(100, 160, 0.0),)))
+    members = homogeneous(3, SimulatedReplica(faults=(SpeedFault(100, 160, 0.0),)))
     outcome = run(Scenario(members, load=0.6, algorithm="round_robin"), SEED)
     out = [at for at, weights in outcome.history if weights[3] is None]
     assert out
     assert min(out) <= 100 + 15 + 2 * 5 + 1
     assert outcome.weights(out[-1] + 120)[3] is not None
     assert not [item for item in outcome.requests if item.replica == 3 and min(out) + 1 < item.arrived < 160]
+
+
+def test_nginx_is_reloaded_for_a_slow_replica_once_and_not_for_one_that_comes_and_goes() -> None:
+    slow = run(Scenario(HALVED, algorithm="least_conn_reloaded", push_every=30.0), SEED)
+    reloads = [at for at, _ in slow.history[1:]]
+    assert 90 <= reloads[0] <= 150
+    assert len(reloads) <= 3
+    assert slow.weights(reloads[0])[3] == pytest.approx(0.5, abs=0.15)
+    faults = tuple(SpeedFault(60.0 + 40 * turn, 80.0 + 40 * turn, 0.25) for turn in range(6))
+    flapping = Scenario(
+        homogeneous(3, SimulatedReplica(faults=faults)), algorithm="least_conn_reloaded", push_every=30.0
+    )
+    assert len(run(flapping, SEED).history) == 1
 
 
 def test_static_weights_are_static() -> None:

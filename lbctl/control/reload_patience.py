@@ -1,0 +1,46 @@
+"""How long a reload waits for weights that come from evidence, at a proxy that takes weights only by a reload.
+
+A reload has a price: the new workers know nothing of the requests that the old ones finish, so least connections begins
+anew, and a replica that is slow just then gets its whole share on top of what it has. In simulation a reload for each
+step of a weight made the 99th percentile up to 2.6 times that of static weights where a replica's speed came and went.
+So a change must have lasted as long as the interval between two reloads, and a small one longer; what is loaded then is
+where the weight has arrived, not a step on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lbctl.base.records import dataclass
+from lbctl.ir.weight import Weight
+
+_LARGE = 0.4
+"""The relative change of a rate that is worth a reload of its own."""
+_SMALL_CHANGES = 4
+"""The intervals that a smaller change waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadPatience:
+    """Since when the wanted weights have differed from the running ones. Times are seconds of any one clock."""
+
+    since: float | None = None
+    """None while they do not differ."""
+    large: bool = False
+    """Whether they differ so much that the change is worth a reload of its own."""
+
+    def follow(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
+        """Take the running and the wanted weight of each replica."""
+        change = max((abs(wanted.rate / running.rate - 1.0) for running, wanted in weights), default=0.0)
+        if not change:
+            return ReloadPatience()
+        large = change >= _LARGE
+        if self.since is None or large is not self.large:
+            return ReloadPatience(now, large)
+        return self
+
+    def due(self, interval: float) -> float | None:
+        """Return when the change has lasted long enough, with so many seconds between two reloads."""
+        if self.since is None:
+            return None
+        return self.since + interval * (1 if self.large else _SMALL_CHANGES)

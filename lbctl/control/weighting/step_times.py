@@ -1,0 +1,120 @@
+"""What replicas of one type of GPU can do, from how long their own steps took: a line through their samples.
+
+A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU, and GPUs of
+unlike balance between memory and computing differ in the ratios too, so that no common curve can compare them. The
+samples of a type give its own line, by least squares. Along it, with as many prompt tokens for each sequence as were
+seen, what a full engine generates in a second is n ÷ (a + b·n + p·q); full is where its cache is, 256 sequences at
+most (`max_num_seqs` of vLLM, `--max-running-requests` of others).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lbctl.signals.derive import Evidence, TokenEvidence
+
+WINDOW = 300.0
+"""Seconds after which a sample counts 1/e."""
+_MOST_SEQUENCES = 256.0
+_LEAST_SAMPLES = 40.0
+"""The samples behind a line of three numbers."""
+
+
+class Sums(NamedTuple):
+    """Decayed sums over the samples of a replica."""
+
+    samples: float = 0.0
+    """The number of samples."""
+    n: float = 0.0
+    """Of the sequences in a step."""
+    q: float = 0.0
+    """Of the prompt tokens in a step."""
+    y: float = 0.0
+    """Of the seconds of a step."""
+    nn: float = 0.0
+    """Of n²."""
+    nq: float = 0.0
+    """Of n·q."""
+    qq: float = 0.0
+    """Of q²."""
+    ny: float = 0.0
+    """Of n·y."""
+    qy: float = 0.0
+    """Of q·y."""
+    yy: float = 0.0
+    """Of y²."""
+    un: float = 0.0
+    """Of u·n, where u is the part of the cache in use."""
+    uu: float = 0.0
+    """Of u²."""
+
+
+class Throughput(NamedTuple):
+    """What a full engine generates."""
+
+    rate: float
+    """Tokens, or answers, in a second."""
+    error: float
+    """The standard error of its natural logarithm."""
+
+
+def with_sample(sums: Sums, evidence: Evidence, cache: float | None, keep: float) -> Sums:
+    """Return the sums with a sample; `keep` is what is left of the others, `cache` the part of the cache in use."""
+    if isinstance(evidence, TokenEvidence):
+        n, q, y = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_seconds / evidence.itl_count
+    else:
+        n, q, y = evidence.items, 0.0, evidence.compute_seconds / evidence.compute_count
+    u = cache or 0.0
+    return Sums(*(
+        old * keep + new
+        for old, new in zip(sums, (1.0, n, q, y, n * n, n * q, q * q, n * y, q * y, y * y, u * n, u * u), strict=True)
+    ))  # fmt: skip
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    """Return the sums over all samples of several replicas."""
+    return Sums(*map(sum, zip(*parts, strict=True)))
+
+
+def throughput(sums: Sums) -> Throughput | None:
+    """Return what the line says of a full engine; None where there is no line, or it does not reach that far."""
+    if sums.samples < _LEAST_SAMPLES or not sums.n:
+        return None
+    scale = (1.0, sums.n / sums.samples, max(sums.q, sums.n) / sums.samples)
+    raw = ((sums.samples, sums.n, sums.q), (sums.n, sums.nn, sums.nq), (sums.q, sums.nq, sums.qq))
+    matrix = [[value / scale[row] / scale[column] for column, value in enumerate(line)] for row, line in enumerate(raw)]
+    for place in (1, 2):
+        matrix[place][place] += 1e-6 * sums.samples
+    inverse = _inverse(matrix)
+    if inverse is None:
+        return None
+    right = [value / scale[row] for row, value in enumerate((sums.y, sums.ny, sums.qy))]
+    line = [sum(value * other for value, other in zip(row, right, strict=True)) for row in inverse]
+    squares = max(0.0, sums.yy - sum(value * other for value, other in zip(line, right, strict=True)))
+    full = min(_MOST_SEQUENCES, _full(sums))
+    at = (1.0, full / scale[1], full * sums.q / sums.n / scale[2])
+    seconds = sum(value * other for value, other in zip(line, at, strict=True))
+    if seconds <= 0:
+        return None
+    spread = sum(at[row] * inverse[row][column] * at[column] for row in range(3) for column in range(3))
+    variance = squares / max(1.0, sums.samples - 3.0) * max(0.0, spread)
+    return Throughput(full / seconds, math.sqrt(variance) / seconds)
+
+
+def _full(sums: Sums) -> float:
+    """The sequences that fill the cache: sequences against usage, through the origin."""
+    return sums.un / sums.uu if sums.uu > 1e-9 else _MOST_SEQUENCES
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
+    (a, b, c), (d, e, f), (g, h, i) = matrix
+    determinant = a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
+    if determinant <= 1e-12 * a * e * i:
+        return None
+    return [
+        [(e * i - f * h) / determinant, (c * h - b * i) / determinant, (b * f - c * e) / determinant],
+        [(f * g - d * i) / determinant, (a * i - c * g) / determinant, (c * d - a * f) / determinant],
+        [(d * h - e * g) / determinant, (b * g - a * h) / determinant, (a * e - b * d) / determinant],
+    ]
