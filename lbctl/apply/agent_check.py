@@ -55,7 +55,7 @@ class AgentStatus:
     wrong: str = ""
 
 
-class AgentCheck:
+class AgentCheckServer:
     """Listens from the first `update` until `close`, also on `older_ports`, which are in a file that may still run."""
 
     def __init__(

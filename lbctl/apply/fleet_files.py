@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lbctl.base.paths import is_file
 from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import View
 
@@ -47,7 +48,7 @@ def absent_files(view: View, files: Mapping[str, Path], directory: str) -> list[
         return path
 
     with_files(view, collect)
-    return sorted(path for path in named & files.keys() if not Path(directory, path).is_file())
+    return sorted(path for path in named & files.keys() if not is_file(Path(directory, path)))
 
 
 def digest(contents: Mapping[str, bytes]) -> str:

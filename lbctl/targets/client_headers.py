@@ -82,6 +82,11 @@ def groups(names: Iterable[str]) -> list[str]:
     return [f"^(?:{'|'.join(group)})$" for group in patterns]
 
 
+def forged_claims(names: Iterable[str] = ()) -> str:
+    """Return the expressions of `claims` and of `forgeries` as one, for a listener without trusted peers."""
+    return forgeries({FORWARDED_PREFIX, *_whole_names(()), *names})
+
+
 def claims(names: Iterable[str] = ()) -> str:
     """Return a regular expression for the whole name of a header that only a trusted peer may send.
 

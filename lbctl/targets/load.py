@@ -6,10 +6,11 @@ Every command starts here. Nothing is printed and nothing ends the program: prob
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.base.records import dataclass
+from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.context import ProxyKind
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
@@ -58,13 +59,14 @@ def complete(
     require_files: bool = False,
     secrets: Secrets | None = None,
     require_own_lines: bool = True,
+    cache: CompileCache | None = None,
 ) -> Loaded | None:
     """Compile a fleet whose YAML is already read; return None if it has errors.
 
     `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines` a missing file
-    of own lines is a warning: for callers that render nothing.
+    of own lines is a warning: for callers that render nothing. `cache` has the objects of the last fleet.
     """
-    compiled = compile_fleet(source, proxy_kinds(), diagnostics, require_own_lines)
+    compiled = compile_fleet(source, proxy_kinds(), diagnostics, require_own_lines, cache)
     check_files(source, require_files, diagnostics)
     if secrets is None:
         secrets = read_secrets(source, require_files, diagnostics)

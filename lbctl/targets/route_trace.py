@@ -22,7 +22,7 @@ _COOKIE = re.compile(r"[;,] *")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RuleCandidate:
     """A rule that one could expect to match the request."""
 
     rule: Rule
@@ -45,9 +45,9 @@ class Explained:
     """What the proxy answers by itself instead of following a rule."""
     winner: Rule | None
     """The rule that takes the request; None if no rule matches (404) or the request is refused."""
-    matched: tuple[Candidate, ...]
+    matched: tuple[RuleCandidate, ...]
     """Every rule that matches, the winner first."""
-    missed: tuple[Candidate, ...]
+    missed: tuple[RuleCandidate, ...]
     """The rules that do not match, those with the fewest failed conditions first."""
 
 
@@ -63,18 +63,18 @@ def explain(listener: Listener, message: Message, kind: str, version: Version) -
     matching = [rule for rule, failed in evaluated if not failed]
     winner = matching[0] if matching else None
     matched = (
-        Candidate(rule, (), deciding_criterion(winner, rule) if winner and rule is not winner else "")
+        RuleCandidate(rule, (), deciding_criterion(winner, rule) if winner and rule is not winner else "")
         for rule in matching
     )
     missed = sorted((item for item in evaluated if item[1]), key=lambda item: len(item[1]))
-    return Explained(kind, request, None, winner, tuple(matched), tuple(Candidate(*item) for item in missed))
+    return Explained(kind, request, None, winner, tuple(matched), tuple(RuleCandidate(*item) for item in missed))
 
 
 # ── The pool ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PoolChoice:
     """How the pool of a request is chosen among the pools of its route."""
 
     by: Literal["pin", "kept", "kept_by_hash", "draw", "only"]
@@ -88,22 +88,22 @@ class Choice:
     """The position of the pin that decides."""
 
 
-def choice(action: Forward, request: Request) -> Choice:
+def choice(action: Forward, request: Request) -> PoolChoice:
     """Return how the pool is chosen: by the first pin that matches, else by the client's variant, else by draw."""
     for index, pin in enumerate(action.pins):
         if _pin_matches(pin, request):
-            return Choice("pin", {pin.pool: 1.0}, index)
+            return PoolChoice("pin", {pin.pool: 1.0}, index)
     shares = of_pools(action)
     if len(shares) == 1:
-        return Choice("only", shares)
+        return PoolChoice("only", shares)
     sticky = action.sticky
     if sticky is not None and sticky.kind == "cookie":
         variant = next((value for value in cookies(request, sticky.name) if value in shares), None)
         if variant is not None:
-            return Choice("kept", {variant: 1.0})
+            return PoolChoice("kept", {variant: 1.0})
     if sticky is not None and sticky.kind == "header" and sticky.name in request.headers:
-        return Choice("kept_by_hash", shares)
-    return Choice("draw", shares)
+        return PoolChoice("kept_by_hash", shares)
+    return PoolChoice("draw", shares)
 
 
 def cookies(request: Request, name: str) -> Iterator[str]:

@@ -8,11 +8,12 @@ with what is rendered instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
-from lbctl.ir.own_lines import Place
+from lbctl.base.records import dataclass
+from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
@@ -208,7 +209,7 @@ class Target(Protocol):
         """Whether the proxy can read the model in a JSON body."""
 
     @property
-    def own_line_places(self) -> Mapping[str, Place]:
+    def own_line_places(self) -> Mapping[str, OwnLinesPlace]:
         """The keys of `include` that a proxy of this kind may have → the places in its configuration."""
 
     @property

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from lbctl.base.records import dataclass
-from lbctl.apply.haproxy.diff import Plan
+from lbctl.apply.haproxy.diff import CommandPlan
 from lbctl.apply.haproxy.running import Place, Running
+from lbctl.base.records import dataclass
 from lbctl.targets.target import Complaint
 
 SOON = 1.0
@@ -14,7 +12,7 @@ SOON = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedCommand:
     """A command that HAProxy rejected, and its answer."""
 
     command: str
@@ -24,7 +22,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class HaproxyResult:
     """The result of one attempt.
 
     `done`: HAProxy has the whole view; removed servers may still have requests (`leaving`). `reload`: the reasons why
@@ -38,7 +36,7 @@ class Applied:
     done: bool
     sent: tuple[str, ...] = ()
     """The commands that were sent."""
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RejectedCommand, ...] = ()
     """The commands that HAProxy rejected."""
     reload: tuple[str, ...] = ()
     reloaded: bool = False
@@ -52,12 +50,12 @@ class Applied:
     pid: int | None = None
 
 
-class Progress:
+class Convergence:
     """The intermediate state of one convergence. `rejections` maps a command to HAProxy's answer that rejects it."""
 
     def __init__(self) -> None:
         self.now: Running | None = None
-        self.plan: Plan | None = None
+        self.plan: CommandPlan | None = None
         self.sent: list[str] = []
         self.rejections: dict[str, str] = {}
         self.busy = False
@@ -72,22 +70,24 @@ class Progress:
         """Return whether the backend of the server has slots."""
         return self.now is not None and any(backend == place[0] for backend, _ in self.now.slots)
 
-    def applied(self, wanted_digest: str = "", retry_after: float | None = None) -> Applied:
+    def applied(self, wanted_digest: str = "", retry_after: float | None = None) -> HaproxyResult:
         """Return the result; a reload is needed where the loaded file's digest differs from `wanted_digest`."""
         plan, now = self.plan, self.now
         refused_commands = [
-            Refused(each, answer) for each, answer in self.rejections.items() if not each.startswith("del server ")
+            RejectedCommand(each, answer)
+            for each, answer in self.rejections.items()
+            if not each.startswith("del server ")
         ]
         sent, refused = tuple(self.sent), tuple(refused_commands)
         if plan is None or now is None:
-            return Applied(
+            return HaproxyResult(
                 False, sent, refused, restarted=self.restarted, retry_after=retry_after, failure=self.failure
             )
         reasons = [*plan.reload, *(f"HAProxy refused {item.command!r}: {item.message}" for item in refused)]
         if wanted_digest and now.digest != wanted_digest:
             reasons.insert(0, "what HAProxy has loaded differs in more than its servers")
         remaining = [each for each in plan.commands if each not in self.rejections]
-        return Applied(
+        return HaproxyResult(
             done=not remaining and not reasons,
             sent=sent,
             refused=refused,

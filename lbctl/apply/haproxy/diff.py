@@ -23,7 +23,7 @@ Cut = Collection[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CommandPlan:
     """The commands to send, the reasons to `reload` the file, and the unwanted servers that still have requests."""
 
     commands: tuple[str, ...]
@@ -40,7 +40,7 @@ def plan(
     addresses: Addresses | None = None,
     undeletable: Collection[Place] = (),
     unaddable: Collection[Place] = (),
-) -> Plan:
+) -> CommandPlan:
     """Compute the plan.
 
     `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload. `unaddable` ones, which it
@@ -73,7 +73,7 @@ def plan(
     reload_reasons = [reason for item in new for reason in _cannot_add(item, hosts, unaddable)]
     reload_reasons += [reason for item, server in pairs for reason in _needs_reload(item, server)]
     leaving = tuple(_replica(place, now) for place, server in unwanted if server.sessions)
-    return Plan(tuple(sequence), tuple(dict.fromkeys(reload_reasons)), leaving)
+    return CommandPlan(tuple(sequence), tuple(dict.fromkeys(reload_reasons)), leaving)
 
 
 def _limits(wanted: Desired, now: Running) -> Iterator[str]:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lbctl.apply.agent_check import AgentCheck, AgentStatus, Down
+from lbctl.apply.agent_check import AgentCheckServer, AgentStatus, Down
 from lbctl.apply.fleet_files import Locate, digest, with_local_files
 from lbctl.apply.haproxy import commands, diff, running
-from lbctl.apply.haproxy.applied import SOON, Applied, Progress
+from lbctl.apply.haproxy.applied import SOON, Convergence, HaproxyResult
 from lbctl.apply.haproxy.diff import Addresses, Cut
 from lbctl.apply.haproxy.files import without_weights
-from lbctl.apply.haproxy.reload import Reloaded, Reloader
-from lbctl.apply.haproxy.running import Place, Running, UnreadableError
+from lbctl.apply.haproxy.reload import HaproxyReload, HaproxyReloader
+from lbctl.apply.haproxy.running import Place, Running, UnreadableAnswerError
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.apply.permit import Permit, always
 from lbctl.ir.proxies import Proxy
@@ -57,7 +57,7 @@ class HaproxyUpdater:
         self.proxy = proxy
         self._locate = locate
         self._runtime = Runtime(proxy.runtime_api, permit=permit) if proxy.runtime_api else None
-        self._agents = AgentCheck(_ports_on_disk(proxy), permit=permit) if proxy.agent_check else None
+        self._agents = AgentCheckServer(_ports_on_disk(proxy), permit=permit) if proxy.agent_check else None
         self._rendered: tuple[Prepared, Bundle] | None = None
         self._reloader = _reloader(proxy, self._runtime, clock, permit)
         self._lock = asyncio.Lock()
@@ -73,7 +73,7 @@ class HaproxyUpdater:
 
     async def apply(
         self, prepared: Prepared, cut: Cut = (), addresses: Addresses | None = None, down: Down | None = None
-    ) -> Applied:
+    ) -> HaproxyResult:
         """Apply the live snapshot's configuration by every method that the proxy has, including file and reload.
 
         `cut`: the removed replicas whose remaining requests are ended. `addresses`: the resolved IPs of host names.
@@ -90,7 +90,7 @@ class HaproxyUpdater:
         local, contents = with_local_files(view, self._locate, Path(self.proxy.config or ""))
         return config_digest.covering(TARGET.render(local), digest(contents) if contents else "")
 
-    async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> Applied:
+    async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> HaproxyResult:
         """Apply the view by the Runtime API alone. Raises ValueError if the proxy has none.
 
         It is for a view whose rendered text has not changed, and for restoring state that HAProxy has lost.
@@ -103,10 +103,10 @@ class HaproxyUpdater:
             raise ValueError(f"{self.proxy.name} has no runtime_api")
         return self._runtime
 
-    async def _with_runtime(self, runtime: Runtime, view: View, cut: Cut, addresses: Addresses | None) -> Applied:
+    async def _with_runtime(self, runtime: Runtime, view: View, cut: Cut, addresses: Addresses | None) -> HaproxyResult:
         bundle = await asyncio.to_thread(self._render, view)
         wanted = config_digest.of(bundle)
-        first_read = Progress()
+        first_read = Convergence()
         now = await self._read(runtime, first_read)
         reload = await self._reload(bundle, now.pid) if now is not None and now.digest != wanted else None
         applied = await self._converge(runtime, view, wanted, cut, addresses)
@@ -130,26 +130,26 @@ class HaproxyUpdater:
             complaints=reload.complaints,
         )
 
-    async def _reload(self, bundle: Bundle, pid: int | None) -> Reloaded | None:
+    async def _reload(self, bundle: Bundle, pid: int | None) -> HaproxyReload | None:
         """Reload, or return None where that is impossible or was already done with the same file."""
         if self._reloader is None or self._loaded == (without_weights(bundle), pid):
             return None
         return await self._reloader.reload(bundle)
 
-    async def _write_changes(self, bundle: Bundle, applied: Applied) -> Applied:
+    async def _write_changes(self, bundle: Bundle, applied: HaproxyResult) -> HaproxyResult:
         """Write the file, so that the next start has the same servers; weights alone are not written."""
         if self._reloader is None or self._reloader.files.difference(bundle).weights_alone:
             return applied
         written = await self._reloader.write(bundle)
         return applied if written.done else replace(applied, failure=written.failure, complaints=written.complaints)
 
-    async def _write_for_start(self, bundle: Bundle, applied: Applied) -> Applied:
+    async def _write_for_start(self, bundle: Bundle, applied: HaproxyResult) -> HaproxyResult:
         if self._reloader is None or not self._reloader.files.difference(bundle).any:
             return applied
         written = await self._reloader.write(bundle)
         return applied if written.done else replace(applied, failure=f"{applied.failure}; {written.failure}")
 
-    async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> Applied:
+    async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> HaproxyResult:
         """Update the agent answers first: they fit whichever file runs, and health must not wait for a reload."""
         if self._rendered is None or self._rendered[0] is not prepared:
             self._rendered = prepared, await asyncio.to_thread(self._render, view)
@@ -160,7 +160,7 @@ class HaproxyUpdater:
             self._agents.reloaded()
         agents_status = self._agents.status() if self._agents is not None else AgentStatus()
         failure = "; ".join(filter(None, [reload.failure, *bind_failures]))
-        return Applied(
+        return HaproxyResult(
             done=reload.done and not failure and agents_status == AgentStatus(),
             reload=() if reload.done else ("its file waits for the next reload",),
             reloaded=reloaded,
@@ -172,9 +172,9 @@ class HaproxyUpdater:
             wrong=agents_status.wrong,
         )
 
-    async def _reload_changes(self, bundle: Bundle) -> Reloaded:
+    async def _reload_changes(self, bundle: Bundle) -> HaproxyReload:
         if self._reloader is None:
-            return _UNCHANGED if self._agents else Reloaded(False, f"{self.proxy.name} has no config and reload")
+            return _UNCHANGED if self._agents else HaproxyReload(False, f"{self.proxy.name} has no config and reload")
         difference = self._reloader.files.difference(bundle)
         if not difference.any:
             return _UNCHANGED
@@ -182,9 +182,9 @@ class HaproxyUpdater:
 
     async def _converge(
         self, runtime: Runtime, view: View, wanted_digest: str, cut: Cut, addresses: Addresses | None
-    ) -> Applied:
+    ) -> HaproxyResult:
         wanted = desired.desired(view)
-        progress = Progress()
+        progress = Convergence()
         for _ in range(_ROUNDS):
             now = await self._read(runtime, progress)
             if now is not None:
@@ -202,7 +202,7 @@ class HaproxyUpdater:
             await self._send(runtime, remaining, progress)
         return progress.applied(wanted_digest=wanted_digest)
 
-    async def _read(self, runtime: Runtime, progress: Progress) -> Running | None:
+    async def _read(self, runtime: Runtime, progress: Convergence) -> Running | None:
         texts = []
         for question in running.QUESTIONS:
             answer = await runtime.query(question)
@@ -212,7 +212,7 @@ class HaproxyUpdater:
             texts.append(answer.texts[0])
         try:
             now = await asyncio.to_thread(running.read, *texts)
-        except UnreadableError as error:
+        except UnreadableAnswerError as error:
             progress.fail(f"{runtime.address}: {error}")
             return None
         if now.pid != self._pid:
@@ -229,7 +229,9 @@ class HaproxyUpdater:
         progress.now = now
         return now
 
-    async def _with_limits(self, runtime: Runtime, wanted: Desired, now: Running, progress: Progress) -> Running | None:
+    async def _with_limits(
+        self, runtime: Runtime, wanted: Desired, now: Running, progress: Convergence
+    ) -> Running | None:
         answers = await runtime.send([commands.get_limit(name) for name, _ in wanted.limits])
         if answers.failure:
             progress.fail(answers.failure)
@@ -237,7 +239,7 @@ class HaproxyUpdater:
         names = (name for name, _ in wanted.limits)
         return replace(now, limits=running.limits(dict(zip(names, answers.texts, strict=True))))
 
-    async def _send(self, runtime: Runtime, sent: list[str], progress: Progress) -> None:
+    async def _send(self, runtime: Runtime, sent: list[str], progress: Convergence) -> None:
         replies = await runtime.send(sent)
         for command, reply in zip(sent, replies.texts, strict=False):
             progress.sent.append(command)
@@ -257,14 +259,16 @@ class HaproxyUpdater:
             progress.fail(replies.failure)
 
 
-_UNCHANGED = Reloaded(True)
+_UNCHANGED = HaproxyReload(True)
 """The result if nothing had to be done."""
 
 
-def _reloader(proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float], permit: Permit) -> Reloader | None:
+def _reloader(
+    proxy: Proxy, runtime: Runtime | None, clock: Callable[[], float], permit: Permit
+) -> HaproxyReloader | None:
     if not proxy.config or not proxy.reload:
         return None
-    return Reloader(proxy, proxy.reload, runtime, clock, permit=permit)
+    return HaproxyReloader(proxy, proxy.reload, runtime, clock, permit=permit)
 
 
 def _ports_on_disk(proxy: Proxy) -> frozenset[int]:

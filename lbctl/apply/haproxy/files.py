@@ -30,7 +30,7 @@ _CHECK_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """Whether a bundle differs from the disk at all, and whether only in weights, none of them from or to 0."""
 
     any: bool
@@ -46,14 +46,14 @@ class Files:
         self._proxy = proxy
         self._config = Path(proxy.config or "")
 
-    def difference(self, bundle: Bundle) -> Difference:
+    def difference(self, bundle: Bundle) -> FileDifference:
         """Compare the bundle with the files on disk."""
         on_disk = self._read(bundle)
         wanted = {item.name: item.text for item in self._named(bundle).files}
         same_text = on_disk.keys() == wanted.keys() and all(
             _without_weights(text) == _without_weights(wanted[name]) for name, text in on_disk.items()
         )
-        return Difference(on_disk != wanted, same_text)
+        return FileDifference(on_disk != wanted, same_text)
 
     async def check(self, bundle: Bundle) -> tuple[Complaint, ...]:
         """Return the errors of HAProxy's own checker; empty if it accepts the bundle."""

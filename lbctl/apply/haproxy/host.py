@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lbctl.apply.haproxy import processes
 from lbctl.apply.host import Checkable, HostError
+from lbctl.base.paths import exists, is_directory, is_file, without_links
 from lbctl.ir.proxies import Proxy
 
 _MINIMAL = "global\n    log stderr format raw local0 notice\n"
@@ -17,7 +18,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
     """Return what the running HAProxy was started with (`-f`), else the nearest haproxy.cfg above the fragment."""
     config = Path(proxy.config or "/").absolute()
     running = processes.files_beside(str(config))
-    nearest = (str(parent / "haproxy.cfg") for parent in config.parents if (parent / "haproxy.cfg").is_file())
+    nearest = (str(parent / "haproxy.cfg") for parent in config.parents if is_file(parent / "haproxy.cfg"))
     return running or tuple(itertools.islice(nearest, 1))
 
 
@@ -41,11 +42,11 @@ def _places(
     """Yield the arguments of `-f`, with the fragment in the place of the file at `config`."""
     for number, place in enumerate(main):
         path = Path(place).absolute()
-        if not path.exists():
+        if not exists(path):
             raise HostError(f"there is no {place}")
         if path == config:
             yield str(fragment)
-        elif path.is_dir() and path.resolve() == config.parent.resolve():
+        elif is_directory(path) and without_links(path) == without_links(config.parent):
             copy = directory / f"host-{number}"
             _link(path, config, fragment, copy)
             originals |= {str(copy / config.name): str(fragment), str(copy): str(path)}

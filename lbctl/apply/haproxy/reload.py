@@ -37,7 +37,7 @@ RETRY_AFTER = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reloaded:
+class HaproxyReload:
     """The result of a reload. `done` means that HAProxy runs the new file.
 
     Otherwise `failure` says why not, with `complaints` of its checker; or the reload must wait, for
@@ -50,10 +50,10 @@ class Reloaded:
     retry_after: float | None = None
 
 
-_NOT_PERMITTED = Reloaded(False, NOT_PERMITTED)
+_NOT_PERMITTED = HaproxyReload(False, NOT_PERMITTED)
 
 
-class Reloader:
+class HaproxyReloader:
     """Reloads one HAProxy, at most every few seconds, and does not repeat what was rejected."""
 
     def __init__(
@@ -74,9 +74,9 @@ class Reloader:
         self._clock = clock
         self._start_timeout = start_timeout
         self._last: float | None = None
-        self._last_failure: tuple[str, Reloaded, float] | None = None
+        self._last_failure: tuple[str, HaproxyReload, float] | None = None
 
-    async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> Reloaded:
+    async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> HaproxyReload:
         """Write and load the bundle.
 
         A bundle that the checker rejected is not tried again until it differs, in more than weights where the Runtime
@@ -89,48 +89,44 @@ class Reloader:
                 return failed
         wait = self._remaining_wait(self._settings.min_interval / 1000 if weights_alone else MIN_INTERVAL)
         if wait > 0:
-            return Reloaded(False, retry_after=wait)
+            return HaproxyReload(False, retry_after=wait)
         result = await self._check_and_load(bundle)
         self._last_failure = None if result.done or result is _NOT_PERMITTED else (key, result, self._clock())
         return result
 
-    async def write(self, bundle: Bundle) -> Reloaded:
+    async def write(self, bundle: Bundle) -> HaproxyReload:
         """Write the bundle for HAProxy's next start alone: the running process already has its content."""
+        installed = await self._install(bundle)
+        return installed if isinstance(installed, HaproxyReload) else HaproxyReload(True)
+
+    async def _install(self, bundle: Bundle) -> Bundle | HaproxyReload:
+        """Check and write the bundle, and return the files before it, or the reason why it is not written."""
         complaints = await self.files.check(bundle)
         if complaints:
-            return Reloaded(
+            return HaproxyReload(
                 False, f"its checker refuses the new file: {complaint_text(complaints[0], bundle)}", complaints
             )
         if not self._permit():
             return _NOT_PERMITTED
         try:
-            await asyncio.to_thread(self.files.install, bundle)
+            return await asyncio.to_thread(self.files.install, bundle)
         except OSError as error:
-            return Reloaded(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
-        return Reloaded(True)
+            return HaproxyReload(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
 
     def _remaining_wait(self, interval: float) -> float:
         return 0.0 if self._last is None else max(0.0, self._last + interval - self._clock())
 
-    async def _check_and_load(self, bundle: Bundle) -> Reloaded:
-        complaints = await self.files.check(bundle)
-        if complaints:
-            return Reloaded(
-                False, f"its checker refuses the new file: {complaint_text(complaints[0], bundle)}", complaints
-            )
-        if not self._permit():
-            return _NOT_PERMITTED
-        try:
-            before = await asyncio.to_thread(self.files.install, bundle)
-        except OSError as error:
-            return Reloaded(False, f"cannot write {error.filename or self._config}: {reason_of(error)}")
+    async def _check_and_load(self, bundle: Bundle) -> HaproxyReload:
+        before = await self._install(bundle)
+        if isinstance(before, HaproxyReload):
+            return before
         old_worker, processes_before = await self._worker(), await asyncio.to_thread(processes.haproxies, self._config)
         if not self._permit():
             return _NOT_PERMITTED
         self._last = self._clock()
         done = await command.run(self._settings.command, _COMMAND_TIMEOUT)
         if done.code != 0:
-            return Reloaded(
+            return HaproxyReload(
                 False, await self._restore(before, f"the reload command failed: {done.message}", reload=False)
             )
         failure = await (
@@ -138,7 +134,9 @@ class Reloader:
             if self._runtime
             else self._await_process(processes_before)
         )
-        return Reloaded(False, await self._restore(before, failure, reload=True)) if failure else Reloaded(True)
+        return (
+            HaproxyReload(False, await self._restore(before, failure, reload=True)) if failure else HaproxyReload(True)
+        )
 
     async def _restore(self, before: Bundle, failure: str, *, reload: bool) -> str:
         """Restore the old files; with `reload`, reload them too, since the new worker may only have been slow."""
@@ -205,5 +203,5 @@ class Reloader:
             texts.append(answer.texts[0])
         try:
             return running.pid_and_digest(*texts)
-        except running.UnreadableError:
+        except running.UnreadableAnswerError:
             return None

@@ -21,7 +21,7 @@ _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
 _VALUE = re.compile(r"type=sint value=<(-?[0-9]{1,19})>")
-_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight", "srv_fqdn")
+_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight")
 
 _STAT_HEAD = "# pxname,"
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
@@ -34,7 +34,7 @@ Place = tuple[str, str]
 """The name of a backend and of a server in it."""
 
 
-class UnreadableError(ValueError):
+class UnreadableAnswerError(ValueError):
     """The text is not HAProxy's answer to the command."""
 
 
@@ -43,15 +43,13 @@ class RunningServer:
     """A server of a running HAProxy.
 
     `own_maint` and `own_drain` are set on this server, not on the one that it tracks. `sessions` counts the current
-    requests and its queue. `host` is an IP, empty if its name has none. `fqdn` is empty if the file has an IP.
+    requests and its queue. `host` is an IP, empty if its name has none.
     """
 
     host: str
     """The IP of the server; empty while its name has none."""
     port: int
     """The port of the server."""
-    fqdn: str
-    """The host name in the configuration; empty if that has an IP."""
     weight: int
     """The current weight, 0…256."""
     maint: bool
@@ -70,8 +68,6 @@ class RunningServer:
     """Whether it is a standby."""
     cookie: bool = False
     """Whether it has a cookie value for stickiness."""
-    tracks: bool = False
-    """Whether it takes its health from another server."""
     connections: int = 0
     """The connections to it that are open, idle ones included."""
 
@@ -97,7 +93,7 @@ class ServerCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class WorkerCounters:
     """The counters of one worker."""
 
     pid: int
@@ -112,14 +108,11 @@ class Counters:
 class Running:
     """The state of a running HAProxy.
 
-    `uptime` is that of this worker, in seconds. `digest` is the configuration's, from the description, or empty.
-    `limits` maps a variable to its value.
+    `digest` is the configuration's, from the description, or empty. `limits` maps a variable to its value.
     """
 
     pid: int
     """The process id of the worker."""
-    uptime: int
-    """The seconds since this worker started."""
     version: str
     """The version as HAProxy writes it."""
     digest: str
@@ -139,24 +132,24 @@ def limits(answers: Mapping[str, str]) -> dict[str, int]:
 
 
 def read(info: str, state: str, stat: str) -> Running:
-    """Parse the answers to `QUESTIONS`. Raises UnreadableError."""
+    """Parse the answers to `QUESTIONS`. Raises UnreadableAnswerError."""
     try:
         fields = _info(info)
         stats = dict(_stat_rows(stat))
         servers = dict(_servers(state, stats))
         digest = _digest(fields, servers)
-        return Running(int(fields["Pid"]), int(fields["Uptime_sec"]), fields["Version"], digest, servers)
+        return Running(int(fields["Pid"]), fields["Version"], digest, servers)
     except _MALFORMED as error:
-        raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+        raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
 
 
 def pid_and_digest(info: str, state: str) -> tuple[int, str]:
-    """Return the process id and the configuration's digest from the first two `QUESTIONS`. Raises UnreadableError."""
+    """Return the process id and the digest from the answers to the first `QUESTIONS`. Raises UnreadableAnswerError."""
     fields = _info(info)
     try:
         return int(fields["Pid"]), _digest(fields, dict(_servers(state, {})))
     except _MALFORMED as error:
-        raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+        raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
 
 
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
@@ -165,14 +158,14 @@ def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
     return next(own, fields.get("description", ""))
 
 
-def counters(text: str) -> Counters:
-    """Parse the answer to `COUNTERS`. Raises UnreadableError."""
+def counters(text: str) -> WorkerCounters:
+    """Parse the answer to `COUNTERS`. Raises UnreadableAnswerError."""
     info, head, stat = text.partition(_STAT_HEAD)
     try:
         servers = {place: _counters(row) for place, row in _stat_rows(head + stat)}
-        return Counters(int(_info(info)["Pid"]), servers, occupants(servers, info))
+        return WorkerCounters(int(_info(info)["Pid"]), servers, occupants(servers, info))
     except _MALFORMED as error:
-        raise UnreadableError(f"not an answer of HAProxy's: {error}") from None
+        raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
 
 
 def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
@@ -221,7 +214,6 @@ def _server(fields: Mapping[str, str], stats: Mapping[str, str]) -> RunningServe
     return RunningServer(
         host="" if fields["srv_addr"] == "-" else fields["srv_addr"],
         port=int(fields["srv_port"]),
-        fqdn="" if fields["srv_fqdn"] == "-" else fields["srv_fqdn"],
         weight=int(fields["srv_uweight"]),
         maint=bool(admin & _MAINT),
         own_maint=bool(admin & _OWN_MAINT),
@@ -231,6 +223,5 @@ def _server(fields: Mapping[str, str], stats: Mapping[str, str]) -> RunningServe
         sessions=int(stats.get("scur") or 0) + int(stats.get("qcur") or 0),
         backup=stats.get("bck") == "1",
         cookie=bool(stats.get("cookie")),
-        tracks=bool(stats.get("tracked")),
         connections=sum(int(stats.get(name) or 0) for name in _CONNECTIONS),
     )

@@ -54,7 +54,7 @@ _FINISH_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class NginxResult:
     """The result of one attempt.
 
     `reason`: why it failed, with nginx's own message. `behind`: the newest fleet is rejected, and nginx runs the
@@ -130,14 +130,19 @@ class NginxUpdater:
 
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def want(self, newest: Prepared, why: Reason | None = None) -> None:
-        """Set what should run; only from the event loop. `why` is computed from the difference if it is None."""
+    def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False) -> None:
+        """Set what should run; only from the event loop. `why` is computed from the difference if it is None.
+
+        `evidence`: no weight differs but for what signals say of the replicas.
+        """
         before = self._wanted.view if self._wanted else None
         self._wanted = newest
-        self._schedule = self._schedule.want(why or reason(before, newest.view))
+        why = why or reason(before, newest.view)
+        why = "evidence" if evidence and why == "weights" else why
+        self._schedule = self._schedule.follow(self._accepted, newest.view, self._clock()).want(why)
         self._changed.set()
 
-    async def run(self, record: Callable[[Applied], None]) -> None:
+    async def run(self, record: Callable[[NginxResult], None]) -> None:
         """Apply what is wanted until cancelled, and call `record` after each attempt. A started reload may finish."""
         while True:
             await self._until_due()
@@ -163,7 +168,7 @@ class NginxUpdater:
         due = [when for when in times if when is not None]
         return min(due) - self._clock() if due else None
 
-    async def _next(self) -> Applied:
+    async def _next(self) -> NginxResult:
         newest, reason_wanted = self._wanted, self._schedule.wanted
         assert newest is not None
         self._schedule = replace(self._schedule, wanted=None)
@@ -176,31 +181,31 @@ class NginxUpdater:
             self._schedule = self._schedule.want(later)
         return applied
 
-    def _needs_live_state(self, applied: Applied, newest: View) -> bool:
+    def _needs_live_state(self, applied: NginxResult, newest: View) -> bool:
         """Return whether a new fleet was just rejected, so that the running one needs its weights and drains."""
         is_new = applied.outcome == "refused" and not applied.behind
         return is_new and self._accepted is not None and not same_shape(self._accepted, newest)
 
     # ── What ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def converge(self, newest: Prepared) -> Applied:
+    async def converge(self, newest: Prepared) -> NginxResult:
         """Apply now, regardless of the time since the last reload. It does nothing if this already runs."""
         async with self._lock:
             started = time.monotonic()
             refusal, view, behind = self._refusal, newest.view, False
             if refusal and self._clock() < refusal.until and same_shape(refusal.view, view):
                 if self._accepted is None:
-                    return Applied("refused", refusal.reason, at=time.time())
+                    return NginxResult("refused", refusal.reason, at=time.time())
                 behind = not same_shape(self._accepted, view)
                 view = with_live_state(self._accepted, view) if behind else view
             try:
                 applied = await self._apply(view)
             except OSError as error:
-                applied = Applied("refused", f"{error.filename or self._generations.config}: {reason_of(error)}")
+                applied = NginxResult("refused", f"{error.filename or self._generations.config}: {reason_of(error)}")
             self._remember(newest.view, view, behind, applied)
             return replace(applied, behind=behind, seconds=time.monotonic() - started, at=time.time())
 
-    def _remember(self, newest: View, view: View, behind: bool, applied: Applied) -> None:
+    def _remember(self, newest: View, view: View, behind: bool, applied: NginxResult) -> None:
         if applied.outcome != "refused":
             self._accepted = view
             self._refusal = self._refusal if behind else None
@@ -209,15 +214,15 @@ class NginxUpdater:
             count = earlier.count + 1 if earlier and same_shape(earlier.view, newest) else 1
             self._refusal = _Refusal(newest, applied.reason, count, self._clock() + retry_after(count))
 
-    async def _apply(self, view: View) -> Applied:
+    async def _apply(self, view: View) -> NginxResult:
         bundle, stamp = await asyncio.to_thread(self._render, view)
         if await asyncio.to_thread(self._is_running, bundle, stamp):
-            return Applied("same")
+            return NginxResult("same")
         generation = await asyncio.to_thread(self._generations.stage, bundle)
         refused = await (self._test_within(view) if view.proxy.is_fragment else self._test(generation, bundle))
         if refused:
             self._generations.discard(generation)
-            return Applied("refused", refused)
+            return NginxResult("refused", refused)
         applied = await self._swap(generation, bundle)
         if applied.outcome == "refused":
             self._generations.discard(generation)
@@ -282,10 +287,10 @@ class NginxUpdater:
             done = await run(checkable.command, _TEST_TIMEOUT)
             return _refusal(replace(done, output=checkable.readable(done.output)), bundle)
 
-    async def _swap(self, generation: Path, bundle: Bundle) -> Applied:
+    async def _swap(self, generation: Path, bundle: Bundle) -> NginxResult:
         master = await self._find()
         if not self._permit():
-            return Applied("refused", NOT_PERMITTED)
+            return NginxResult("refused", NOT_PERMITTED)
         swapped = await asyncio.to_thread(self._generations.swap, generation, bundle)
         if master is None:
             return await self._reload_unseen()
@@ -294,8 +299,8 @@ class NginxUpdater:
             await asyncio.to_thread(self._generations.undo, swapped)
             restored = await self._reload_master(master)
             suffix = "" if restored.succeeded else f"; nor does it load what ran before: {restored.reason}"
-            return Applied("refused", verdict.reason + suffix, finishing=len(master.workers().finishing))
-        return Applied("applied", finishing=len(master.workers().finishing))
+            return NginxResult("refused", verdict.reason + suffix, finishing=len(master.workers().finishing))
+        return NginxResult("applied", finishing=len(master.workers().finishing))
 
     async def _reload_master(self, master: Master) -> Verdict:
         before, log = await self._initial_workers(master), master.log()
@@ -321,13 +326,15 @@ class NginxUpdater:
             await asyncio.sleep(_POLL_INTERVAL)
         return workers
 
-    async def _reload_unseen(self) -> Applied:
+    async def _reload_unseen(self) -> NginxResult:
         """Reload although no master is visible: the command's exit code shows whether there is one."""
         done = await run(self._reload.command, _COMMAND_TIMEOUT)
         place = self._generations.config
         if done.code != 0:
-            return Applied("absent", f"no nginx runs with {place}: {done.last_line}")
-        return Applied("unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known")
+            return NginxResult("absent", f"no nginx runs with {place}: {done.last_line}")
+        return NginxResult(
+            "unconfirmed", f"no nginx is seen that reads {place}: whether it has been loaded is not known"
+        )
 
 
 def _refusal(done: Done, bundle: Bundle) -> str:

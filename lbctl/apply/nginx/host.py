@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lbctl.apply.host import Checkable, HostError
+from lbctl.base.paths import is_file, without_links
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.nginx.own_lines import Word, statements
 
@@ -34,7 +35,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
     command = proxy.reload.command if proxy.reload else ()
     named = (after for flag, after in itertools.pairwise(command) if flag == "-c")
     parents = Path(proxy.config or "/").absolute().parents
-    nearest = (str(parent / "nginx.conf") for parent in parents if (parent / "nginx.conf").is_file())
+    nearest = (str(parent / "nginx.conf") for parent in parents if is_file(parent / "nginx.conf"))
     return tuple(itertools.islice((*named, *nearest), 1))
 
 
@@ -114,7 +115,7 @@ class HostCopy:
                 self.reads_fragment = True
                 (folder / file.name).symlink_to(self._fragment)
                 self.originals[str(folder / file.name)] = str(self._fragment)
-            elif file.is_file():
+            elif is_file(file):
                 self._copy(file, folder / file.name)
             else:
                 (folder / file.name).symlink_to(file)
@@ -130,4 +131,4 @@ class HostCopy:
 
 def _plain(path: Path) -> Path:
     """Return the path without links in its directory; the file itself may be one of lbctl's links."""
-    return path.parent.resolve() / path.name
+    return without_links(path.parent) / path.name

@@ -1,6 +1,7 @@
 """Decides when nginx may be reloaded; each reload leaves old workers that finish their requests, so they are spaced.
 
-Weights wait for the fleet's `min_interval`. Everything else (health, drains, removals, another fleet) is applied after
+Weights wait for the fleet's `min_interval`, and those that only the evidence has changed until the change has lasted
+(`lbctl.control.reload_patience`). Everything else (health, drains, removals, another fleet) is applied after
 a short pause, which also batches related changes. Only the newest configuration is loaded. This module does no I/O:
 times are seconds of a monotonic clock, passed as arguments.
 """
@@ -8,13 +9,16 @@ times are seconds of a monotonic clock, passed as arguments.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import field, replace
 from typing import Literal
 
+from lbctl.base.records import dataclass
+from lbctl.control.reload_patience import ReloadPatience
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 
-Reason = Literal["weights", "health", "drain", "removal", "files"]
+Reason = Literal["evidence", "weights", "health", "drain", "removal", "files"]
 PAUSE = 5.0
 """The minimal time between two urgent reloads, in seconds."""
 _FIRST_RETRY = 30.0
@@ -29,23 +33,49 @@ class ReloadSchedule:
     last: float = -math.inf
     """When the last reload was, in seconds."""
     wanted: Reason | None = None
+    patience: ReloadPatience = field(default_factory=ReloadPatience)
+    """How long the wanted weights have differed from the running ones."""
 
     def want(self, reason: Reason) -> ReloadSchedule:
         """Return the schedule with a reload wanted for this reason, unless a more urgent one is pending."""
-        if reason == "weights" and self.wanted is not None:
+        if reason == "evidence" and self.wanted is not None:
+            return self
+        if reason == "weights" and self.wanted not in (None, "evidence"):
             return self
         return replace(self, wanted=reason)
+
+    def follow(self, running: View | None, wanted: View, now: float) -> ReloadSchedule:
+        """Return the schedule after a comparison of the weights."""
+        return replace(self, patience=self.patience.follow(_weight_pairs(running, wanted), now))
 
     def due(self) -> float | None:
         """Return when the reload may happen, or None if none is wanted."""
         if self.wanted is None:
             return None
+        if self.wanted == "evidence":
+            earliest = self.last + self.min_interval
+            lasted = self.patience.due(self.min_interval)
+            return earliest if lasted is None else max(lasted, earliest)
         pause = self.min_interval if self.wanted == "weights" else min(PAUSE, self.min_interval)
         return self.last + pause
 
     def done(self, now: float, *, reloaded: bool) -> ReloadSchedule:
         """Return the schedule after an attempt; `reloaded` is false if the configuration already ran."""
-        return replace(self, wanted=None, last=now if reloaded else self.last)
+        if not reloaded:
+            return replace(self, wanted=None)
+        return replace(self, wanted=None, last=now, patience=ReloadPatience())
+
+
+def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, Weight]]:
+    """Yield the running and the wanted weight of each replica that gets requests in both."""
+    if running is None:
+        return
+    for name in wanted.pools.keys() & running.pools.keys():
+        before = dict(zip((item.name for item in running.pools[name].replicas), running.weights[name], strict=True))
+        drained = running.drained[name] | wanted.drained[name]
+        for item, weight in zip(wanted.pools[name].replicas, wanted.weights[name], strict=True):
+            if item.name in before and item.name not in drained:
+                yield before[item.name], weight
 
 
 def retry_after(refusals: int) -> float:

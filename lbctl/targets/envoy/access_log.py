@@ -105,7 +105,7 @@ def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
     if log.format == "none":
         return []
     path = _PATH_AS_SENT if _rewrites(view, listener) else _PATH
-    log_format = _json(listener, path) if log.format == "json" else _text(listener, path)
+    log_format = _json(view, listener, path) if log.format == "json" else _text(view, listener, path)
     stream = _STREAMS.get(log.path or "/dev/stdout")
     if stream == "stdout":
         return [extension("envoy.access_loggers.stdout", stream_pb2.StdoutAccessLog(log_format=log_format))]
@@ -129,12 +129,37 @@ def request_log(view: View) -> list[dict[str, object]]:
     return [{**logger, **_filter(expression)}]
 
 
-def _json(listener: Listener, path: str) -> dict[str, object]:
-    fields = {**_FIELDS, "path": path, "listener": listener.name}
+def _json(view: View, listener: Listener, path: str) -> dict[str, object]:
+    fields = {**_fields(view, listener), "path": path, "listener": listener.name}
     return {"json_format": struct(fields)}
 
 
-def _text(listener: Listener, path: str) -> dict[str, object]:
+def _fields(view: View, listener: Listener) -> dict[str, str | None]:
+    """Return the fields by the cheapest means for the routes of the listener, and None where no request has one.
+
+    Expressions cost the most, then metadata. A cluster has the name of its pool unless it is for some regions alone.
+    """
+    routes = [view.routes[rule.route] for rule in listener.rules]
+    forwards = [(route, route.action) for route in routes if isinstance(route.action, Forward)]
+    fields: dict[str, str | None] = dict(_FIELDS)
+    if not any(route.auth for route in routes):
+        fields["tenant"] = None
+    if not any(rule.models for rule in listener.rules):
+        fields["model"] = None
+    splits = [len(action.shares) > 1 for _, action in forwards]
+    if any(action.fallback for _, action in forwards):
+        return fields if any(splits) else {**fields, "variant": None}
+    of_regions = any(route.regions for route, _ in forwards)
+    fields["pool"] = f"%CLUSTER_METADATA({NAMESPACE}:pool)%" if of_regions else "%UPSTREAM_CLUSTER%"
+    if not any(splits):
+        fields["variant"] = None
+    elif all(splits):
+        fields["variant"] = f"%CLUSTER_METADATA({NAMESPACE}:variant)%"
+    return fields
+
+
+def _text(view: View, listener: Listener, path: str) -> dict[str, object]:
+    own = _fields(view, listener)
     fields = (
         _TS,
         _FIELDS["client"],
@@ -142,7 +167,7 @@ def _text(listener: Listener, path: str) -> dict[str, object]:
         _FIELDS["method"],
         path,
         _FIELDS["route"],
-        _FIELDS["pool"],
+        str(own["pool"]),
         _FIELDS["replica"],
         _FIELDS["status"],
         f"{_FIELDS['t_total']}ms",

@@ -1,11 +1,8 @@
 """Builds the messages that a control plane sends; route tables, endpoints and TLS secrets are separate resources.
 
-Each message is built from a reduced input (`routing`, `routed`, `shape`). A cache compares no more than that input, and
-the builder reads nothing else. So a new weight changes no cluster, a new replica changes no listener, and a new share
-of a split changes only the route table.
-
-A limit on connections, which a static configuration sets in its bootstrap, is a network filter in front of each filter
-chain here.
+Each message is built from a reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares no more than that
+input, and the builder reads nothing else. So a new weight changes no cluster, a new replica changes no listener, and a
+new share of a split changes only the route table.
 """
 
 from __future__ import annotations
@@ -21,10 +18,10 @@ from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.extensions.filters.network.connection_limit.v3 import connection_limit_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
-from lbctl.base.records import dataclass
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.hosts import is_ip
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
@@ -33,8 +30,8 @@ from lbctl.ir.snapshot import View
 from lbctl.ir.weight import from_capacity
 from lbctl.targets import credentials
 from lbctl.targets.envoy import access_log, auth, clusters, resources
-from lbctl.targets.envoy.endpoints import Hosts, Layout, Placement
-from lbctl.targets.envoy.plan import Fallback, Upstream
+from lbctl.targets.envoy.endpoints import EndpointLayout, Hosts, Placement
+from lbctl.targets.envoy.plan import Fallback, PlannedCluster
 from lbctl.targets.envoy.protos import BY_ADS, extension
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import SECRETS, authority_name, clients_name, pair_name
@@ -73,7 +70,7 @@ def routed(pool: Pool) -> Pool:
     )
 
 
-def shape(upstream: Upstream) -> Upstream:
+def cluster_inputs(upstream: PlannedCluster) -> PlannedCluster:
     """Return the upstream reduced to what its cluster is built from: without weights and without drained replicas."""
     return replace(upstream, weights=(), drained=frozenset(), out=frozenset())
 
@@ -91,7 +88,7 @@ def listener(view: View, item: Listener) -> listener_pb2.Listener:
     return message
 
 
-def cluster(upstream: Upstream) -> cluster_pb2.Cluster:
+def cluster(upstream: PlannedCluster) -> cluster_pb2.Cluster:
     """Return the cluster, whose endpoints the proxy requests by name."""
     return resources.cluster(upstream, _DELIVERY)
 
@@ -123,17 +120,19 @@ def collector_members(
     `addresses` maps a host name to its IP addresses.
     """
     pool = Pool(name, (Replica(name, address),))
-    assignment_layout = Layout(name, pool, frozenset(), _NO_PROXY, Placement(), _resolver(addresses))
+    assignment_layout = EndpointLayout(name, pool, frozenset(), _NO_PROXY, Placement(), _resolver(addresses))
     return assignment_layout.weighed((from_capacity(1.0),))
 
 
-def layout(upstream: Upstream, proxy: Proxy, addresses: Mapping[str, tuple[str, ...]]) -> Layout:
+def layout(upstream: PlannedCluster, proxy: Proxy, addresses: Mapping[str, tuple[str, ...]]) -> EndpointLayout:
     """Return the layout of a cluster's endpoints for this proxy.
 
     `addresses` maps a host name to its IP addresses, because Envoy accepts only IP addresses by EDS.
     """
     hosts = _resolver(addresses)
-    return Layout(upstream.name, upstream.pool, upstream.drained, proxy, upstream.placement, hosts, upstream.out)
+    return EndpointLayout(
+        upstream.name, upstream.pool, upstream.drained, proxy, upstream.placement, hosts, upstream.out
+    )
 
 
 def named_hosts(pool: Pool) -> tuple[str, ...]:
@@ -222,7 +221,7 @@ def _endpoints(message: cluster_pb2.Cluster, name: str) -> None:
     message.eds_cluster_config.CopyFrom(source)
 
 
-def _replicas(message: cluster_pb2.Cluster, upstream: Upstream) -> None:
+def _replicas(message: cluster_pb2.Cluster, upstream: PlannedCluster) -> None:
     """Let the endpoints come by EDS.
 
     RANDOM ignores weights, which may change at any time, so ROUND_ROBIN takes its place. The cluster is the same

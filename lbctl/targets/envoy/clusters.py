@@ -15,7 +15,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import CircuitBreaker, DnsDiscovery, Pool
 from lbctl.targets.envoy import health, hosted, tls
 from lbctl.targets.envoy.endpoints import Placement
-from lbctl.targets.envoy.plan import Fallback, Upstream, variant
+from lbctl.targets.envoy.plan import Fallback, PlannedCluster, variant
 from lbctl.targets.envoy.protos import address, duration, extension, metadata, pack
 from lbctl.targets.hosted import HostedPool
 
@@ -30,7 +30,7 @@ _PING = {"interval": {"seconds": 30}, "timeout": {"seconds": 5}}
 """A dead peer of a silent HTTP/2 stream is detected within 35 s."""
 
 
-def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
+def cluster(upstream: PlannedCluster, keys: tls.SecretSource) -> cluster_pb2.Cluster:
     """Return the cluster without its endpoints, which the caller adds or names a source for."""
     pool = upstream.pool
     message = cluster_pb2.Cluster(
@@ -51,7 +51,7 @@ def cluster(upstream: Upstream, keys: tls.Keys) -> cluster_pb2.Cluster:
     return message
 
 
-def fallback(item: Fallback, keys: tls.Keys) -> cluster_pb2.Cluster:
+def fallback(item: Fallback, keys: tls.SecretSource) -> cluster_pb2.Cluster:
     """Return the aggregate cluster of a pool and its fallback.
 
     Envoy counts retries at this cluster, and everything else at the two behind it. Its default would allow three
@@ -144,7 +144,7 @@ def slow_start(message: cluster_pb2.Cluster.SlowStartConfig, pool: Pool) -> None
     message.min_weight_percent.value = pool.slow_start.min_weight
 
 
-def _breakers(limits: CircuitBreaker, upstream: Upstream) -> dict[str, object]:
+def _breakers(limits: CircuitBreaker, upstream: PlannedCluster) -> dict[str, object]:
     thresholds: dict[str, object] = {
         "max_connections": {"value": limits.max_connections},
         "max_pending_requests": {"value": limits.max_pending_requests},
@@ -175,11 +175,11 @@ def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
     return connections if requests is None else 1
 
 
-def _filters(pool: HostedPool | None, keys: tls.Keys) -> list[dict[str, object]]:
+def _filters(pool: HostedPool | None, keys: tls.SecretSource) -> list[dict[str, object]]:
     return hosted.http_filters([pool], keys) if pool else []
 
 
-def _options(upstream: Upstream, keys: tls.Keys) -> http_protocol_options_pb2.HttpProtocolOptions:
+def _options(upstream: PlannedCluster, keys: tls.SecretSource) -> http_protocol_options_pb2.HttpProtocolOptions:
     options = _protocol(upstream.pool, _filters(upstream.hosted, keys))
     if upstream.pool.passive and upstream.busy_statuses:
         options.outlier_detection.CopyFrom(health.faults(upstream.busy_statuses))
@@ -194,7 +194,7 @@ def _protocol(pool: Pool, filters: list[dict[str, object]]) -> http_protocol_opt
     }
     explicit = {"http_protocol_options": {}} if pool.protocol == "http1" else {"http2_protocol_options": http2}
     common = {
-        "idle_timeout": duration(pool.connections.idle),
+        "idle_timeout": duration(pool.connections.idle or 0),
         "max_requests_per_connection": None if max_requests is None else {"value": max_requests},
     }
     return http_protocol_options_pb2.HttpProtocolOptions(

@@ -60,7 +60,7 @@ def as_written(host: str) -> Sequence[str]:
     return (host,)
 
 
-class Layout:
+class EndpointLayout:
     """The endpoints of one cluster, whose weights are filled in later.
 
     New weights are written over the last ones, which takes a tenth of the time of a new layout.

@@ -17,7 +17,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import affinity, escapes, hashing, limits, matches, picking
-from lbctl.targets.envoy.plan import Plan
+from lbctl.targets.envoy.plan import ClusterPlan
 from lbctl.targets.envoy.protos import duration, extension, metadata, percent
 
 _WHEN = {
@@ -34,7 +34,7 @@ HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class VariantDraw:
     """The shares to draw from, and the cookie that tells the client which variant was drawn, if there is one.
 
     `secure` restricts the cookie to HTTPS.
@@ -47,7 +47,7 @@ class Draw:
     secure: bool = False
 
 
-Way = tuple[list[dict[str, object]], Draw]
+Way = tuple[list[dict[str, object]], VariantDraw]
 
 
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
@@ -57,16 +57,16 @@ def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
     variant gets a share again later, that share begins without clients.
     """
     for pin in action.pins:
-        yield [matches.pinned(pin)], Draw((Share(pin.pool, 1),))
+        yield [matches.pinned(pin)], VariantDraw((Share(pin.pool, 1),))
     shares = tuple(share for share in action.shares if share.weight > 0)
     sticky = action.sticky
     if sticky and sticky.kind == "cookie":
         for share in action.shares:
             if share.weight > 0 and len(shares) > 1:
-                yield [matches.cookie(sticky.name, share.pool)], Draw((share,))
+                yield [matches.cookie(sticky.name, share.pool)], VariantDraw((share,))
             elif share.weight == 0 and len(shares) == 1:
-                yield [matches.cookie(sticky.name, share.pool)], Draw(shares, sticky, secure)
-    yield [], Draw(shares, sticky if len(shares) > 1 else None, secure)
+                yield [matches.cookie(sticky.name, share.pool)], VariantDraw(shares, sticky, secure)
+    yield [], VariantDraw(shares, sticky if len(shares) > 1 else None, secure)
 
 
 def marks(route: Route, action: Forward) -> dict[str, object] | None:
@@ -75,16 +75,18 @@ def marks(route: Route, action: Forward) -> dict[str, object] | None:
     return metadata(values) if values else None
 
 
-def only_pool(view: View, draw: Draw) -> Pool | None:
+def only_pool(view: View, draw: VariantDraw) -> Pool | None:
     """Return the pool of a way that has only one; the shares of a draw configure cookie affinity themselves."""
     return view.pools[draw.shares[0].pool] if _has_one_cluster(draw) else None
 
 
-def _has_one_cluster(draw: Draw) -> bool:
+def _has_one_cluster(draw: VariantDraw) -> bool:
     return len(draw.shares) == 1 and draw.sticky is None
 
 
-def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -> route_components_pb2.RouteAction:
+def route_action(
+    view: View, plan: ClusterPlan, route: Route, rule: Rule, draw: VariantDraw
+) -> route_components_pb2.RouteAction:
     """Return the action of a route: its clusters, timeouts, retries, hash policies, rewrites and mirror."""
     return route_components_pb2.RouteAction(
         timeout=duration(route.request_timeout or 0),
@@ -98,7 +100,7 @@ def route_action(view: View, plan: Plan, route: Route, rule: Rule, draw: Draw) -
     )
 
 
-def _mirror(plan: Plan, route: Route) -> list[dict[str, object]]:
+def _mirror(plan: ClusterPlan, route: Route) -> list[dict[str, object]]:
     if not isinstance(route.action, Forward) or not route.action.mirror:
         return []
     mirror = route.action.mirror
@@ -137,11 +139,11 @@ def _another_rank() -> dict[str, object]:
     return extension("envoy.retry_priorities.previous_priorities", config)
 
 
-def _ranked(view: View, draw: Draw) -> bool:
+def _ranked(view: View, draw: VariantDraw) -> bool:
     return any(len({item.priority for item in view.pools[share.pool].replicas}) > 1 for share in draw.shares)
 
 
-def _clusters(view: View, plan: Plan, route: Route, draw: Draw) -> dict[str, object]:
+def _clusters(view: View, plan: ClusterPlan, route: Route, draw: VariantDraw) -> dict[str, object]:
     if _has_one_cluster(draw):
         return {"cluster": plan.names[route.name, draw.shares[0].pool]}
     weighted: dict[str, object] = {"clusters": [_weighted(view, plan, route, draw, share) for share in draw.shares]}
@@ -150,7 +152,7 @@ def _clusters(view: View, plan: Plan, route: Route, draw: Draw) -> dict[str, obj
     return {"weighted_clusters": weighted}
 
 
-def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) -> dict[str, object]:
+def _weighted(view: View, plan: ClusterPlan, route: Route, draw: VariantDraw, share: Share) -> dict[str, object]:
     pool = view.pools[share.pool]
     item: dict[str, object] = {
         "name": plan.names[route.name, share.pool],
@@ -171,7 +173,7 @@ def _weighted(view: View, plan: Plan, route: Route, draw: Draw, share: Share) ->
     return item
 
 
-def _hash_policies(view: View, route: Route, draw: Draw) -> list[dict[str, object]]:
+def _hash_policies(view: View, route: Route, draw: VariantDraw) -> list[dict[str, object]]:
     """Return the hash policies of a route, to which Envoy attaches the key.
 
     A header that keeps a client with its variant comes first, and ends the list.

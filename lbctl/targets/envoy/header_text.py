@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
-from lbctl.ir.header_text import Part, Variable, may_be_empty, parts, variables
+from lbctl.ir.header_text import HeaderPart, Variable, may_be_empty, parts, variables
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import HeaderRules, Route
 from lbctl.ir.snapshot import View
@@ -69,5 +69,5 @@ def replaced(rules: HeaderRules) -> list[str]:
     return [name for name, text in rules.set if may_be_empty(text)]
 
 
-def _written(part: Part, values: Mapping[Variable, str]) -> str:
+def _written(part: HeaderPart, values: Mapping[Variable, str]) -> str:
     return part.text.replace("%", "%%") if part.variable is None else values[part.variable]

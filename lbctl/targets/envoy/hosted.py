@@ -26,7 +26,7 @@ from lbctl.targets import lua
 from lbctl.targets.client_headers import INTERNAL_PREFIX
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
-from lbctl.targets.envoy.tls import Keys
+from lbctl.targets.envoy.tls import SecretSource
 from lbctl.targets.hosted import HostedPool
 
 Sent = tuple[str, str]
@@ -96,7 +96,7 @@ end
 """
 
 
-def http_filters(pools: Sequence[HostedPool], keys: Keys) -> list[dict[str, object]]:
+def http_filters(pools: Sequence[HostedPool], keys: SecretSource) -> list[dict[str, object]]:
     """Return the filters of a cluster that leads to these pools; none where none of them is a hosted API."""
     if not pools:
         return []

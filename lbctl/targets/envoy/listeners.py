@@ -53,7 +53,7 @@ class _Chain:
     server_names: tuple[str, ...] = ()
 
 
-def listener(view: View, item: Listener, specify: Specify, keys: tls.Keys) -> listener_pb2.Listener:
+def listener(view: View, item: Listener, specify: Specify, keys: tls.SecretSource) -> listener_pb2.Listener:
     """Return the listener, with one filter chain for each certificate and each kind of peer."""
     return listener_pb2.Listener(
         name=item.name,
@@ -88,7 +88,7 @@ def _chains(item: Listener) -> Iterator[_Chain]:
 
 
 def _filter_chain(
-    view: View, item: Listener, chain: _Chain, specify: Specify, keys: tls.Keys
+    view: View, item: Listener, chain: _Chain, specify: Specify, keys: tls.SecretSource
 ) -> listener_components_pb2.FilterChain:
     match: dict[str, object] = {"server_names": chain.server_names} if chain.server_names else {}
     if chain.trusted and chain.believed:
@@ -103,7 +103,7 @@ def _filter_chain(
     )
 
 
-def _transport_socket(item: Listener, chain: _Chain, keys: tls.Keys) -> dict[str, object] | None:
+def _transport_socket(item: Listener, chain: _Chain, keys: tls.SecretSource) -> dict[str, object] | None:
     return tls.downstream(item, item.tls, chain.certificate, keys) if item.tls and chain.certificate else None
 
 

@@ -25,7 +25,7 @@ _REGIONS = "|"
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class PlannedCluster:
     """One cluster with replicas.
 
     `weights` are those of `pool.replicas`, in the same order. `out` are those of `drained` that are faulty.
@@ -68,13 +68,13 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """The clusters of a view, sorted by name.
 
     `names` maps a route and a pool to the cluster that the route sends to.
     """
 
-    upstreams: tuple[Upstream, ...]
+    upstreams: tuple[PlannedCluster, ...]
     """The clusters with replicas, by name."""
     fallbacks: tuple[Fallback, ...]
     """The aggregate clusters, by name."""
@@ -92,9 +92,9 @@ def sheds(pool: Pool) -> bool:
     return pool.load_shedding is not None and pool.locality is None and len({r.priority for r in pool.replicas}) < 2
 
 
-def plan(view: View) -> Plan:
+def plan(view: View) -> ClusterPlan:
     """Return the clusters that the routes of a view need."""
-    upstreams: dict[str, Upstream] = {}
+    upstreams: dict[str, PlannedCluster] = {}
     fallbacks: dict[str, Fallback] = {}
     names: dict[tuple[str, str], str] = {}
     strict = _with_fallback(view)
@@ -109,7 +109,7 @@ def plan(view: View) -> Plan:
         for item in _fallbacks(view, route, names):
             fallbacks[item.name] = item
             names[route.name, item.pool.name] = item.name
-    return Plan(
+    return ClusterPlan(
         tuple(upstreams[key] for key in sorted(upstreams)), tuple(fallbacks[key] for key in sorted(fallbacks)), names
     )
 
@@ -147,7 +147,7 @@ def _upstream(
     secure: bool,
     budget: float | None,
     routes: Sequence[Route],
-) -> Upstream:
+) -> PlannedCluster:
     settings = view.pools[pool]
     all_allowed = regions and settings.replicas and all(in_regions(item, regions) for item in settings.replicas)
     restricted = () if all_allowed else regions
@@ -157,7 +157,7 @@ def _upstream(
     weights, drained = view.weights[pool], view.drained[pool]
     busy_statuses = busy.statuses_of(settings, routes)
     hosted = hosted_pool(view, pool)
-    return Upstream(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted)
+    return PlannedCluster(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted)
 
 
 def _with_fallback(view: View) -> set[str]:

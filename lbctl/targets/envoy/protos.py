@@ -66,7 +66,7 @@ def metadata(values: Mapping[str, str | bool]) -> dict[str, object]:
     return {"filter_metadata": {NAMESPACE: struct(values)}}
 
 
-def struct(values: Mapping[str, str | bool]) -> Struct:
+def struct(values: Mapping[str, str | bool | None]) -> Struct:
     """Return a `Struct` with these values."""
     message = Struct()
     message.update(values)

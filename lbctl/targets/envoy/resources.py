@@ -17,8 +17,8 @@ from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import clusters, listeners, picking, routes
-from lbctl.targets.envoy.plan import Plan, Upstream
-from lbctl.targets.envoy.tls import Keys
+from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster
+from lbctl.targets.envoy.tls import SecretSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Delivery:
     """
 
     routes: Callable[[hcm_pb2.HttpConnectionManager, str], None]
-    endpoints: Callable[[cluster_pb2.Cluster, Upstream], None]
-    keys: Keys
+    endpoints: Callable[[cluster_pb2.Cluster, PlannedCluster], None]
+    keys: SecretSource
     """How the credentials of routes are delivered."""
 
 
@@ -40,12 +40,12 @@ def listener(view: View, item: Listener, delivery: Delivery) -> listener_pb2.Lis
     return listeners.listener(view, item, lambda manager: delivery.routes(manager, item.name), delivery.keys)
 
 
-def table(view: View, item: Listener, plan: Plan) -> route_pb2.RouteConfiguration:
+def table(view: View, item: Listener, plan: ClusterPlan) -> route_pb2.RouteConfiguration:
     """Return the route table of the listener."""
-    return routes.route_configuration(routes.Table(view, item, plan))
+    return routes.route_configuration(routes.RouteInputs(view, item, plan))
 
 
-def cluster(upstream: Upstream, delivery: Delivery) -> cluster_pb2.Cluster:
+def cluster(upstream: PlannedCluster, delivery: Delivery) -> cluster_pb2.Cluster:
     """Return the cluster, with its endpoints or the source of them."""
     message = clusters.cluster(upstream, delivery.keys)
     delivery.endpoints(message, upstream)

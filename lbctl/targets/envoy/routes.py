@@ -30,7 +30,7 @@ from lbctl.targets.envoy import (
     picking,
     reading,
 )
-from lbctl.targets.envoy.plan import Plan
+from lbctl.targets.envoy.plan import ClusterPlan
 from lbctl.targets.envoy.protos import header_option
 
 _BODY = 4_096
@@ -40,18 +40,18 @@ _SAFE = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RouteInputs:
     """The inputs from which the routes of one listener are built."""
 
     view: View
     """What the proxy gets."""
     listener: Listener
     """The listener."""
-    plan: Plan
+    plan: ClusterPlan
     """The clusters of the view."""
 
 
-def route_configuration(table: Table) -> route_pb2.RouteConfiguration:
+def route_configuration(table: RouteInputs) -> route_pb2.RouteConfiguration:
     """Return the route table of a listener, with one virtual host for each host that its rules name."""
     rules = table.listener.rules
     ways = [(rule, list(_rule(table, rule))) for rule in rules]
@@ -82,7 +82,7 @@ def covers(pattern: str, host: str) -> bool:
 
 
 def _virtual_host(
-    table: Table, host: str, ways: Sequence[tuple[Rule, list[route_components_pb2.Route]]]
+    table: RouteInputs, host: str, ways: Sequence[tuple[Rule, list[route_components_pb2.Route]]]
 ) -> route_components_pb2.VirtualHost:
     """Return the virtual host of a host name; an empty one stands for all other hosts.
 
@@ -102,11 +102,11 @@ def _body_limit(listener: Listener) -> int:
     return max(reading.HELD, listener.max_body or 0)
 
 
-def _no_route(table: Table) -> route_components_pb2.Route:
+def _no_route(table: RouteInputs) -> route_components_pb2.Route:
     return _direct(table, matches.path(Rule("").path), "", 404, local_reply.error(404), _JSON)
 
 
-def _refused(table: Table) -> Iterator[route_components_pb2.Route]:
+def _refused(table: RouteInputs) -> Iterator[route_components_pb2.Route]:
     method = _narrowed(_everything(), [matches.refused_method()])
     yield _direct(table, method, "", 405, local_reply.METHOD, _JSON)
     host = _narrowed(_everything(), [matches.malformed_host()])
@@ -122,7 +122,7 @@ def _everything() -> route_components_pb2.RouteMatch:
     return route_components_pb2.RouteMatch(**matches.path(Rule("").path))
 
 
-def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
+def _rule(table: RouteInputs, rule: Rule) -> Iterator[route_components_pb2.Route]:
     if rule.clear_model:
         unclear = _direct(table, models.unclear(matches.without_model(rule)), "", 400, local_reply.UNCLEAR_MODEL, _JSON)
         yield _limited(table, unclear, table.view.routes[rule.route])
@@ -130,7 +130,9 @@ def _rule(table: Table, rule: Rule) -> Iterator[route_components_pb2.Route]:
         yield from _matched(table, rule, match)
 
 
-def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -> Iterator[route_components_pb2.Route]:
+def _matched(
+    table: RouteInputs, rule: Rule, match: route_components_pb2.RouteMatch
+) -> Iterator[route_components_pb2.Route]:
     route = table.view.routes[rule.route]
     if isinstance(route.action, Respond):
         body = route.action
@@ -148,14 +150,14 @@ def _matched(table: Table, rule: Rule, match: route_components_pb2.RouteMatch) -
             yield _limited(table, _unauthorized(table, match, route), route)
 
 
-def _limited(table: Table, message: route_components_pb2.Route, route: Route) -> route_components_pb2.Route:
+def _limited(table: RouteInputs, message: route_components_pb2.Route, route: Route) -> route_components_pb2.Route:
     """Add to a route that Envoy answers itself which clients are refused."""
     for name, config in access.per_route(table.listener, route).items():
         message.typed_per_filter_config[name].CopyFrom(config)
     return message
 
 
-def _unauthorized(table: Table, match: object, route: Route) -> route_components_pb2.Route:
+def _unauthorized(table: RouteInputs, match: object, route: Route) -> route_components_pb2.Route:
     message = _direct(table, match, route.name, 401, local_reply.error(401), _JSON)
     message.response_headers_to_add.add(**header_option("www-authenticate", challenge(route.auth)))
     for option in header_text.response_options(table.listener, route):
@@ -164,7 +166,7 @@ def _unauthorized(table: Table, match: object, route: Route) -> route_components
 
 
 def _direct(
-    table: Table, match: object, name: str, status: int, body: str, content_type: str
+    table: RouteInputs, match: object, name: str, status: int, body: str, content_type: str
 ) -> route_components_pb2.Route:
     return route_components_pb2.Route(
         name=name,
@@ -175,7 +177,9 @@ def _direct(
     )
 
 
-def _redirects(table: Table, match: route_components_pb2.RouteMatch, name: str) -> Iterator[route_components_pb2.Route]:
+def _redirects(
+    table: RouteInputs, match: route_components_pb2.RouteMatch, name: str
+) -> Iterator[route_components_pb2.Route]:
     """Yield the redirects of a match.
 
     Status 308 keeps the method of a POST; older browsers understand 301 better.
@@ -191,7 +195,7 @@ def _redirects(table: Table, match: route_components_pb2.RouteMatch, name: str) 
 
 
 def _forward(
-    table: Table, rule: Rule, route: Route, action: Forward, match: route_components_pb2.RouteMatch
+    table: RouteInputs, rule: Rule, route: Route, action: Forward, match: route_components_pb2.RouteMatch
 ) -> Iterator[route_components_pb2.Route]:
     secure = table.listener.tls is not None
     ways = [(way, gate) for way in forwards.targets(action, secure=secure) for gate in auth.gates(table.view, route)]
@@ -226,7 +230,7 @@ def _narrowed(
     return narrowed
 
 
-def _headers(table: Table, message: route_components_pb2.Route, route: Route) -> None:
+def _headers(table: RouteInputs, message: route_components_pb2.Route, route: Route) -> None:
     for option in header_text.request_options(table.listener, route, without=forwards.HOST):
         message.request_headers_to_add.add(**option)
     for option in header_text.response_options(table.listener, route):

@@ -35,7 +35,7 @@ from lbctl.targets.envoy import (
     resources,
     runtime,
 )
-from lbctl.targets.envoy.plan import Plan, Upstream, plan
+from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster, plan
 from lbctl.targets.envoy.protos import address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import files, header_file, header_name
@@ -90,7 +90,7 @@ def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryR
     }
 
 
-def _clusters(view: View, needed: Plan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
+def _clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
     yield from (resources.cluster(item, delivery) for item in needed.upstreams)
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
@@ -136,9 +136,11 @@ def _routes(manager: hcm_pb2.HttpConnectionManager, name: str) -> None:
     manager.route_config.name = name
 
 
-def _endpoints(cluster: cluster_pb2.Cluster, item: Upstream, view: View) -> None:
+def _endpoints(cluster: cluster_pb2.Cluster, item: PlannedCluster, view: View) -> None:
     pool = item.pool
-    layout = endpoints.Layout(item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written, item.out)
+    layout = endpoints.EndpointLayout(
+        item.name, pool, item.drained, view.proxy, item.placement, endpoints.as_written, item.out
+    )
     assignment = layout.weighed(item.weights)
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas and not item.placement.regions:
         endpoints.add_dns_name(assignment, pool.discovery, pool)

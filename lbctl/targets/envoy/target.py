@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.own_lines import Place
+from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
@@ -30,7 +30,7 @@ class EnvoyTarget:
     reads_bodies = True
     versions: Sequence[Version] = ((1, 40),)
     capabilities: Mapping[str, Capability] = CAPABILITIES
-    own_line_places: Mapping[str, Place] = {"http_filters": Place()}
+    own_line_places: Mapping[str, OwnLinesPlace] = {"http_filters": OwnLinesPlace()}
     fragment_example = ""
     service_config = ""
 

@@ -1,6 +1,6 @@
 """TLS towards clients and towards replicas.
 
-Where an Envoy gets certificates, keys and authorities from is the `Keys`: files on its own machine, or secrets that a
+An Envoy gets certificates, keys and authorities from its `SecretSource`: files on its own machine, or secrets that a
 control plane sends by name.
 """
 
@@ -23,7 +23,7 @@ _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class SecretSource:
     """The source of certificates, keys and other secrets; `pair` and `trust` return fields of a `CommonTlsContext`.
 
     `pair` takes the paths of a certificate and its key. `trust` takes the path of an authority's certificate, and
@@ -38,7 +38,7 @@ class Keys:
     header: Callable[[str, str], dict[str, object]]
 
 
-def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, keys: Keys) -> dict[str, object]:
+def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, keys: SecretSource) -> dict[str, object]:
     """Return the transport socket of a filter chain.
 
     With `client_ca`, a client certificate is verified if the client presents one.
@@ -72,7 +72,7 @@ def _covered(host: str, names: Iterable[str]) -> bool:
     return any(name.startswith("*.") and host.endswith(name[1:]) for name in names)
 
 
-def upstream(pool: Pool, tls: PoolTls, keys: Keys) -> dict[str, object]:
+def upstream(pool: Pool, tls: PoolTls, keys: SecretSource) -> dict[str, object]:
     """Return the transport socket to the replicas of a pool.
 
     Without `ca` the replica's certificate is not verified. With it, the certificate must also name one of the hosts.
@@ -173,7 +173,7 @@ def _header_secret(pool: str, header: str) -> dict[str, object]:
     return _secret(header_name(pool, header))
 
 
-def files(directory: str, form: str) -> Keys:
+def files(directory: str, form: str) -> SecretSource:
     """Return the source of an Envoy that reads files; those with secrets of headers are in `directory`."""
 
     def header_source(pool: str, header: str) -> dict[str, object]:
@@ -181,7 +181,7 @@ def files(directory: str, form: str) -> Keys:
         source = {"path_config_source": {"path": path}, "resource_api_version": "V3"}
         return {"name": header_name(pool, header), "sds_config": source}
 
-    return Keys(_pair_files, _authority_file, _clients_files, header_source)
+    return SecretSource(_pair_files, _authority_file, _clients_files, header_source)
 
 
-SECRETS = Keys(_pair_secret, _authority_secret, _clients_secret, _header_secret)
+SECRETS = SecretSource(_pair_secret, _authority_secret, _clients_secret, _header_secret)

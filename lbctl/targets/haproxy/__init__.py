@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.own_lines import Place
+from lbctl.base.records import dataclass
+from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
@@ -15,8 +15,10 @@ from lbctl.targets.haproxy.capabilities import CAPABILITIES
 from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
 
 _PLACES = {
-    "global": Place(in_fragments=False), "frontend": Place("listeners"), "backend": Place("pools")
-}  # fmt: skip
+    "global": OwnLinesPlace(in_fragments=False),
+    "frontend": OwnLinesPlace("listeners"),
+    "backend": OwnLinesPlace("pools"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Haproxy:
         return CAPABILITIES
 
     @property
-    def own_line_places(self) -> Mapping[str, Place]:
+    def own_line_places(self) -> Mapping[str, OwnLinesPlace]:
         """The keys of `include` that a HAProxy may have."""
         return _PLACES
 

@@ -91,8 +91,8 @@ _NOTES = {
     "pool.replicas.priority": "as soon as none of a lower one is fit; with `locality` as that has it",
     "pool.locality": "by steps: below spill_below of a rank the next one shares by weight; a replica has its limits "
     "once more in each step, and 5xx count for ejection in the nearest alone",
-    "pool.connections.idle": "HTTP/1: no idle connection is kept, each request has its own; HTTP/2: half of the idle "
-    "ones are closed every half of it",
+    "pool.connections.idle": "HTTP/1: no idle connection is kept, each request has its own, unless servers close none "
+    "(`unlimited`, or Triton); HTTP/2: half of the idle ones are closed every half of it",
     "pool.connections.max_requests": "HTTP/1: each connection carries one request",
     "pool.circuit_breaker": "requests in the queue and in flight; HAProxy has no limit of retries at once",
     "pool.circuit_breaker.per_replica": "more wait in the pool's queue; HTTP/2 connections are not counted, requests "

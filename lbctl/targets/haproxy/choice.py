@@ -12,15 +12,19 @@ from lbctl.targets.haproxy.match import Acls, equals
 from lbctl.targets.token import Token
 
 
-def pools(route: Route, action: Forward, view: View, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that set txn.pool for this route, and txn.variant if the route has a split."""
+def pools(route: Route, action: Forward, view: View, acls: Acls, *, alone: bool) -> Iterator[Token]:
+    """Yield the lines that set txn.pool for this route, and txn.variant if the route has a split.
+
+    `alone` is whether the listener has no other route, and this one takes every request.
+    """
     route_acl = f"route_{quote.name(route.name).text}"
     for pin in action.pins:
         path = ("routes", route.name, "pin")
         yield quote.line(_set_pool(pin.pool), "if", route_acl, "!chosen", _pin(pin, acls), source=path)
     active = [share for share in action.shares if share.weight > 0]
     if len(active) == 1:
-        yield quote.line(_set_pool(active[0].pool), "if", route_acl, "!chosen", source=("routes", route.name))
+        condition = "" if alone and not action.pins else f"if {route_acl} !chosen"
+        yield quote.line(_set_pool(active[0].pool), condition, source=("routes", route.name))
     else:
         yield from _split(route, action, route_acl, acls)
     if action.fallback:

@@ -15,7 +15,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import least_fit, locality_tiers, request_limits, sections, servers
-from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.quantise import quantise
 
 State = Literal["ready", "drain", "maint"]
@@ -54,8 +54,6 @@ class DesiredServer:
     """Whether a spare slot of the backend differs from it only in what commands can change."""
     needs_slot: bool = False
     """Whether HAProxy cannot add it under its own name, since it has a cookie."""
-    tracks: bool = False
-    """Whether it follows the health of the same replica's server in another backend; no command changes this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def desired(view: View) -> Desired:
     )
 
 
-def _variables(parts: Sequence[Part]) -> Iterator[tuple[str, int]]:
+def _variables(parts: Sequence[TierBackend]) -> Iterator[tuple[str, int]]:
     for part in parts:
         limit, least = request_limits.value(part), least_fit.replicas(part)
         if not part.view.proxy.sets_variables:
@@ -96,7 +94,7 @@ def pool_name(backend: str) -> str:
     return locality_tiers.pool_name(sections.bare(backend))
 
 
-def _servers(part: Part) -> Iterator[DesiredServer]:
+def _servers(part: TierBackend) -> Iterator[DesiredServer]:
     pool = part.pool
     ids, backups = servers.ids_of(pool), locality_tiers.backups(pool)
     default_arguments = _arguments(servers.default(part).text)[1:]
@@ -115,7 +113,7 @@ def _in_common(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _server(
-    part: Part, replica: Replica, weight: int, state: State, arguments: tuple[str, ...], slottable: bool
+    part: TierBackend, replica: Replica, weight: int, state: State, arguments: tuple[str, ...], slottable: bool
 ) -> DesiredServer:
     pool = part.pool
     return DesiredServer(
@@ -131,7 +129,6 @@ def _server(
         picked=pool.balance.pick is not None,
         slottable=slottable,
         needs_slot="cookie" in arguments,
-        tracks="track" in arguments,
     )
 
 

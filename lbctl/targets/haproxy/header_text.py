@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from lbctl.base.diagnostics import Path
-from lbctl.ir.header_text import Part, Variable, may_be_empty, parts
+from lbctl.ir.header_text import HeaderPart, Variable, may_be_empty, parts
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import HeaderRules, Route
 from lbctl.targets.haproxy import quote
@@ -35,7 +35,7 @@ def lines(
         yield line(f"{action} set-header", quote.word(name), value, condition, has_tenant, source=source)
 
 
-def _written(part: Part, route: Route, listener: Listener) -> str:
+def _written(part: HeaderPart, route: Route, listener: Listener) -> str:
     constants = {"listener": listener.name, "route": route.name}
     if part.variable is None:
         return part.text.replace("%", "%%")

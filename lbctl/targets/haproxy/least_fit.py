@@ -10,14 +10,14 @@ import hashlib
 
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
-from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 PREFIX = "set-var proc.least_"
 
 
-def replicas(part: Part) -> int | None:
+def replicas(part: TierBackend) -> int | None:
     """Return how many replicas of this backend must be fit; None where no rule asks."""
     if part.min_fit:
         return part.min_fit
@@ -32,7 +32,7 @@ def variable(name: str) -> str:
     return f"proc.least_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
-def declared(part: Part) -> Token | None:
+def declared(part: TierBackend) -> Token | None:
     """Return the line of the global section that sets the variable, or None without one."""
     number = replicas(part)
     if number is None or not part.view.proxy.sets_variables:

@@ -24,7 +24,7 @@ _REFUSAL = quote.error("too many requests", "rate_limited")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StickTable:
     """A backend that holds a stick table and nothing else."""
 
     name: Token
@@ -41,7 +41,7 @@ def diagnostics(route: Route) -> Iterator[Diagnostic]:
         yield Diagnostic(BY_ID["route.rate_limit"].code, message, path=path, severity="warning")
 
 
-def tables(route: Route, proxy: Proxy) -> Iterator[Table]:
+def tables(route: Route, proxy: Proxy) -> Iterator[StickTable]:
     """Yield the stick tables of the route's limits."""
     for part in _parts(route, proxy):
         limit = part.limit
@@ -50,7 +50,7 @@ def tables(route: Route, proxy: Proxy) -> Iterator[Table]:
         stored = "conn_cur" if limit.concurrent else f"gpc0,gpc0_rate({_window(limit)}ms)"
         expire = 3_600_000 if limit.concurrent else 2 * _window(limit)
         line = f"stick-table type {key} size {size} expire {expire}ms store {stored}"
-        yield Table(Token(part.table), quote.line(line, source=_path(route, part.index)))
+        yield StickTable(Token(part.table), quote.line(line, source=_path(route, part.index)))
 
 
 def lines(route: Route, proxy: Proxy) -> Iterator[Token]:

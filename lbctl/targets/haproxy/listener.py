@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
-from lbctl.base.records import dataclass
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
@@ -19,6 +18,7 @@ from lbctl.targets.haproxy import (
     auth,
     bodies,
     choice,
+    destination,
     hash_vars,
     keys,
     limits,
@@ -30,6 +30,7 @@ from lbctl.targets.haproxy import (
     retries,
     route,
     sections,
+    servers,
 )
 from lbctl.targets.haproxy.match import Acls, rules
 from lbctl.targets.haproxy.quote import duration, line
@@ -38,6 +39,9 @@ from lbctl.targets.token import Token
 
 _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 _TOO_LARGE = quote.error("the body is too large", "too_large")
+_ID = '"%[var(txn.request_id)]"'
+_ID_OR_NULL = "%[var(txn.request_id_json,null)]"
+"""The same where a request may end before it has an id: while HAProxy waits for its body."""
 USUAL_BUFFER = 16 * 1024
 """The size of HAProxy's buffers by default, in bytes."""
 _HEADROOM = 16 * 1024
@@ -71,6 +75,8 @@ class Frontend:
     """The lines that find the client's address."""
     request_id: tuple[Token, ...]
     """The lines that set the request's id."""
+    logged_id: Token
+    """The request's id in the access log."""
     refusals: tuple[Token, ...]
     """The lines that refuse malformed and ambiguous requests."""
     body: tuple[Token, ...]
@@ -84,7 +90,15 @@ class Frontend:
     actions: tuple[Token, ...]
     """The lines of the routes: credentials, limits, headers."""
     answers: tuple[Token, ...]
-    """The lines that answer without a replica, and those that choose the backend."""
+    """The lines that change responses."""
+    logged_route: Token
+    """The line that notes the route for the access log."""
+    logged_pool: Token
+    """The line that notes the pool for the access log."""
+    to_pool: tuple[Token, ...]
+    """The lines that choose the backend."""
+    queues: int
+    """1 if requests may wait for a replica."""
     tls: int
     """1 if clients speak TLS."""
     has_grpc: int
@@ -100,13 +114,19 @@ class Frontend:
         return any(name in token.text for part in parts for token in part)
 
 
-def frontend(listener: Listener, view: View) -> Frontend:
-    """Return the frontend of a listener."""
+def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Frontend:
+    """Return the frontend of a listener; `elsewhere` are the lines of other sections that read its variables."""
     acls = Acls()
     rule_lines = tuple(rules(listener, acls))
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
     unrouted = tuple(access.unrouted(listener, acls))
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
+    answers = tuple(token for item in routes for token in route.response_changes(item, listener))
+    to, own = destination.of(listener, view, actions), own_lines.tokens(view.proxy, "frontend", listener.name)
+    route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), actions))
+    readers = (*rule_lines, *route_acls, *actions, *answers, *own, to.route, to.pool, *to.backend)
+    logged = "var(txn.route,-) var(txn.pool,-)" if listener.access_log.format == "text" else ""
+    unread = destination.unread([*(item.text for item in readers), *elsewhere, logged])
     return Frontend(
         name=Token(sections.own(f"listener_{quote.name(listener.name).text}", view.proxy)),
         listener=quote.name(listener.name),
@@ -117,18 +137,23 @@ def frontend(listener: Listener, view: View) -> Frontend:
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
         client=(*_client(listener.client_address), *_forged_headers(listener, view), *_address_headers(listener)),
-        request_id=tuple(_request_id(listener)),
+        request_id=tuple(_request_id(listener, view)),
+        logged_id=Token(_ID if not reads_bodies(listener, view) else _ID_OR_NULL),
         refusals=tuple(refusals.lines()),
         body=(*_body_limit(listener, view), *_model(listener, view)),
-        acls=(*acls.lines, *(_route_acl(item) for item in routes)),
-        rules=rule_lines,
+        acls=(*acls.lines, *route_acls),
+        rules=destination.without(unread, rule_lines),
         unrouted=unrouted,
-        actions=actions,
-        answers=tuple(token for item in routes for token in route.response_changes(item, listener)),
+        actions=destination.without(unread, actions),
+        answers=answers,
+        logged_route=to.route,
+        logged_pool=to.pool,
+        to_pool=to.backend,
+        queues=int(any(servers.limit(view.pools[name]) for item in routes for name in _pools(item))),
         tls=int(listener.tls is not None),
         has_grpc=int(any(view.pools[name].protocol == "grpc" for item in routes for name in _pools(item))),
         takes_all=int(any(rule == Rule(rule.route) for rule in listener.rules)),
-        own_lines=own_lines.tokens(view.proxy, "frontend", listener.name),
+        own_lines=own,
     )
 
 
@@ -243,12 +268,21 @@ def _log(listener: Listener) -> Token | None:
 
 def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that remove, from every request, the headers that only the gateway may set."""
-    own_headers = {
-        *client_headers.given(view.routes.values()),
-        *(listener.client_address.forward if listener.client_address else ()),
-    }
-    for expression in (client_headers.forgeries(own_headers), *client_headers.lookalikes(view.routes.values())):
-        yield line("http-request del-header", quote.word(expression), "-m reg")
+    names = set(client_headers.given(view.routes.values()))
+    if not _upgrades(listener, view):
+        names |= {"connection", "upgrade"}
+    if listener.client_address is None:
+        expression = client_headers.forged_claims(names)
+    else:
+        expression = client_headers.forgeries({*names, *listener.client_address.forward})
+    for each in (expression, *client_headers.lookalikes(view.routes.values())):
+        yield line("http-request del-header", quote.word(each), "-m reg")
+
+
+def _upgrades(listener: Listener, view: View) -> bool:
+    """Return whether a request that asks for another protocol is told from others after its first rules."""
+    routes = (view.routes[rule.route] for rule in listener.rules)
+    return any(item.websocket for item in routes) or listener.max_body is not None or reads_bodies(listener, view)
 
 
 def _address_headers(listener: Listener) -> Iterator[Token]:
@@ -264,10 +298,9 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     The header is read from its end: the last address is from the trusted peer itself, and each one before it counts
     only if the one behind it is trusted too. At most four balancers in a row are followed.
     """
-    yield Token("http-request set-var(txn.peer) src")
     if settings is None:
-        yield line("http-request del-header", quote.word(client_headers.claims()), "-m reg")
         return
+    yield Token("http-request set-var(txn.peer) src")
     networks = [quote.word(item) for item in settings.trusted]
     yield line("acl trusted src --", *networks)
     yield Token("http-request set-var(txn.trusted) bool(true) if trusted")
@@ -278,16 +311,18 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     yield line("http-request del-header", quote.word(client_headers.claims([settings.header])), "-m reg if !believed")
 
 
-def _request_id(listener: Listener) -> Iterator[Token]:
+def _request_id(listener: Listener, view: View) -> Iterator[Token]:
     header = quote.word(listener.request_id, ("listeners", listener.name, "request_id"))
     fetch = quote.word(quote.sample("req.fhdr", listener.request_id))
     if listener.client_address:
         yield line("http-request del-header", header, "if !believed")
+    acceptable, count = r"-m reg '^[!#-\[\]-~]{1,200}$'", quote.word(quote.sample("req.fhdr_cnt", listener.request_id))
+    unfit = line("!{", fetch, acceptable, "} || {", count, "gt 1 }")
+    yield line("http-request set-header", header, "%[uuid()] if", unfit)
     yield line("http-request set-var(txn.request_id)", fetch)
-    acceptable = r"'^[!#-\[\]-~]{1,200}$'"
-    yield Token(f"http-request set-var(txn.request_id) uuid() if !{{ var(txn.request_id) -m reg {acceptable} }}")
-    yield line("http-request set-header", header, "'%[var(txn.request_id)]'")
     yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
+    if reads_bodies(listener, view):
+        yield Token(f"http-request set-var-fmt(txn.request_id_json) '{_ID}'")
 
 
 def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
@@ -330,6 +365,10 @@ def _model(listener: Listener, view: View) -> Iterator[Token]:
     yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
 
 
+def _is_named(acl: str, lines: Iterable[Token]) -> bool:
+    return any(acl in item.text.split() or f"!{acl}" in item.text.split() for item in lines)
+
+
 def _route_acl(item: Route) -> Token:
     name = quote.name(item.name).text
     return Token(f"acl route_{name} var(txn.route) -m str -- {name}")
@@ -347,8 +386,8 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         return
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item, view.proxy)
-    yield from choice.pools(item, item.action, view, acls)
+    yield from choice.pools(item, item.action, view, acls, alone=destination.only_route(listener) is not None)
     yield from hash_vars.lines(item, view)
     yield from pick.lines(item, view)
     yield from auth.credential_removal(item)
-    yield from route.request_changes(item, listener)
+    yield from route.request_changes(item, listener, upgrades=_upgrades(listener, view))

@@ -26,7 +26,7 @@ _MARK = ".NEAR."
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TierBackend:
     """A backend of a pool; `pool` and `view` hold only its replicas."""
 
     name: str
@@ -45,7 +45,7 @@ class Part:
     """The addresses of `agents.places`."""
 
 
-def all_parts(view: View) -> Iterator[Part]:
+def all_parts(view: View) -> Iterator[TierBackend]:
     """Yield every backend with servers; the one that checks a replica is before those that track it."""
     agent_addresses = agents.places(view)
     for pool in view.pools.values():
@@ -54,20 +54,20 @@ def all_parts(view: View) -> Iterator[Part]:
         yield from (replace(part, agents=agent_addresses) for part in parts(pool, restricted_view, name))
 
 
-def parts(pool: Pool, view: View, name: str) -> tuple[Part, ...]:
+def parts(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
     """Return the backends of a pool, the nearest first and the whole last.
 
     `name` is the name of the whole, without its `pool_`.
     """
     ranks = _ranks(pool, view.proxy)
-    tiers: list[Part] = []
+    tiers: list[TierBackend] = []
     homes: dict[str, str] = {}
     for position, rank in enumerate(ranks[:-1]):
         new = [item.name for item in pool.replicas if locality.rank(item, pool, view.proxy) == rank]
         restricted_pool, restricted_view = residency.with_replicas(pool, view, {*homes, *new})
         tier_name = f"{name}{_MARK}{position}"
         tiers.append(
-            Part(
+            TierBackend(
                 tier_name,
                 restricted_pool,
                 restricted_view,
@@ -78,7 +78,7 @@ def parts(pool: Pool, view: View, name: str) -> tuple[Part, ...]:
             )
         )
         homes |= dict.fromkeys(new, tier_name)
-    return (*tiers, Part(name, pool, view, name, len(pool.replicas), homes=homes))
+    return (*tiers, TierBackend(name, pool, view, name, len(pool.replicas), homes=homes))
 
 
 def has_backups(pool: Pool) -> bool:

@@ -62,7 +62,8 @@ def rules(listener: Listener, acls: Acls) -> Iterator[Token]:
             unread.add(all_but_model)
             yield models.unread(listener, *all_but_model)
         conditions, source = list(_conditions(rule, acls)), ("routes", rule.route, "match")
-        route = f"http-request set-var(txn.route) str({quote.name(rule.route).text}) if !routed"
+        unrouted = "" if listener.rules == (Rule(rule.route),) else " if !routed"
+        route = f"http-request set-var(txn.route) str({quote.name(rule.route).text}){unrouted}"
         if rule.clear_model:
             yield from models.refusals(*_conditions_but_model(rule, acls))
         if rule.path.kind != "regex":

@@ -30,7 +30,7 @@ _JSON_BODY = "{ method POST } { req.fhdr(content-type) -m beg -i application/jso
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LuaPick:
     """What is asked for the requests of one route to one pool, as the Lua script has it."""
 
     target: Token
@@ -128,12 +128,12 @@ def _picked(view: View) -> Sequence[tuple[Route, Pool]]:
     ]
 
 
-def _question(route: Route, pool: Pool, view: View) -> Question:
+def _question(route: Route, pool: Pool, view: View) -> LuaPick:
     settings = pool.balance.pick
     assert settings is not None
     backend = residency.backend_name(pool, route.regions)
     slotted = _slots_by_backend(view).get(backend)
-    return Question(
+    return LuaPick(
         target=quote.lua(picker.target(pool, route, view.proxy)),
         timeout=settings.timeout,
         headers=tuple(map(quote.lua, settings.session_headers)),

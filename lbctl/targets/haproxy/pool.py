@@ -1,8 +1,8 @@
 """A pool as a backend: balance, servers, checks, limits.
 
 HAProxy has no age limit for idle connections to a replica (`pool-purge-delay` only thins them out, and requests were
-lost with it), so each HTTP/1 request gets a connection of its own: no request meets one that the replica has just
-closed.
+lost with it). So each HTTP/1 request gets a connection of its own, and meets none that the replica has just closed,
+unless the servers close no idle connection.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lbctl.targets.haproxy import (
     hosted,
     keys,
     least_fit,
+    locality_tiers,
     pick,
     quote,
     request_limits,
@@ -30,7 +31,7 @@ from lbctl.targets.haproxy import (
     sections,
     servers,
 )
-from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
@@ -52,7 +53,7 @@ class Backend:
     """The operator's own lines."""
 
 
-def backend(part: Part) -> Backend:
+def backend(part: TierBackend) -> Backend:
     """Return the backend of one part of a pool."""
     pool, view = part.pool, part.view
     own = sections.pool(part.name, view.proxy)
@@ -76,7 +77,7 @@ def backend(part: Part) -> Backend:
     return Backend(Token(own), lines, servers.servers(part), own_lines_of_pool)
 
 
-def diagnostics(part: Part) -> Iterator[Diagnostic]:
+def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular pool."""
     yield from retries.diagnostics(part.pool, _routes(part.pool, part.view), part.view.proxy.version)
     yield from _client_key(part.pool)
@@ -99,6 +100,8 @@ def _routes(pool: Pool, view: View) -> list[Route]:
 
 def _balance(pool: Pool, view: View) -> Iterator[Token]:
     path = ("pools", pool.name, "balance")
+    if locality_tiers.backups(pool):
+        yield Token("option allbackups")
     if pool.balance.key is None:
         yield line("balance", _BALANCE.get(pool.balance.algorithm, "roundrobin"), source=path)
         return
@@ -130,7 +133,7 @@ def _affinity(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def _connections(pool: Pool) -> Iterator[Token]:
-    if pool.protocol == "http1":
+    if pool.protocol == "http1" and not _keeps_connections(pool):
         yield line("option http-server-close", source=("pools", pool.name, "connections"))
     if pool.protocol == "grpc":  # a body before the end of the stream hides the status from some clients
         yield line("http-error status 502 hdr grpc-status 14 hdr grpc-message", "'the replica broke off its answer'")
@@ -138,13 +141,24 @@ def _connections(pool: Pool) -> Iterator[Token]:
         yield line("http-error status 504 hdr grpc-status 4 hdr grpc-message", "'the replica went silent'")
 
 
+def _keeps_connections(pool: Pool) -> bool:
+    """Return whether idle HTTP/1 connections are kept: before servers that close none, where none are counted.
+
+    HAProxy counts neither the requests of an HTTP/1 connection nor the idle connections of a server.
+    """
+    uncounted = pool.connections.max_requests is None and pool.circuit_breaker.replica_max_connections is None
+    return uncounted and not pool.connections.closed_by_servers
+
+
 def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
     path = ("pools", pool.name, "timeouts")
     longest = duration(_longest([_idle_timeout(route) for route in routes]))
     yield line("timeout connect", duration(pool.connect_timeout), source=(*path, "connect"))
-    yield line("timeout queue", duration(pool.queue_timeout), source=(*path, "queue"))
+    if servers.limit(pool) is not None:
+        yield line("timeout queue", duration(pool.queue_timeout), source=(*path, "queue"))
     yield line("timeout server", longest)
-    yield line("timeout tunnel", longest)
+    if any(route.websocket for route in routes):
+        yield line("timeout tunnel", longest)
 
 
 def _idle_timeout(route: Route) -> int | None:
@@ -164,13 +178,13 @@ def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
         for route in routes:
             condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
             path = ("routes", route.name, "timeouts")
-            for timeout in ("server", "tunnel"):
+            for timeout in ("server", *(["tunnel"] if any(item.websocket for item in routes) else [])):
                 yield line(
                     f"http-request set-timeout {timeout}", duration(_idle_timeout(route)), condition, source=path
                 )
 
 
-def _load_shedding(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
+def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token]:
     """Yield the line that sheds load if too few replicas of the whole pool are up, whichever part serves."""
     pool = part.pool
     if pool.load_shedding and (pool.replicas or part.view.proxy.runtime_api):
@@ -189,7 +203,7 @@ def _load_shedding(part: Part, routes: Sequence[Route]) -> Iterator[Token]:
         )
 
 
-def _request_limit(part: Part) -> Iterator[Token]:
+def _request_limit(part: TierBackend) -> Iterator[Token]:
     """Yield the lines that refuse requests beyond the pool's limits.
 
     Requests wait for replicas that have limits of their own. Where those limits together are within the pool's limit,
@@ -202,7 +216,8 @@ def _request_limit(part: Part) -> Iterator[Token]:
         waiting = f"{{ queue({own_backend}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
         yield line(refuse, waiting, source=(*path, "max_pending_requests"))
     if request_limits.value(part) is not None:
-        yield line(f"http-request set-var(txn.queued) queue({own_backend})")
+        if servers.limit(pool) is not None:
+            yield line(f"http-request set-var(txn.queued) queue({own_backend})")
         yield line(refuse, request_limits.above(part), source=(*path, "max_requests"))
 
 

@@ -26,7 +26,7 @@ from lbctl.targets.haproxy import (
     sections,
     slots,
 )
-from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.locality import placeless
 from lbctl.targets.target import Bundle, File
@@ -39,23 +39,26 @@ _LARGE_ANSWERS = Token("accepted_payload_size 8192")
 def render(view: View) -> Bundle:
     """Return haproxy.cfg and the files that it reads, with the diagnostics of this view."""
     parts = tuple(locality_tiers.all_parts(view))
+    backends = [pool.backend(part) for part in parts]
+    readers = [item.text for each in backends for item in (*each.lines, *each.own_lines) if "txn." in item.text]
+    others = (*auth.files(view), *hosted.files(view), *slots.files(parts), *pick.files(view))
     values = {
         "fragment": view.proxy.is_fragment,
         "defaults": Token(" from lbctl" if view.proxy.is_fragment else ""),
         "digest_section": Token(config_digest.SECTION),
         "digest_line": Token(config_digest.SERVER),
         "pool_prefix": Token(sections.own("pool_", view.proxy)),
-        "global_lines": [*_global(view), *_variables(parts)],
+        "events": Token("log global" if view.proxy.is_fragment else "log stderr format raw local0 notice"),
+        "global_lines": [*_global(view, others), *_variables(parts)],
         "own_global": own_lines.tokens(view.proxy, "global"),
         "resolvers": [_resolver(item, view.proxy) for item in view.pools.values() if _resolves(item)],
-        "frontends": [listener.frontend(item, view) for item in view.listeners],
+        "frontends": [listener.frontend(item, view, readers) for item in view.listeners],
         "metrics": _metrics(view.proxy),
         "tables": [table for route in view.routes.values() for table in limits.tables(route, view.proxy)],
-        "backends": [pool.backend(part) for part in parts],
+        "backends": backends,
     }
     values["slots"] = int(any(map(slots.names, parts)))
     text, sources = write("haproxy", "haproxy.cfg.j2", values)
-    others = (*auth.files(view), *hosted.files(view), *slots.files(parts), *pick.files(view))
     main = FRAGMENT if view.proxy.is_fragment else MAIN
     return Bundle(
         (File(main, config_digest.marked(text, others), sources, credentials.in_text(view)), *others), diagnostics(view)
@@ -72,14 +75,17 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     return (*items, *(item for part in wholes for item in pool.diagnostics(part)))
 
 
-def _variables(parts: Sequence[Part]) -> Iterator[Token]:
+def _variables(parts: Sequence[TierBackend]) -> Iterator[Token]:
     """Yield the lines that set the variables of the process."""
     for declared in (request_limits.declared, least_fit.declared):
         yield from filter(None, map(declared, parts))
 
 
-def _global(view: View) -> list[Token]:
-    lines = [*identity.lines(view), Token("default-path config")]
+def _global(view: View, others: Sequence[File]) -> list[Token]:
+    lines = list(identity.lines(view))
+    uses_tls = any(item.tls for item in view.listeners) or any(item.tls for item in view.pools.values())
+    if others or view.proxy.include or uses_tls:
+        lines.append(Token("default-path config"))  # the files that it reads are beside it
     jitters = [item.active.jitter for item in view.pools.values() if item.active]
     if jitters:
         lines.append(Token("max-spread-checks 500ms"))

@@ -35,7 +35,9 @@ def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
     connections = [_CONNECTION] if all("connect_failure" in route.retry.when for route in routes) else []
     source = ("routes", routes[0].name, "retry") if routes else ()
     yield line("retries", min(_wanted(pool, routes).values(), default=0), source=source)
-    yield line("retry-on", *(connections + sorted(repeats, reverse=True) or ["none"]))
+    conditions = connections + sorted(repeats, reverse=True) or ["none"]
+    if conditions != [_CONNECTION]:  # which is what HAProxy does by default
+        yield line("retry-on", *conditions)
     yield Token("option redispatch 1")
     if _BROKEN_OFF in repeats:
         yield Token("option http-buffer-request")

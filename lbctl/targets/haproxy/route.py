@@ -29,16 +29,20 @@ def own_response(route: Route, action: Respond | Redirect) -> Iterator[Token]:
     yield line(f"http-request return status {action.status}", *content, if_route, source=path)
 
 
-def request_changes(route: Route, listener: Listener) -> Iterator[Token]:
-    """Yield the lines that change a request of this route before it is forwarded."""
+def request_changes(route: Route, listener: Listener, *, upgrades: bool) -> Iterator[Token]:
+    """Yield the lines that change a request of this route before it is forwarded.
+
+    `upgrades` is whether the listener has not yet removed what asks for another protocol.
+    """
     if_route = f"if {acl(route)}"
     yield from _rewrite_lines(route, listener, if_route)
     if route.queue_priority in _CLASSES:
         priority = f"http-request set-priority-class int({_CLASSES[route.queue_priority]})"
         yield line(priority, if_route, source=("routes", route.name, "queue_priority"))
     not_websocket = "!{ req.fhdr(upgrade) -m str -i websocket }" if route.websocket else ""
-    yield line("http-request del-header upgrade", if_route, not_websocket)
-    yield line("http-request del-header connection", if_route)
+    if upgrades:
+        yield line("http-request del-header upgrade", if_route, not_websocket)
+        yield line("http-request del-header connection", if_route)
     if route.websocket:
         for name, value in (("upgrade", "websocket"), ("connection", "upgrade")):
             yield line(f"http-request set-header {name} {value}", if_route, not_websocket.removeprefix("!"))

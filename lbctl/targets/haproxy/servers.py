@@ -13,7 +13,7 @@ from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, replica_token
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import agents, health, locality_tiers, quote, sections, slots
-from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
 from lbctl.targets.rounding import rounded
@@ -24,7 +24,7 @@ _RAMP = (SlowStart().min_weight, SlowStart().aggression)
 """The ramp of a fleet that says no more of slow start than its window."""
 
 
-def servers(part: Part) -> tuple[Token, ...]:
+def servers(part: TierBackend) -> tuple[Token, ...]:
     """Return the server lines of one backend."""
     pool, weights = part.pool, quantise(shares_of(part), MAX_WEIGHT)
     ids, backups = ids_of(pool), locality_tiers.backups(pool)
@@ -34,7 +34,7 @@ def servers(part: Part) -> tuple[Token, ...]:
     return (*lines, *(slot(part, name) for name in slots.names(part)), *_server_template(pool, part.view.proxy))
 
 
-def diagnostics(part: Part) -> Iterator[Diagnostic]:
+def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
     """Yield what the servers of a backend cannot express of the pool."""
     pool, shares = part.pool, shares_of(part)
     errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
@@ -43,7 +43,7 @@ def diagnostics(part: Part) -> Iterator[Diagnostic]:
     yield from health.diagnostics(pool, part.size)
 
 
-def shares_of(part: Part) -> tuple[float, ...]:
+def shares_of(part: TierBackend) -> tuple[float, ...]:
     """Return the shares to which the weights in the file are proportional.
 
     An agent answers with percentages of them, so they are then the capacities, which do not change.
@@ -65,7 +65,7 @@ def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
     return quantise(target_shares(pool, weights), MAX_WEIGHT)
 
 
-def _is_drained(part: Part, replica: Replica) -> bool:
+def _is_drained(part: TierBackend, replica: Replica) -> bool:
     """Return whether the replica has the weight 0.
 
     Where an agent sets the weights, only the fleet's own drain counts: the agent must be able to readmit a replica that
@@ -76,7 +76,7 @@ def _is_drained(part: Part, replica: Replica) -> bool:
     return replica.name in part.view.drained[part.pool.name]
 
 
-def default(part: Part) -> Token:
+def default(part: TierBackend) -> Token:
     """Return the `default-server` line: what all servers of the backend have in common."""
     pool = part.pool
     return line(
@@ -89,7 +89,7 @@ def default(part: Part) -> Token:
     )
 
 
-def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], backups: Collection[str]) -> Token:
+def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, int], backups: Collection[str]) -> Token:
     """Return one server line; weight 0 means drained.
 
     `ids` is from `ids_of`, `backups` from `locality_tiers.backups`.
@@ -112,7 +112,7 @@ def server(part: Part, replica: Replica, weight: int, ids: Mapping[str, int], ba
     )
 
 
-def slot(part: Part, name: str) -> Token:
+def slot(part: TierBackend, name: str) -> Token:
     """Return the line of one spare slot: a server in maintenance that has what all replicas of the pool have.
 
     It gets its address, its weight and its replica at run time.
@@ -131,13 +131,13 @@ def slot(part: Part, name: str) -> Token:
     )
 
 
-def _track(part: Part, replica: Replica) -> Iterator[str]:
+def _track(part: TierBackend, replica: Replica) -> Iterator[str]:
     home = part.homes.get(replica.name)
     if home is not None and (part.pool.active or part.pool.passive):
         yield f"no-check track {sections.pool(home, part.view.proxy)}/{quote.name(replica.name).text}"
 
 
-def _agent(part: Part, replica: Replica) -> Iterator[str]:
+def _agent(part: TierBackend, replica: Replica) -> Iterator[str]:
     """Yield the arguments of the agent check.
 
     Every copy of a replica asks for itself: a server that tracks another follows its health, but not its agent's
@@ -177,7 +177,8 @@ def _protocol(pool: Pool) -> Iterator[str]:
     if pool.protocol == "http1":
         return
     yield "alpn h2 check-alpn h2" if pool.tls else "proto h2"
-    yield f"pool-purge-delay {max(1, pool.connections.idle // 2)}ms"
+    if pool.connections.idle is not None:
+        yield f"pool-purge-delay {max(1, pool.connections.idle // 2)}ms"
     if pool.connections.max_requests is not None:
         yield f"max-reuse {max(0, pool.connections.max_requests - 1)}"
 

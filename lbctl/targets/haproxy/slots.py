@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.haproxy import quote
-from lbctl.targets.haproxy.locality_tiers import Part
+from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.target import File
 
 PREFIX = "SLOT."
@@ -24,7 +24,7 @@ NOWHERE = "127.0.0.1:1"
 _LEAST = 4
 
 
-def names(part: Part) -> tuple[str, ...]:
+def names(part: TierBackend) -> tuple[str, ...]:
     """Return the names of the slots of one backend."""
     backend = quote.name(part.name).text
     return tuple(f"{PREFIX}{backend}.{number}" for number in range(1, count(part.view.proxy, part.pool) + 1))
@@ -43,7 +43,7 @@ def count(proxy: Proxy, pool: Pool) -> int:
     return max(_LEAST, -(-len(pool.replicas) // 2)) if pool.affinity else 0
 
 
-def files(parts: Iterable[Part]) -> Iterator[File]:
+def files(parts: Iterable[TierBackend]) -> Iterator[File]:
     """Yield the map, if any backend has slots."""
     slots = [name for part in parts for name in names(part)]
     if slots:

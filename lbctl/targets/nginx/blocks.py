@@ -1,9 +1,12 @@
-"""The parts of nginx.conf as the template receives them: every text is a Token, every list is in its final order."""
+"""The parts of nginx.conf as the template receives them: every text is a Token, every list is in its final order.
+
+Locations are in `location_blocks`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lbctl.base.records import dataclass
+from lbctl.targets.nginx.location_blocks import CheckLocation, Location, Mirrored, PickSubrequest
 from lbctl.targets.token import Token
 
 _ONE_LINE = 150
@@ -107,185 +110,6 @@ class UpstreamBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """The TLS settings for connections to the replicas of a pool."""
-
-    name: Token
-    """The name that the replicas' certificates must hold."""
-    ca: Token | None
-    """The file of the authorities; None: nothing is verified."""
-    certificate: Token | None
-    """The file of the client certificate; None: none is sent."""
-    key: Token | None
-    """The file of the client certificate's private key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forwarding:
-    """The directives that send a request to an upstream; times are in milliseconds."""
-
-    module: Token
-    """`proxy` or `grpc`: the prefix of nearly every directive here."""
-    url: Token
-    """The URL of the upstream."""
-    path: Token | None
-    """The variable with the rewritten path, if any; it is empty where nginx cannot tell what to replace."""
-    http_version: Token | None
-    """The HTTP version to the upstream; None: the module has none to set."""
-    removed_headers: tuple[Token, ...]
-    """The directives that remove request headers, several in a line."""
-    request_headers: tuple[tuple[Token, Token], ...]
-    """(name, value) of the request headers that are set."""
-    hide: tuple[Token, ...]
-    """The response headers of a replica that are not passed on."""
-    connect: int
-    """The time for a connection, in milliseconds."""
-    idle: int
-    """The time between two reads or writes, in milliseconds."""
-    tries: int
-    """The number of tries, the first included."""
-    next_timeout: int
-    """The time for all tries, in milliseconds."""
-    conditions: Token
-    """The words of `next_upstream`."""
-    tls: Tls | None
-    """TLS to the replicas; None: plain connections."""
-    on_502: Token
-    """The named location that answers when no replica could be reached."""
-    on_504: Token
-    """The named location that answers when a replica took too long."""
-    on_500: Token | None = None
-    """The location for requests whose question to the picker failed; None without a question."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """`limit_req` (with `burst`) or `limit_conn` (with `maximum`)."""
-
-    zone: Token
-    """The name of its zone."""
-    burst: int | None = None
-    """How many requests more are admitted at once; None for `limit_conn`."""
-    maximum: int | None = None
-    """The number of requests in flight; None for `limit_req`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response of the proxy's own; `texts` are set as variables one after the other, and `body` joins them."""
-
-    status: int
-    """The status of the response."""
-    content_type: Token
-    """The Content-Type of the response."""
-    texts: tuple[Token, ...]
-    """The parts of a body that is too long for one variable."""
-    body: Token | None
-    """What is returned; None: no body."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How a request is checked by a service."""
-
-    path: Token
-    """The path of the location that asks the service."""
-    variables: tuple[tuple[Token, Token], ...]
-    """(variable, value) that its answer sets."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckLocation:
-    """The internal location that asks a service about a request."""
-
-    path: Token
-    """Its path."""
-    target: Token
-    """The URL of the service."""
-    forwarded_for: Token
-    """The variable with the value of X-Forwarded-For."""
-    headers: tuple[tuple[Token, Token], ...]
-    """(name, variable) of the request's headers that the service gets."""
-    connect: int
-    """Milliseconds for the connection."""
-    answer: int
-    """Milliseconds for the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """One way to handle a request; exactly one of `answer`, `forwarding`, `elsewhere` and `redirect` is set."""
-
-    name: Token
-    """The path or the named location."""
-    variables: tuple[tuple[Token, Token], ...]
-    """(variable, value) that are set first."""
-    response_headers: tuple[tuple[Token, Token], ...] = ()
-    """(name, value) that are added to the response."""
-    refused: tuple[Token, ...] = ()
-    """The conditions that hold for clients that are refused by their address."""
-    limits: tuple[Limit, ...] = ()
-    """The limits of its requests."""
-    tenant: Token | None = None
-    """The variable that is empty if the request has no valid credentials."""
-    check: Check | None = None
-    """How a service checks the request; None: none does."""
-    refusal: int = 503
-    """The status with which a `limit_conn` refuses."""
-    answer: Answer | None = None
-    """The response of the proxy's own; None: it does not answer itself."""
-    forwarding: Forwarding | None = None
-    """How the request is forwarded; None: it is not."""
-    elsewhere: Token | None = None
-    """The named location that handles the request instead."""
-    status: int | None = None
-    """The status that replaces that of the response from `elsewhere`."""
-    redirect: bool = False
-    """Whether the client is redirected to https."""
-    mirror: Token | None = None
-    """The location that sends the copy; None: no copy is sent."""
-    question: Token | None = None
-    """The path of the location that asks the picker; None: nothing is picked."""
-    own_lines: tuple[Token, ...] = ()
-    """The operator's own lines."""
-
-    @property
-    def says_429(self) -> bool:
-        """Whether one of its limits refuses with 429."""
-        return self.forwarding is not None and (self.refusal == 429 or any(x.burst is not None for x in self.limits))
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The internal location that asks the picker for a replica."""
-
-    path: Token
-    """Its path."""
-    target: Token
-    """The URL of the question."""
-    proxy: Token
-    """The name of this proxy."""
-    headers: tuple[tuple[Token, Token], ...]
-    """(name, variable) of the headers that may name a session."""
-    connect: int
-    """Milliseconds for the connection."""
-    answer: int
-    """Milliseconds for the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mirrored:
-    """The location that sends the copy of a request."""
-
-    path: Token
-    """The path of the internal location."""
-    draw: Token | None
-    """The variable that is 1 if this request is copied; None if every request is."""
-    forwarding: Forwarding
-    """How the copy is forwarded."""
-
-
-@dataclass(frozen=True, slots=True)
 class Identity:
     """A certificate and the host names that it serves."""
 
@@ -355,7 +179,7 @@ class ServerBlock:
     """The locations, in the order of the routes."""
     refused: tuple[Token, ...] = ()
     """The conditions that hold for clients that are refused by their address where a request has no route."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[PickSubrequest, ...] = ()
     """The locations that ask the picker."""
     pick_log: Token | None = None
     """The syslog server that learns the end of picked requests; None where nothing is picked."""

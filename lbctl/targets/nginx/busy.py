@@ -17,7 +17,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Retry, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import quote
-from lbctl.targets.nginx.blocks import Forwarding
+from lbctl.targets.nginx.location_blocks import Forwarding
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 

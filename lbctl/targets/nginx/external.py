@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from lbctl.ir.routes import External, Forward, Route
 from lbctl.targets.nginx import names, quote
-from lbctl.targets.nginx.blocks import Check, CheckLocation
 from lbctl.targets.nginx.inlet import Inlet
+from lbctl.targets.nginx.location_blocks import Check, CheckLocation
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 

@@ -9,14 +9,17 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
 from lbctl.targets.nginx import auth, header_text, hosted, quote
-from lbctl.targets.nginx.blocks import Forwarding, Tls, UpstreamBlock
+from lbctl.targets.nginx.blocks import UpstreamBlock
 from lbctl.targets.nginx.inlet import Inlet
+from lbctl.targets.nginx.location_blocks import Forwarding, Tls
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 FOREVER = 24 * 86_400_000
 """The longest time in milliseconds: nginx keeps times in 31 bits."""
-_LINE = 140
+_REMOVED = "keep-alive"
+"""The header of the connection that nginx removes by itself."""
+_LINE = 170
 """The characters of a line of directives that remove headers."""
 _SPEAKS_HTTP2 = (1, 29, 4)
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
@@ -123,7 +126,7 @@ def _request_headers(context: RenderContext, inlet: Inlet, route: Route, pool: P
         headers["connection"] = Token("$lb_connection" if route.websocket else '""')
         if route.websocket:
             headers["upgrade"] = Token("$lb_upgrade")
-    headers |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL)}
+    headers |= {name: Token('""') for name in (*HOP_BY_HOP, *INTERNAL) if name != _REMOVED}
     for name in inlet.claim_headers:
         headers[name] = Token(f"$lb_in{inlet.number}_{name.replace('-', '_')}") if inlet.trusted else Token('""')
     headers |= {name: Token("$remote_addr") for name in inlet.address_headers}

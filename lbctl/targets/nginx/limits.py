@@ -12,7 +12,8 @@ from dataclasses import replace
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import RateLimit, Route
 from lbctl.targets.nginx import auth, names, quote
-from lbctl.targets.nginx.blocks import Limit, Zone
+from lbctl.targets.nginx.blocks import Zone
+from lbctl.targets.nginx.location_blocks import Limit
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 

@@ -122,8 +122,8 @@ def maps(context: RenderContext) -> None:
     stamp = r"~^(.{19})([^ ]*) \d+\.(\d{3})$"
     entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(stamp), _script("$1.$3$2"))]
     context.map("$time_iso8601 $msec", "$lb_ts", entries)
-    text = f"~^([{HARMLESS}]+)"
-    context.map("$request_method", "$lb_log_method", [(_DEFAULT, _NULL), (quote.plain(text), _script('"$1"'))])
+    for source, variable in (("$request_method", "$lb_log_method"), ("$upstream_status", "$lb_flags")):
+        context.map(source, variable, [(_DEFAULT, _script(f'"{source}"')), (Token('""'), _NULL)])
     path = f"~^([{_HARMLESS_PATH}]+)"
     context.map("$request_uri", "$lb_log_path", [(_DEFAULT, _NULL), (quote.plain(path), _script('"$1"'))])
     used = variables(context.view)
@@ -134,8 +134,8 @@ def maps(context: RenderContext) -> None:
     if any(_by_model(item) for item in context.view.listeners):
         whole = f"~^([{HARMLESS}]+)\\z"
         context.map("$http_x_model", "$lb_log_model", [(_DEFAULT, _NULL), (quote.plain(whole), _script('"$1"'))])
-    context.map("$status", "$lb_log_status", [(_DEFAULT, _NULL), (quote.plain("~^[1-9]"), Token("$status"))])
-    context.map("$upstream_status", "$lb_flags", [(_DEFAULT, _NULL), (quote.plain(text), _script('"$1"'))])
+    unknown = [(Token(status), _NULL) for status in ("000", "009")]
+    context.map("$status", "$lb_log_status", [(_DEFAULT, Token("$status")), *unknown])
     _milliseconds(context, "$upstream_connect_time", "$lb_t_connect")
     _milliseconds(context, "$upstream_header_time", "$lb_t_first_byte")
     _milliseconds(context, "$request_time", "$lb_t_total")
@@ -155,6 +155,7 @@ def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
     """Add a map from seconds with three decimals to milliseconds; nginx lists one time per try, the last counts."""
     entries = [
         (_DEFAULT, _NULL),
+        (Token("0.000"), Token("0")),
         (quote.plain(r"~(?:^|[ ,])0\.0{0,2}(\d+)$"), Token("$1")),
         (quote.plain(r"~(?:^|[ ,])(\d+)\.(\d{3})$"), Token("$1$2")),
     ]
@@ -163,8 +164,9 @@ def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
 
 def _retries(context: RenderContext) -> None:
     most = _most_tries(context.view)
-    tries = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(most)]
-    context.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(most))), (Token('""'), Token("0")), *tries])
+    further = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(1, most)]
+    none = (quote.plain("~^[^ ]*$"), Token("0"))
+    context.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(most))), none, *further])
 
 
 def _most_tries(view: View) -> int:
@@ -178,7 +180,9 @@ def _most_tries(view: View) -> int:
 
 def _replicas(context: RenderContext) -> None:
     context.map(
-        "$upstream_addr", "$lb_last_address", [(_DEFAULT, Token('""')), (quote.plain("~([^, ]+)$"), Token("$1"))]
+        "$upstream_addr",
+        "$lb_last_address",
+        [(_DEFAULT, Token("$upstream_addr")), (quote.plain("~ ([^ ]+)$"), Token("$1"))],
     )
     entries: dict[str, tuple[Token, Token]] = {}
     for pool in context.view.pools.values():

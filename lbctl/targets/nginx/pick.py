@@ -16,7 +16,8 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.nginx import busy, names, quote
-from lbctl.targets.nginx.blocks import Forwarding, LogFormat, Question, UpstreamBlock
+from lbctl.targets.nginx.blocks import LogFormat, UpstreamBlock
+from lbctl.targets.nginx.location_blocks import Forwarding, PickSubrequest
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
@@ -98,13 +99,13 @@ def question_path(route_number: int, pool: str) -> str:
     return f"/.lbctl/pick/{route_number}/{pool}"
 
 
-def question(route: Route, route_number: int, pool: Pool, view: View) -> Question:
+def question(route: Route, route_number: int, pool: Pool, view: View) -> PickSubrequest:
     """Return the location that asks the picker, in at most the time that the fleet gives it."""
     policy = pool.balance.pick
     assert policy is not None
     sources = ((name, names.header(name)) for name in policy.session_headers)
     connect = max(1, policy.timeout // 4)
-    return Question(
+    return PickSubrequest(
         path=quote.plain(question_path(route_number, pool.name)),
         target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),

@@ -19,6 +19,7 @@ from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality, replica_token
 from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import UpstreamBlock, UpstreamServer
+from lbctl.targets.nginx.forward import FOREVER
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.quantise import quantise, rounding_error
 from lbctl.targets.rounding import rounded
@@ -36,7 +37,7 @@ _SINGLE_ZONE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PooledReplica:
     """A replica in an upstream."""
 
     replica: Replica
@@ -121,32 +122,36 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
 def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock:
     """Return the upstream of the first replica; the others get what it is too busy for. None of them is left out."""
     common = (Token("max_fails=0"), *_limit(pool))
-    servers = tuple(_server(pool, Member(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
+    servers = tuple(_server(pool, PooledReplica(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
     return UpstreamBlock(
         name=quote.plain(name),
         zone=_SINGLE_ZONE,
         method=None,
         servers=servers,
         keepalive=32,
-        keepalive_timeout=max(1, pool.connections.idle),
+        keepalive_timeout=_idle(pool),
         keepalive_requests=pool.connections.max_requests or _UNLIMITED,
         resolver=None,
         sticky=None,
     )
 
 
+def _idle(pool: Pool) -> int:
+    """Return the milliseconds for which an idle connection is kept."""
+    return max(1, FOREVER if pool.connections.idle is None else pool.connections.idle)
+
+
 def _block(
     context: RenderContext, pool: Pool, name: str, servers: tuple[UpstreamServer, ...], resolver: Token | None
 ) -> UpstreamBlock:
-    connections = pool.connections
     return UpstreamBlock(
         name=Token(name, ("pools", pool.name)),
         zone=_zone(max(len(servers), 1)),
         method=_method(context, pool),
         servers=servers,
         keepalive=max(32, min(1024, pool.circuit_breaker.max_connections)),
-        keepalive_timeout=max(1, connections.idle),
-        keepalive_requests=connections.max_requests or _UNLIMITED,
+        keepalive_timeout=_idle(pool),
+        keepalive_requests=pool.connections.max_requests or _UNLIMITED,
         resolver=resolver,
         sticky=_sticky(context, pool) if _has_sticky(context, pool) else None,
     )
@@ -187,14 +192,14 @@ def _zone(replicas: int) -> int:
     return -(-(96 + replicas * 2) // 64) * 64
 
 
-def _members(context: RenderContext, pool: Pool, regions: tuple[str, ...]) -> list[Member]:
+def _members(context: RenderContext, pool: Pool, regions: tuple[str, ...]) -> list[PooledReplica]:
     drained = context.view.drained[pool.name]
     weighted = list(zip(pool.replicas, context.view.weights[pool.name], strict=True))
     allowed = [(r, w) for r, w in weighted if in_regions(r, regions)]
     eligible = [(r, w) for r, w in allowed if r.name not in drained]
     weights = dict(zip((r.name for r, _ in eligible), _whole_weights(context, pool, eligible), strict=True))
     ranks = _ranks(context, pool, [r for r, _ in eligible])
-    return [Member(r, weights.get(r.name, 1), ranks.get(r.name)) for r, _ in allowed]
+    return [PooledReplica(r, weights.get(r.name, 1), ranks.get(r.name)) for r, _ in allowed]
 
 
 def _whole_weights(context: RenderContext, pool: Pool, eligible: list[tuple[Replica, Weight]]) -> list[int]:
@@ -276,7 +281,7 @@ def _warn_about_ranks(context: RenderContext, pool: Pool, levels: list[tuple[int
         )
 
 
-def _server(pool: Pool, member: Member, common: tuple[Token, ...]) -> UpstreamServer:
+def _server(pool: Pool, member: PooledReplica, common: tuple[Token, ...]) -> UpstreamServer:
     replica = member.replica
     path = ("pools", pool.name, "replicas", replica.name)
     parameters = [Token(f"weight={member.weight}"), *common]
@@ -300,7 +305,7 @@ def _has_backups(pool: Pool) -> bool:
     return not _hashes(pool) and pool.balance.algorithm != "random"
 
 
-def _ejectable(pool: Pool, members: list[Member]) -> frozenset[str]:
+def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
     """Return the replicas that nginx may leave out after failures.
 
     All of them, where backups are used then: those that stand by, or the replicas once more. Without backups as many

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
+from collections.abc import Iterable
 
-from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, credentials, own_lines
@@ -25,17 +27,30 @@ _SPARE = 512
 _LARGEST = 65_536
 _FITS = 46
 """The most characters of a key that fits nginx's hash tables by default."""
+_DOLLAR = "    geo $lb_dollar "
+_FEW = 64
+"""The most entries of a map for which nginx's hash tables are large enough by default."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 def render(view: View) -> Bundle:
     """Return nginx.conf and the files that it includes, with the diagnostics of this view."""
     context = RenderContext(view)
-    text, sources = write("nginx", "nginx.conf.j2", _values(context))
+    text, sources = _without_dollar(*write("nginx", "nginx.conf.j2", _values(context)), context.files)
     _warn_about_sizes(context)
     busy.warn(context)
     main = File(_main(view.proxy), names.finished(text, view.proxy), sources, credentials.in_text(view))
     return Bundle((main, *context.files), (*context.diagnostics, *placeless(view)))
+
+
+def _without_dollar(text: str, sources: dict[int, Path], files: Iterable[File]) -> tuple[str, dict[int, Path]]:
+    """Return the text and its sources without the variable of a dollar sign, where nothing reads it."""
+    if any(quote.DOLLAR in each for each in (text, *(file.text for file in files))):
+        return text, sources
+    lines = text.split("\n")
+    line = next(number for number, each in enumerate(lines) if each.startswith(_DOLLAR))
+    shifted = {number - (number > line): path for number, path in sources.items()}
+    return "\n".join(lines[:line] + lines[line + 1 :]), shifted
 
 
 def _main(proxy: Proxy) -> str:
@@ -66,22 +81,20 @@ def _warn_about_sizes(context: RenderContext) -> None:
             context.warn("proxies.form", path, message, "write it above the first `map` and `include` there")
 
 
-def _temporary_paths(proxy: Proxy) -> list[tuple[Token, Token]]:
-    """Return (directive, path) for nginx's temporary files; none for nginx's own paths, which an installed one has.
+def _temporary_paths(proxy: Proxy) -> Token | None:
+    """Return where nginx has its temporary files; None for nginx's own paths, which an installed one has.
 
     Only root can make those, so an nginx whose configuration is elsewhere has them beside it.
     """
     if is_system_wide(proxy):
-        return []
+        return None
     directory = posixpath.dirname(proxy.config or "")
-    return [
-        (Token(f"{name.replace('-', '_')}_temp_path"), quote.plain(posixpath.join(directory, f"lbctl-{name}")))
-        for name in _TEMPORARY
-    ]
+    paths = {name: quote.plain(posixpath.join(directory, f"lbctl-{name}")) for name in _TEMPORARY}
+    return Token(" ".join(f"{name.replace('-', '_')}_temp_path {path.text};" for name, path in paths.items()))
 
 
 def _values(context: RenderContext) -> dict[str, object]:
-    upstreams = Upstreams(context)
+    view, upstreams = context.view, Upstreams(context)
     built = _listeners(context, upstreams)
     number = len(context.maps)
     log.maps(context)
@@ -117,11 +130,19 @@ def _values(context: RenderContext) -> dict[str, object]:
         "geos": context.geos,
         "zones": context.zones,
         "hash_size": _power(4 * (len(context.maps) + 200)),
-        "map_bucket": _power(2 * _longest(context), 128),
-        "map_size": _power(4 * max((len(item.entries) for item in context.maps), default=1), 2048),
+        "map_hash": _map_hash(context),
+        "names_hosts": any(host for server, _ in built for identity in server.identities for host in identity.hosts),
+        "chooses": bool(view.proxy.include) or any(server.only is None or server.checks for server, _ in built),
+        "limits_rates": any(zone.rate is not None for zone in context.zones),
         "refused_address": Token(f"'{client_networks.BODY}'"),
         "no_replica": Token(f"'{NO_REPLICA}'"),
+        "broke_off": _error("the replica broke off its answer", "bad_gateway"),
+        "went_silent": _error("the replica went silent", "timeout"),
     }
+
+
+def _error(message: str, kind: str) -> Token:
+    return Token(f"'{json.dumps({'error': {'message': message, 'type': kind}}, separators=(',', ':'))}'")
 
 
 def _metrics(proxy: Proxy) -> Token | None:
@@ -145,6 +166,14 @@ def _connections(view: View) -> int:
     limits = [item.max_connections for item in view.listeners]
     total = sum(item for item in limits if item) if limits and all(limits) else _CONNECTIONS
     return min(_LARGEST, 2 * total + _SPARE)
+
+
+def _map_hash(context: RenderContext) -> tuple[int, int] | None:
+    """Return the size of the hash tables of maps, and of their buckets; None where nginx's own are enough."""
+    most, longest = max((len(item.entries) for item in context.maps), default=1), _longest(context)
+    if most <= _FEW and longest <= _FITS:
+        return None
+    return _power(4 * most, 2048), _power(2 * longest, 128)
 
 
 def _longest(context: RenderContext) -> int:

@@ -17,9 +17,17 @@ from lbctl.targets import own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import auth, busy, external, header_text, limits, names, pick, quote, split
-from lbctl.targets.nginx.blocks import Answer, CheckLocation, Forwarding, Limit, Location, Mirrored, Question
 from lbctl.targets.nginx.forward import forwarding
 from lbctl.targets.nginx.inlet import Inlet
+from lbctl.targets.nginx.location_blocks import (
+    Answer,
+    CheckLocation,
+    Forwarding,
+    Limit,
+    Location,
+    Mirrored,
+    PickSubrequest,
+)
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
@@ -152,7 +160,7 @@ class Routes:
         checks = (external.location(route, self.numbers[route.name], inlet) for route in routes)
         return tuple(item for item in checks if item is not None)
 
-    def questions(self, listener: Listener) -> tuple[Question, ...]:
+    def questions(self, listener: Listener) -> tuple[PickSubrequest, ...]:
         """Return the locations that ask the picker for requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
         return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.own_lines import Place
+from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
@@ -34,8 +34,8 @@ class Nginx:
     versions: tuple[Version, ...] = (
         (1, 22), (1, 25, 1), (1, 27, 3), (1, 29, 4), (1, 29, 6), (1, 31),
     )  # fmt: skip
-    own_line_places: Mapping[str, Place] = {
-        "http": Place(), "server": Place("listeners"), "location": Place("routes")
+    own_line_places: Mapping[str, OwnLinesPlace] = {
+        "http": OwnLinesPlace(), "server": OwnLinesPlace("listeners"), "location": OwnLinesPlace("routes")
     }  # fmt: skip
     fragment_example = "/etc/nginx/conf.d/lbctl.conf"
     service_config = "/etc/nginx/nginx.conf"

@@ -40,22 +40,23 @@ async def _with_pulse(work: Awaitable[T]) -> tuple[T, float]:
 def test_a_program_that_prints_without_end_costs_neither_memory_nor_the_event_loop() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     script = "echo first words; head -c 600000000 /dev/zero; echo; echo last words; exit 3"
-    done, pause = asyncio.run(_with_pulse(run(["sh", "-c", script], 60)))
+    begun = time.monotonic()
+    done, pause = asyncio.run(_with_pulse(run(["sh", "-c", script], 120)))
     assert (done.code, done.last_line) == (3, "last words")
     assert done.output.startswith("first words")
     assert len(done.output) < 3 * KEPT
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
-    assert pause < 1
+    assert pause < (time.monotonic() - begun) / 2, "the event loop stood still"
 
 
 def test_a_program_is_killed_with_the_child_that_it_waits_for(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     begun = time.monotonic()
-    done = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; wait"], 0.5))
-    assert done == Done(None, "it did not end within 0.5 s")
-    assert time.monotonic() - begun < 5
+    done = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; wait"], 3))
+    assert done == Done(None, "it did not end within 3 s")
+    assert time.monotonic() - begun < 50
     child = int(file.read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while _runs(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(child)
@@ -70,9 +71,9 @@ def _runs(pid: int) -> bool:
 def test_a_daemon_that_keeps_the_output_open_is_not_waited_for_and_lives_on(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     begun = time.monotonic()
-    done = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; echo started"], 10))
+    done = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; echo started"], 40))
     assert done == Done(0, "started\n")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 50
     child = int(file.read_text())
     assert _runs(child)
     os.kill(child, 9)

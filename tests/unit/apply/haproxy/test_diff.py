@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from lbctl.apply.haproxy import commands, running
 from lbctl.apply.haproxy.diff import plan
-from lbctl.apply.haproxy.running import Running, UnreadableError
+from lbctl.apply.haproxy.running import Running, UnreadableAnswerError
 from lbctl.ir.address import Address
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 _WANTED = DesiredServer("pool_p", "a", Address("10.0.0.1", 8000), 100, "ready", ("check", "weight", "100"))
-_HAS = running.RunningServer("10.0.0.1", 8000, "", 100, False, False, False, False, False)
+_HAS = running.RunningServer("10.0.0.1", 8000, 100, False, False, False, False, False)
 _FORBIDDEN = (";", "\n", " ", "\\", "<<")
 
 
@@ -24,7 +24,7 @@ def _desired(*servers: DesiredServer, limits: tuple[tuple[str, int], ...] = ()) 
 
 
 def _running(**servers: running.RunningServer) -> Running:
-    return Running(7, 60, "2.6.12", "lbctl-0", {("pool_p", name): item for name, item in servers.items()})
+    return Running(7, "2.6.12", "lbctl-0", {("pool_p", name): item for name, item in servers.items()})
 
 
 def test_nothing_is_said_where_nothing_differs() -> None:
@@ -101,7 +101,7 @@ def test_what_no_command_changes_is_a_reason_to_reload() -> None:
 
 
 def test_servers_of_backends_that_are_not_ours_are_left_alone() -> None:
-    stranger = Running(7, 60, "2.6.12", "", {("stats", "x"): _HAS, ("pool_gone", "y"): _HAS})
+    stranger = Running(7, "2.6.12", "", {("stats", "x"): _HAS, ("pool_gone", "y"): _HAS})
     assert plan(_desired(), stranger).commands == ()
 
 
@@ -141,7 +141,7 @@ def test_only_a_weight_of_haproxy_reaches_the_socket(value: int) -> None:
 
 @pytest.mark.parametrize("info", ["", "Permission denied\n", "Pid: x\nUptime_sec: 1\nVersion: 2\n"])
 def test_an_answer_that_is_none_is_said_to_be_none(info: str) -> None:
-    with pytest.raises(UnreadableError):
+    with pytest.raises(UnreadableAnswerError):
         running.read(info, "", "")
 
 

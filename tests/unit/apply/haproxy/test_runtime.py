@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lbctl.apply.agent_check import lines
 from lbctl.apply.haproxy import runtime
-from lbctl.apply.haproxy.applied import Applied
+from lbctl.apply.haproxy.applied import HaproxyResult
 from lbctl.apply.haproxy.driver import HaproxyUpdater
 from lbctl.apply.haproxy.running import COUNTERS
 from lbctl.apply.haproxy.runtime import Replies, Runtime
@@ -25,7 +25,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.traffic.haproxy import HaproxySource
-from lbctl.serve.traffic.interface import Report
+from lbctl.serve.traffic.interface import TrafficReport
 from lbctl.targets.haproxy import TARGET, agents
 from lbctl.targets.haproxy.desired import desired
 from lbctl.targets.quantise import quantise
@@ -162,7 +162,7 @@ def test_nonsense_is_the_failure_of_one_attempt(tmp_path: Path, info: str, state
             await writer.drain()
         writer.close()
 
-    async def script() -> tuple[Applied, Report | None]:
+    async def script() -> tuple[HaproxyResult, TrafficReport | None]:
         place = str(tmp_path / "s")
         proxy = Proxy("edge", "haproxy", (2, 6), runtime_api=place)
         async with await asyncio.start_unix_server(nonsense, place):
@@ -212,7 +212,7 @@ def test_a_leader_that_loses_its_lease_after_a_reading_sends_nothing(tmp_path: P
     leads = [True]
     haproxy = _Scripted(lambda: leads.__setitem__(0, not lost))
 
-    async def script() -> Applied:
+    async def script() -> HaproxyResult:
         place = str(tmp_path / "s")
         proxy = Proxy("edge", "haproxy", (2, 6), runtime_api=place)
         async with await asyncio.start_unix_server(haproxy, place):

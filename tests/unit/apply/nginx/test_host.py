@@ -69,3 +69,9 @@ def test_the_main_file_is_the_reload_commands_or_the_nearest_above(etc: Path) ->
     config = etc / "conf.d" / "lbctl.conf"
     assert main_of(_proxy(config)) == (str(etc / "nginx.conf"),)
     assert main_of(_proxy(config, "nginx", "-c", "/x/nginx.conf", "-s", "reload")) == ("/x/nginx.conf",)
+
+
+def test_a_fragment_below_links_in_a_circle_is_refused(etc: Path, tmp_path: Path) -> None:
+    (etc / "loop").symlink_to("loop")
+    with pytest.raises(HostError, match=r"does not include .*/etc/loop/lbctl\.conf"):
+        _copied(tmp_path, etc, etc / "loop" / "lbctl.conf")

@@ -28,6 +28,27 @@ def test_weights_wait_for_the_interval_and_health_for_five_seconds() -> None:
     assert after.want("weights").want("health").due() == after.want("health").want("weights").due() == 105.0
 
 
+def _measured(schedule: ReloadSchedule, now: float, *weights: float) -> ReloadSchedule:
+    """After evidence has changed the weights of two replicas that run with 1."""
+    running, wanted = _view("1", "2"), _view("1", "2", weights=weights)
+    return schedule.follow(running, wanted, now).want("evidence")
+
+
+def test_measured_weights_wait_until_the_change_has_lasted_and_small_ones_longer() -> None:
+    after = ReloadSchedule(30.0, last=0.0)
+    large = _measured(after, 100.0, 1.0, 0.5)
+    assert large.due() == 130.0
+    assert _measured(large, 110.0, 1.0, 0.3).due() == 130.0
+    assert _measured(after, 100.0, 1.0, 0.9).due() == 220.0
+    assert _measured(large, 110.0, 1.0, 0.9).due() == 230.0
+    assert _measured(large, 110.0, 1.0, 1.0).due() == 30.0, (
+        "weights that are as they were are applied, which needs no reload"
+    )
+    assert large.want("weights").due() == 30.0
+    assert large.want("health").due() == 5.0
+    assert _measured(large.done(120.0, reloaded=True), 121.0, 1.0, 0.5).due() == 151.0
+
+
 def test_the_first_configuration_goes_at_once_whatever_it_is_for() -> None:
     due = ReloadSchedule(30.0).want("weights").due()
     assert due is not None

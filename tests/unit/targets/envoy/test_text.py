@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ def _written(tree: dict[str, object]) -> str:
     return Writer({}).write(tree)[0]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(_TEXTS, _MAPS, min_size=1, max_size=4))
 def test_what_is_written_reads_as_the_same_values(tree: dict[str, object]) -> None:
     assert yaml.safe_load(_written(tree)) == tree

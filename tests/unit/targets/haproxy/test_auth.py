@@ -50,7 +50,7 @@ def jwks(*keys: Mapping[str, object]) -> str:
 
 def claims(**changes: object) -> dict[str, object]:
     """Good ones; `None` takes one away."""
-    found = {"iss": ISSUER, "aud": "inference", "exp": int(time.time()) + 60, "org": "acme", **changes}
+    found = {"iss": ISSUER, "aud": "inference", "exp": int(time.time()) + 600, "org": "acme", **changes}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -30,7 +30,7 @@ from lbctl.ir.pools import (
     SlowStart,
     TcpCheck,
 )
-from lbctl.ir.routes import Forward, RateLimit, Retry, Route, Share
+from lbctl.ir.routes import Forward, HeaderRules, RateLimit, Retry, Route, Share
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import FEATURES
 from lbctl.targets.haproxy import TARGET, quote
@@ -104,7 +104,7 @@ def test_a_name_that_nobody_resolves_and_a_broken_line_are_traced_to_the_model(t
     path = tmp_path / "haproxy.cfg"
     path.write_text("\n".join(lines))
     command = TARGET.check_command(str(binaries.require("haproxy")), str(tmp_path), str(path))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     found = list(TARGET.complaints(done.stderr, bundle))
     assert done.returncode == 1
     assert [(item.line, item.path) for item in found] == [(server, ("pools", "limits", "replicas", "r1"))]
@@ -200,6 +200,30 @@ def test_busy_replicas_are_left_by_routes_that_agree_and_the_others_repeat_nothi
     assert warnings == [("LB438", "r1"), ("LB438", "r2")]
     assert lines(replace(busy, busy_statuses=(429,)))[1] == [("LB154", "r0")]
     assert lines(busy, replace(busy, when=("replica_busy",)))[1] == [("LB437", "r0")]
+
+
+def test_the_route_and_the_pool_of_a_plain_listener_are_known_beforehand_and_noted_where_something_reads_them() -> None:
+    def text(*routes: Route, rules: tuple[Rule, ...] = (Rule("r0"),), **pool: Any) -> str:
+        return TARGET.render(
+            make_view((Listener("l", Address("127.0.0.1", 1), rules=rules),), routes, (one("p", **pool),))
+        ).main.text
+
+    plain = text(replace(forward("p"), name="r0"))
+    unused = ("set-var(txn.route)", "set-var(txn.pool)", "acl ", "use_backend", "txn.queued", "timeout queue", "tunnel")
+    assert [word for word in (*unused, "global", "allbackups", "retry-on", "del-header upgrade") if word in plain] == []
+    assert "default_backend pool_p\n" in plain
+    shedding = text(replace(forward("p"), name="r0"), load_shedding=LoadShedding())
+    assert "set-var(txn.route)" not in shedding, "only a route with a fallback is an exception"
+    limited = text(replace(forward("p"), name="r0"), circuit_breaker=CircuitBreaker(9, 9, 9, 3, replica_max_requests=4))
+    assert "timeout queue 10000ms" in limited
+    assert "set-header retry-after 1 if { status 503 }" in limited
+    headers = HeaderRules(set=(("x-pool", "{pool}"),))
+    named = text(replace(forward("p"), name="r0", request_headers=headers))
+    assert "http-request set-var(txn.pool) str(p)\n" in named
+    two = (Rule("r0", path=PathMatch("exact", "/x")), Rule("r1"))
+    chosen = text(replace(forward("p"), name="r0"), replace(forward("p"), name="r1"), rules=two)
+    assert "use_backend pool_%[var(txn.pool)]" in chosen
+    assert "default_backend" not in chosen
 
 
 def test_a_route_with_more_limits_than_haproxy_counts_is_closed() -> None:

@@ -26,11 +26,12 @@ from lbctl.ir.pools import (
     Replica,
 )
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.routes import Forward, Pin, Retry, Route, Share, StickySplit
+from lbctl.ir.routes import Forward, HeaderRules, Pin, Retry, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets import replica_token
 from lbctl.targets.features import FEATURES
 from lbctl.targets.nginx import TARGET
+from lbctl.targets.target import Bundle
 from tests.support.nginx import a_view, at, refused
 
 EVERYWHERE = Rule("r")
@@ -176,15 +177,38 @@ def test_weights_are_whole_and_a_large_error_is_told() -> None:
 
 def test_idle_connections_to_replicas_are_kept_for_milliseconds() -> None:
     text = text_of(Pool("p", (a_replica("a"),), connections=Connections(800, 50)))
-    assert "keepalive_timeout 800ms;\n        keepalive_requests 50;" in text
+    assert "keepalive_timeout 800ms; keepalive_requests 50;" in text
 
 
 def test_what_a_fleet_does_not_use_is_not_rendered() -> None:
     text = text_of(Pool("p", (a_replica("a"),)))
-    assert [
-        word for word in ("418", "grpc", "429", "401", "413", "upgrade", "$lb_tenant", "$lb_variant") if word in text
-    ] == ["429"], "429 is the status of limits, should there be any"
+    unused = ("418", "grpc", "429", "401", "413", "upgrade", "$lb_tenant", "$lb_variant", "lb_dollar", "server_name")
+    assert [word for word in (*unused, "map_hash", "recursive_error_pages") if word in text] == []
     assert text.count("location ") == 4
+
+
+def test_a_map_with_long_keys_or_many_entries_gets_larger_tables() -> None:
+    long = Pool("p", (Replica("a", Address("a" * 60, 80)), *(a_replica(f"r{i}", 8000 + i) for i in range(70))))
+    assert "map_hash_max_size 2048; map_hash_bucket_size " in text_of(long)
+
+
+def test_a_dollar_sign_of_the_user_s_has_its_variable_and_every_line_its_place() -> None:
+    def rendered(value: str) -> Bundle:
+        headers = HeaderRules(set=(("x-a", value),))
+        route = Route("r", to("p"), request_headers=headers)
+        return TARGET.render(
+            a_view(
+                Listener("l", Address("127.0.0.1", 8080), rules=(Rule("r"),)), (route,), (Pool("p", (a_replica("a"),)),)
+            )
+        )
+
+    with_dollar, without = rendered("a $ sign"), rendered("no sign")
+    assert 'geo $lb_dollar { default "$"; }' in with_dollar.main.text
+    for bundle in (with_dollar, without):
+        lines = bundle.main.text.split("\n")
+        assert {path[:2] for number, path in bundle.main.sources.items() if "server 127" in lines[number - 1]} == {
+            ("pools", "p")
+        }
 
 
 def test_a_second_route_makes_requests_look_for_their_own() -> None:
@@ -238,8 +262,8 @@ def test_standard_output_as_the_log_of_an_installed_nginx_is_a_warning() -> None
 
 def test_what_is_no_connect_failure_is_not_tried_again_unless_that_is_harmless() -> None:
     pool = Pool("p", (a_replica("a"),))
-    assert "proxy_next_upstream error timeout;" in text_of(pool)
-    assert "proxy_next_upstream_tries 3;\n            proxy_next_upstream_timeout 7000ms;" in text_of(pool)
+    assert "proxy_next_upstream " not in text_of(pool), "error timeout is nginx's default"
+    assert "proxy_next_upstream_tries 3; proxy_next_upstream_timeout 7000ms;" in text_of(pool)
     assert "proxy_next_upstream off;" in text_of(pool, retry=Retry(0))
     assert "proxy_next_upstream off;" in text_of(pool, retry=Retry(2, ("refused_stream",)))
     assert "proxy_next_upstream error timeout non_idempotent;" in text_of(pool, retry=Retry(1, idempotent=True))
@@ -329,6 +353,4 @@ def test_an_nginx_that_is_not_the_machine_s_own_has_its_temporary_files_beside_i
 ) -> None:
     view = view_of(Pool("p", (a_replica("a"),)))
     text = TARGET.render(replace(view, proxy=replace(view.proxy, config=config))).main.text
-    assert ([line.split()[1] for line in text.splitlines() if "proxy_temp_path" in line] or [None]) == [
-        path and f"{path};"
-    ]
+    assert ([part.split()[1] for part in text.split(";") if "proxy_temp_path" in part] or [None]) == [path]

@@ -107,6 +107,6 @@ def test_nginx_finds_room_for_the_variables_of_many_routes(directory: Path) -> N
     (directory / "fleet.yaml").write_text(fleet)
     assert run(["render", "-t", "nginx", "-d", str(directory / "out"), str(directory / "fleet.yaml")]) == 0
     options = ["-p", str(directory / "out"), "-c", "nginx.conf", "-e", "stderr", "-g", f"pid {directory}/nginx.pid;"]
-    done = subprocess.run([require("nginx"), "-t", *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([require("nginx"), "-t", *options], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "hash" not in done.stderr

@@ -1,0 +1,18 @@
+"""HAProxy checks a fragment beside the files of its host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lbctl.apply.haproxy.host import checkable
+from lbctl.ir.proxies import Proxy
+
+
+def test_a_fragment_below_links_in_a_circle_is_checked_beside_the_directory_of_the_host(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    host, fragment = tmp_path / "host", tmp_path / "new.cfg"
+    host.mkdir()
+    fragment.write_text("")
+    proxy = Proxy("site", "haproxy", (2, 6, 0), config=str(tmp_path / "loop" / "lbctl.cfg"), form="fragment")
+    checked = checkable("haproxy", tmp_path, fragment, proxy, (str(host),))
+    assert checked.command == ("haproxy", "-c", "-f", str(host), "-f", str(fragment))
