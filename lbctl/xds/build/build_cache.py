@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.pools import Pool
 from lbctl.targets.envoy import ads
-from lbctl.targets.envoy.endpoints import Layout
+from lbctl.targets.envoy.endpoints import EndpointLayout
 from lbctl.xds.build import validate
 from lbctl.xds.build.field_rules import Reference
 from lbctl.xds.resource import EDS, Resource
@@ -44,7 +44,7 @@ class BuildCache:
     def __init__(self, previous: BuildCache | None) -> None:
         self._previous = previous
         self._built: dict[_Slot, list[BuiltResource]] = {}
-        self._layouts: dict[str, list[tuple[Inputs, Layout]]] = {}
+        self._layouts: dict[str, list[tuple[Inputs, EndpointLayout]]] = {}
         self._values: dict[str, list[Any]] = {}
         self._routed: dict[str, tuple[Pool, Pool]] = {}
         self._lock: Lock = previous._lock if previous else Lock()
@@ -123,7 +123,7 @@ class BuildCache:
             own.append(entry)
         return entry
 
-    def layout(self, name: str, inputs: Inputs, build: Callable[[], Layout], path: Path) -> Layout:
+    def layout(self, name: str, inputs: Inputs, build: Callable[[], EndpointLayout], path: Path) -> EndpointLayout:
         """Return the endpoint layout of the named cluster, built by `build` only if no equal inputs are cached."""
         own, previous = self._layouts.setdefault(name, []), self._previous
         for cached, layout in own:

@@ -60,7 +60,7 @@ class Examined(NamedTuple):
     """The resources that it refers to."""
 
 
-class Rules:
+class FieldRules:
     """Checks messages against their rules. `extractors` maps the full name of a message type to a reference extractor.
 
     Most messages of a fleet are alike or unchanged, so a message that is valid once is remembered by its digest.

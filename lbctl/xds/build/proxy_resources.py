@@ -13,7 +13,7 @@ from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
 from lbctl.targets import target
 from lbctl.targets.assess import Assessment, assess, close
 from lbctl.targets.envoy import ads, external, hosted, listeners, picking, resources, tls
-from lbctl.targets.envoy.plan import Plan, Upstream, plan
+from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster, plan
 from lbctl.targets.load import Loaded
 from lbctl.xds.build import validate
 from lbctl.xds.build.build_cache import BuildCache, BuiltResource
@@ -32,10 +32,10 @@ class ProxyResources:
     """
 
     shared: Resources
-    upstreams: tuple[Upstream, ...]
+    upstreams: tuple[PlannedCluster, ...]
 
     @property
-    def locality_dependent(self) -> tuple[Upstream, ...]:
+    def locality_dependent(self) -> tuple[PlannedCluster, ...]:
         """Return the clusters whose endpoint order depends on the proxy's locality; `shared` lacks them."""
         return tuple(item for item in self.upstreams if item.pool.locality)
 
@@ -110,13 +110,13 @@ def with_members(whole: Resources, changed: Mapping[str, Resource]) -> Resources
     return Resources({**by_type, EDS: {**by_type[EDS], **changed}})
 
 
-def _with_live_state(item: Upstream, snapshot: Snapshot) -> Upstream:
+def _with_live_state(item: PlannedCluster, snapshot: Snapshot) -> PlannedCluster:
     out = snapshot.out.get(item.pool.name, frozenset())
     return replace(item, weights=weights_of(item.pool, snapshot), drained=drained_of(item.pool, snapshot), out=out)
 
 
 def members(
-    cache: BuildCache, item: Upstream, locality: Locality, addresses: Mapping[str, tuple[str, ...]], cluster: str
+    cache: BuildCache, item: PlannedCluster, locality: Locality, addresses: Mapping[str, tuple[str, ...]], cluster: str
 ) -> BuiltResource:
     """Build the endpoints of a cluster of this version, in the order of preference of a proxy in that locality."""
     resolved = tuple((host, addresses.get(host)) for host in ads.named_hosts(item.pool)) if addresses else ()
@@ -131,10 +131,10 @@ def members(
     return cache.get(EDS, item.name, (layout, item.weights, cluster), make, path, parent=cluster)
 
 
-def _traffic(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltResource]:
+def _traffic(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator[BuiltResource]:
     pools = {name: cache.routed(pool) for name, pool in visible.pools.items()}
     routed = cache.intern("routing", ads.routing(visible, pools))
-    named = Plan((), (), cache.intern("names", wanted.names))
+    named = ClusterPlan((), (), cache.intern("names", wanted.names))
     for item in routed.listeners:
         path: Path = ("listeners", item.name)
         secret = ads.holds_credentials(routed, item)
@@ -143,9 +143,9 @@ def _traffic(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltRe
         yield cache.get(RDS, item.name, (item, named.names, routed), make, path, secret=secret)
 
 
-def _clusters(cache: BuildCache, visible: View, wanted: Plan) -> Iterator[BuiltResource]:
+def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator[BuiltResource]:
     for upstream in wanted.upstreams:
-        shape = ads.shape(upstream)
+        shape = ads.cluster_inputs(upstream)
         yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
     if visible.picker is not None:
         make = partial(picking.cluster, visible.picker, tls=visible.picker_tls)

@@ -18,7 +18,7 @@ from lbctl.base.diagnostics import Diagnostic, Path, show
 from lbctl.base.hosts import is_ip
 from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
 from lbctl.xds.build import nack_locator
-from lbctl.xds.build.field_rules import Broken, Reference, Rules
+from lbctl.xds.build.field_rules import Broken, FieldRules, Reference
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 from lbctl.xds.resource import CDS, EDS, RDS, SDS, SHORT
 
@@ -52,8 +52,8 @@ def examine(type_url: str, message: Message, path: Path) -> Findings:
 
 
 @cache
-def _rules() -> Rules:
-    return Rules(_REFERENCE_EXTRACTORS)
+def _rules() -> FieldRules:
+    return FieldRules(_REFERENCE_EXTRACTORS)
 
 
 def unsound(reason: str, path: Path) -> Diagnostic:

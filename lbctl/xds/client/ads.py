@@ -13,7 +13,7 @@ import grpc
 
 from lbctl.base.records import dataclass
 from lbctl.xds.client.decode import DecodeError
-from lbctl.xds.client.reader import Change, Reader
+from lbctl.xds.client.reader import Reader, ResponseChange
 
 _METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 _OPTIONS = (
@@ -65,7 +65,7 @@ class XdsAddress:
     key: str = ""
 
 
-async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[Change], None]:
+async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[ResponseChange], None]:
     """Yield the changes of each response on one ADS stream until it ends; an empty list is a response without changes.
 
     `patience` is the time to connect in seconds. Raises UnreachableError or RefusedError when the stream ends, and

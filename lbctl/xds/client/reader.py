@@ -31,7 +31,7 @@ _INVALID_ARGUMENT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClientNode:
     """The identity that the client sends: node id, cluster and locality."""
 
     id: str
@@ -61,7 +61,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ResponseChange:
     """What a response changed, names in order.
 
     `version` is empty where a resource was dropped because nothing names it any more. `refused` says what is wrong with
@@ -96,7 +96,7 @@ class _Subscription:
 class Reader:
     """What one node has received, and its next requests. It does no I/O and outlives a broken stream."""
 
-    def __init__(self, node: Node, wanted: Iterable[str] = TYPES) -> None:
+    def __init__(self, node: ClientNode, wanted: Iterable[str] = TYPES) -> None:
         """Subscribe to the `wanted` type URLs, and to the types that name their resources."""
         needed = {kind for each in wanted for kind in (each, *_NAMED_BY.get(each, ()))}
         self._node = _wire_node(node)
@@ -124,7 +124,7 @@ class Reader:
             wanted.nonce = ""
         return [self._request(kind) for kind, wanted in self._by_type.items() if wanted.names is None or wanted.names]
 
-    def take(self, message: bytes) -> tuple[list[Change], list[bytes]]:
+    def take(self, message: bytes) -> tuple[list[ResponseChange], list[bytes]]:
         """Process a response: return its changes and the requests that answer it. Raises DecodeError."""
         response = parse(DiscoveryResponse, message)
         wanted = self._by_type.get(response.type_url)
@@ -134,7 +134,7 @@ class Reader:
         try:
             resources = _resources(response, wanted)
         except DecodeError as error:
-            refused = Change(response.type_url, response.version_info, refused=str(error))
+            refused = ResponseChange(response.type_url, response.version_info, refused=str(error))
             return [refused], [self._request(response.type_url, str(error))]
         change = _store(response, wanted, resources)
         followed, requests = self._update_subscriptions() if response.type_url in _WHOLE else ([], [])
@@ -153,7 +153,7 @@ class Reader:
             )
         )
 
-    def _update_subscriptions(self) -> tuple[list[Change], list[bytes]]:
+    def _update_subscriptions(self) -> tuple[list[ResponseChange], list[bytes]]:
         """Subscribe to what clusters and listeners name now, and drop what they no longer name."""
         changes, requests = [], []
         for kind, parents in _NAMED_BY.items():
@@ -172,12 +172,12 @@ class Reader:
             gone = tuple(sorted(wanted.resources.keys() - names))
             wanted.names = names
             wanted.resources = {name: item for name, item in wanted.resources.items() if name in names}
-            changes.append(Change(kind, "", removed=gone))
+            changes.append(ResponseChange(kind, "", removed=gone))
             requests.append(self._request(kind))
         return changes, requests
 
 
-def _wire_node(node: Node) -> WireNode:
+def _wire_node(node: ClientNode) -> WireNode:
     return WireNode(
         id=node.id,
         cluster=node.cluster,
@@ -220,12 +220,12 @@ def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[byt
     return Received(name, response.version_info, packed.value, message, frozenset(references(message)))
 
 
-def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[str, Received]) -> Change:
+def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[str, Received]) -> ResponseChange:
     """Store the resources. A wildcard response replaces all of them; a response by name only updates those it holds."""
     before, whole = wanted.resources, wanted.names is None
     wanted.resources = resources if whole else before | resources
     wanted.version, wanted.answered = response.version_info, True
-    return Change(
+    return ResponseChange(
         response.type_url,
         response.version_info,
         added=tuple(sorted(resources.keys() - before.keys())),
@@ -236,5 +236,5 @@ def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[s
     )
 
 
-def _is_change(change: Change) -> bool:
+def _is_change(change: ResponseChange) -> bool:
     return bool(change.added or change.changed or change.removed or change.refused)

@@ -57,7 +57,7 @@ class Budget:
             self.of_peers.pop(peer, None)
 
 
-class Share:
+class StreamBudget:
     """One stream's part of the budget, until `close`. `peer` is the host of the client, or the Unix socket."""
 
     def __init__(self, budget: Budget, peer: str = "") -> None:

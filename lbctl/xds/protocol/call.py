@@ -3,18 +3,22 @@
 No task is cancelled, because a cancelled gRPC operation leaks its buffers. A call is ended by a task of its own; the
 read that the stream waits for then fails and ends the stream. It is ended between two writes: gRPC refuses a status
 while a message is being written (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`), and sends none afterwards, so that the client
-would wait for ever.
+would wait for ever. Where a client has not read a message in time, its connection is closed; that ends the write.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 import grpc
 
-from lbctl.xds.protocol.identity import Context
+from lbctl.xds.protocol.connection import close_connection
+from lbctl.xds.protocol.identity import UNIX, Context, host_and_port
+
+_LOG = logging.getLogger(__name__)
 
 INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
 
@@ -22,12 +26,13 @@ INTERNAL_ERROR = "the control plane failed on this stream; its log has the detai
 class Call:
     """One call of a client, with the tasks that work for it. It is used on the event loop only."""
 
-    __slots__ = ("_context", "_on_failure", "_tasks", "_turn", "closed", "ending")
+    __slots__ = ("_context", "_on_failure", "_read_within", "_tasks", "_turn", "closed", "ending")
 
-    def __init__(self, context: Context, on_failure: Callable[[BaseException], None]) -> None:
-        """`on_failure` gets what a task of the call raises."""
+    def __init__(self, context: Context, on_failure: Callable[[BaseException], None], read_within: float) -> None:
+        """`on_failure` gets what a task of the call raises. `read_within`: seconds to read a message."""
         self._context = context
         self._on_failure = on_failure
+        self._read_within = read_within
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self.closed = False
@@ -42,9 +47,13 @@ class Call:
         task.add_done_callback(self._finished)
 
     async def write(self, message: bytes) -> None:
-        """Send a message. Raises grpc.aio.BaseError where the call has ended."""
+        """Send a message. Raises grpc.aio.BaseError where the call has ended, also because nobody reads it."""
         async with self._turn:
-            await self._context.write(message)
+            timer = asyncio.get_running_loop().call_later(self._read_within, self._give_up)
+            try:
+                await self._context.write(message)
+            finally:
+                timer.cancel()
 
     async def abort(self, code: grpc.StatusCode, reason: str) -> None:
         """End the call with a status, as soon as no message is being written. Raises grpc.aio.AbortError."""
@@ -66,6 +75,16 @@ class Call:
     def close(self) -> None:
         """Note that the stream has ended: nothing is done with the call any more."""
         self.closed = True
+
+    def _give_up(self) -> None:
+        """Close the connection; not by the Unix socket, whose clients have no address and are of the same user."""
+        if not self._context.peer().startswith(UNIX):
+            self.start(self._close_connection(*host_and_port(self._context)))
+
+    async def _close_connection(self, host: str, port: int) -> None:
+        if await asyncio.to_thread(close_connection, host, port):
+            fields = {"peer": f"{host}:{port}", "seconds": f"{self._read_within:g}"}
+            _LOG.warning("xds: a client does not read, and its connection is closed", extra={"fields": fields})
 
     async def _end(self, code: grpc.StatusCode, reason: str) -> None:
         async with self._turn:

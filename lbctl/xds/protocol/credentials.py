@@ -31,7 +31,7 @@ class CredentialsError(Exception):
     """The files are not a valid server identity. The message says which and why, and holds no part of a key."""
 
 
-class Credentials:
+class ServerCredentials:
     """The server identity in the files of `tls` (absolute paths). `problem` says why the current files are not used."""
 
     def __init__(self, tls: ServerTls) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import grpc
 
 from lbctl.xds.protocol.publication import NodeIdentity
-from lbctl.xds.protocol.wire import Node, StreamError
+from lbctl.xds.protocol.wire import StreamError, XdsNode
 
 Context = grpc.aio.ServicerContext[object, bytes]
 UNIX = "unix:"
@@ -16,7 +16,7 @@ UNIX = "unix:"
 _MAX_IDENTITY = 253
 
 
-def identity_of(node: Node | None, context: Context) -> NodeIdentity:
+def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
     """Return the client's identity. Raises StreamError for a node without an id, or that no log may show."""
     if node is None or not node.id:
         raise StreamError("the first request of a stream must name its node, with an id")
@@ -36,6 +36,12 @@ def peer_of(context: Context, socket: str) -> str:
     return unquote(context.peer().partition(":")[2]) or socket
 
 
+def host_and_port(context: Context) -> tuple[str, int]:
+    """Return the host, that of IPv6 in brackets, and the port of the peer, which is none of a Unix socket."""
+    host, _, port = peer_of(context, "").rpartition(":")
+    return host, int(port)
+
+
 def host_of(context: Context) -> str:
     """Return the host of the peer, without its port; empty for a Unix socket."""
-    return "" if context.peer().startswith(UNIX) else peer_of(context, "").rpartition(":")[0]
+    return "" if context.peer().startswith(UNIX) else host_and_port(context)[0]

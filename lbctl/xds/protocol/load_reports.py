@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.topology import Topology
-from lbctl.xds.protocol.wire import Node, StreamError, node_of
+from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 
 SERVICE = "envoy.service.load_stats.v3.LoadReportingService"
 METHOD = "StreamLoadStats"
@@ -52,7 +52,7 @@ class ClusterLoad(NamedTuple):
 class LoadReport(NamedTuple):
     """One message of the client. `node` is what it says of itself; clients say it in their first message alone."""
 
-    node: Node | None
+    node: XdsNode | None
     clusters: Iterator[ClusterLoad]
     """The load of each cluster, decoded while it is iterated."""
 

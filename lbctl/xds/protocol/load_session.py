@@ -13,7 +13,7 @@ from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.publication import Publication
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.server_context import ServerContext
-from lbctl.xds.protocol.wire import Node
+from lbctl.xds.protocol.wire import XdsNode
 
 
 class LoadSession(ReportSession):
@@ -30,7 +30,7 @@ class LoadSession(ReportSession):
         """The interval that the client was last sent."""
         self._writing = False
 
-    def _node(self, message: bytes) -> Node | None:
+    def _node(self, message: bytes) -> XdsNode | None:
         return load_reports.read(message).node
 
     def _take(self, message: bytes) -> None:

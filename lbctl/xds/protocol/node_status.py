@@ -16,7 +16,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.targets.envoy import TARGET
-from lbctl.xds.protocol.stream import Node, TypeStatus
+from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import SHORT
 
 _Key = tuple[str, bool]
@@ -35,7 +35,7 @@ _SHOWN_REFUSED = 60.0
 _WORST_FIRST = ("NACKED", "STALE", "WAITING", "SYNCED")
 
 
-class Observer(Protocol):
+class StreamObserver(Protocol):
     """Receives the events of all streams as they happen; `kind` is `sotw` or `delta`."""
 
     def connected(self, kind: str) -> None:
@@ -79,7 +79,7 @@ class Nack:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class StreamEntry:
     """The status of one stream.
 
     `version`: the snapshot last offered, at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`:
@@ -88,7 +88,7 @@ class Entry:
     type, the time of the last push, ACK and NACK.
     """
 
-    node: Node
+    node: XdsNode
     peer: str
     delta: bool
     status: Callable[[], tuple[TypeStatus, ...]]
@@ -148,7 +148,7 @@ class Entry:
         """Return the node id, and whether the client only reads."""
         return self.node.id, self.is_reader
 
-    def closed(self) -> Entry:
+    def closed(self) -> StreamEntry:
         """Return a copy with a final status that does not reference the stream."""
         last = tuple(replace(item, names=()) for item in self.status())
         return replace(self, status=lambda: last)
@@ -158,8 +158,8 @@ class Entry:
 class _Record:
     """The state of one node id. `streams` are open; `ended` are the last that ended, over one connection."""
 
-    streams: list[Entry] = field(default_factory=list)
-    ended: deque[Entry] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDED))
+    streams: list[StreamEntry] = field(default_factory=list)
+    ended: deque[StreamEntry] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDED))
     nacks: deque[Nack] = field(default_factory=lambda: deque(maxlen=_KEPT_NACKS))
     good: str = ""
     left_at: float = 0.0
@@ -179,14 +179,14 @@ class NodeStatus:
         """Return the current time in seconds since the epoch."""
         return self._clock()
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: StreamEntry) -> None:
         """Add a stream whose node is known."""
         key = entry.key
         if key not in self._connected:
             self._connected[key] = self._disconnected.pop(key) if key in self._disconnected else _Record()
         self._connected[key].streams.append(entry)
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: StreamEntry) -> None:
         """Remove a stream that has ended, and keep its final status."""
         key = entry.key
         record = self._connected[key]
@@ -201,11 +201,11 @@ class NodeStatus:
                 self._disconnected[key] = record
                 self._forget()
 
-    def nacked(self, entry: Entry, nack: Nack) -> None:
+    def nacked(self, entry: StreamEntry, nack: Nack) -> None:
         """Record a NACK of the stream's node."""
         self._connected[entry.key].nacks.append(nack)
 
-    def good(self, entry: Entry) -> None:
+    def good(self, entry: StreamEntry) -> None:
         """Record that the client has accepted everything of the snapshot last offered on this stream."""
         record = self._connected[entry.key]
         entry.accept()
@@ -256,14 +256,14 @@ class NodeStatus:
 
 
 def _rows(record: _Record, now: float) -> Iterator[Row]:
-    by_peer: dict[str, list[Entry]] = {}
+    by_peer: dict[str, list[StreamEntry]] = {}
     for entry in record.streams or record.ended:
         by_peer.setdefault(entry.peer, []).append(entry)
     for entries in by_peer.values():
         yield _row(record, entries, now)
 
 
-def _row(record: _Record, entries: list[Entry], now: float) -> Row:
+def _row(record: _Record, entries: list[StreamEntry], now: float) -> Row:
     """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type."""
     first = entries[0]
     reason = next((entry.reason for entry in entries if entry.reason), "")
@@ -301,7 +301,7 @@ def _state(record: _Record, reason: str, recently_denied: bool, types: Iterable[
     return next((state for state in _WORST_FIRST if state in states), "WAITING")
 
 
-def _type(record: _Record, entry: Entry, status: TypeStatus) -> Row:
+def _type(record: _Record, entry: StreamEntry, status: TypeStatus) -> Row:
     return {
         "type": SHORT.get(status.type_url, status.type_url),
         "state": status.state,
@@ -317,7 +317,7 @@ def _type(record: _Record, entry: Entry, status: TypeStatus) -> Row:
     }
 
 
-def _since(entry: Entry, status: TypeStatus) -> float:
+def _since(entry: StreamEntry, status: TypeStatus) -> float:
     """Return when the type entered its state; content that is due and not sent counts from its offer."""
     kind = status.type_url
     pushed, acked = entry.pushed.get(kind, 0.0), entry.acked.get(kind, 0.0)

@@ -15,11 +15,11 @@ from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.topology import Topology
 from lbctl.targets import xds_kinds
-from lbctl.xds.protocol.stream import Node
+from lbctl.xds.protocol.stream import XdsNode
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedNode:
     """The reason why the node is sent nothing. If `denied`, its certificate does not match, and its stream is ended."""
 
     reason: str
@@ -27,7 +27,7 @@ class Refused:
     denied: bool = False
 
 
-def assign(topology: Topology, node: Node, sans: frozenset[str]) -> Proxy | Refused:
+def assign(topology: Topology, node: XdsNode, sans: frozenset[str]) -> Proxy | RefusedNode:
     """Return the entry with the node's id, else the one with the longest matching pattern, in the node's own locality.
 
     Entries with equal patterns are distinguished by their `node_san`, then by name. An entry without `nodes` matches
@@ -37,16 +37,16 @@ def assign(topology: Topology, node: Node, sans: frozenset[str]) -> Proxy | Refu
     matches = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]
     if not matches:
         reason = f"no entry of proxies is for the node {show(node.id)}"
-        return _with_locality(served.unnamed, node) if served.unnamed else Refused(reason)
+        return _with_locality(served.unnamed, node) if served.unnamed else RefusedNode(reason)
     best = max(rank for rank, _ in matches)
     chosen = [item for rank, item in matches if rank == best]
     for item in chosen:
         if item.node_san is None or any(_matches(item.node_san, san) for san in sans):
             return _with_locality(item, node)
-    return Refused(_denial(chosen[0], sans), denied=True)
+    return RefusedNode(_denial(chosen[0], sans), denied=True)
 
 
-def _with_locality(proxy: Proxy, node: Node) -> Proxy:
+def _with_locality(proxy: Proxy, node: XdsNode) -> Proxy:
     return replace(proxy, region=node.region or None, zone=node.zone or None)
 
 

@@ -11,8 +11,8 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
 from lbctl.xds.protocol.load_reports import interval_of
-from lbctl.xds.protocol.nodes import Refused, assign
-from lbctl.xds.protocol.stream import Node
+from lbctl.xds.protocol.nodes import RefusedNode, assign
+from lbctl.xds.protocol.stream import XdsNode
 from lbctl.xds.resource import Resources
 
 _REMEMBERED_FOR = 900.0
@@ -25,7 +25,7 @@ _MAX_KINDS = 1000
 class NodeIdentity:
     """A node and the alternative names of its client certificate."""
 
-    node: Node
+    node: XdsNode
     """The node as it identifies itself."""
     sans: frozenset[str]
     """The alternative names of its client certificate."""
@@ -39,19 +39,19 @@ class Publication:
         self.roster = snapshot.snapshot.topology
         if previous is not None and _roster_key(previous.roster) == _roster_key(self.roster):
             self.roster = previous.roster
-        self._content: dict[Proxy, Resources | Refused] = {}
+        self._content: dict[Proxy, Resources | RefusedNode] = {}
 
     @cached_property
     def load_interval(self) -> float:
         """The seconds between two load reports of a node."""
         return interval_of(self.cached_snapshot.snapshot.topology)
 
-    def assign(self, identity: NodeIdentity) -> Proxy | Refused:
+    def assign(self, identity: NodeIdentity) -> Proxy | RefusedNode:
         """Return the entry of `proxies` that the node matches, or why there is none."""
         return assign(self.roster, identity.node, identity.sans)
 
-    def content(self, proxy: Proxy) -> Resources | Refused:
-        """Return the proxy's resources, or Refused if they are invalid: the proxy then keeps what it has."""
+    def content(self, proxy: Proxy) -> Resources | RefusedNode:
+        """Return the proxy's resources, or RefusedNode if they are invalid: the proxy then keeps what it has."""
         content = self._content.get(proxy)
         if content is None:
             if len(self._content) >= _MAX_KINDS:
@@ -59,14 +59,14 @@ class Publication:
             content = self._content[proxy] = self._build(proxy)
         return content
 
-    def _build(self, proxy: Proxy) -> Resources | Refused:
+    def _build(self, proxy: Proxy) -> Resources | RefusedNode:
         try:
             return self.cached_snapshot.resources(proxy)
         except UnsoundError as error:
-            return Refused(f"cannot be sent: {error.problems[0]}" if error.problems else "cannot be sent")
+            return RefusedNode(f"cannot be sent: {error.problems[0]}" if error.problems else "cannot be sent")
 
 
-class Remembered:
+class EndedNodes:
     """Stores the resources of nodes whose streams have ended, for 15 minutes and at most the latest thousand."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

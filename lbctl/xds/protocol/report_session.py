@@ -18,15 +18,15 @@ import grpc
 from lbctl.ir.topology import Topology
 from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
 from lbctl.xds.protocol.identity import UNIX, Context, identity_of, peer_of
-from lbctl.xds.protocol.nodes import Refused
+from lbctl.xds.protocol.nodes import RefusedNode
 from lbctl.xds.protocol.publication import NodeIdentity, Publication
 from lbctl.xds.protocol.server_context import ServerContext
-from lbctl.xds.protocol.wire import Node, StreamError
+from lbctl.xds.protocol.wire import StreamError, XdsNode
 
 _LOG = logging.getLogger(__name__)
 _PACE = 0.5
 """Seconds between two reports of a stream that are read."""
-_IN_CLEAR = Refused(
+_IN_CLEAR = RefusedNode(
     "reports are only taken by the Unix socket or with client certificates, since every user of the machine could send "
     "them over TCP"
 )
@@ -41,12 +41,12 @@ class ReportSession(ABC):
     def __init__(self, server: ServerContext, context: Context) -> None:
         self._server = server
         self._context = context
-        self._call = Call(context, self._fail)
+        self._call = Call(context, self._fail, server.read_within)
         self._loop = asyncio.get_running_loop()
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._identity: NodeIdentity | None = None
         self._roster: Topology | None = None
-        self._refused: Refused | None = None
+        self._refused: RefusedNode | None = None
 
     async def run(self) -> None:
         """Serve the stream until the client ends it or breaks the protocol, or `end` is called."""
@@ -86,7 +86,7 @@ class ReportSession(ABC):
         if self._roster is not publication.roster:
             self._roster = publication.roster
             assigned = publication.assign(self._identity)
-            self._refuse(assigned if isinstance(assigned, Refused) else None if self._guarded else _IN_CLEAR)
+            self._refuse(assigned if isinstance(assigned, RefusedNode) else None if self._guarded else _IN_CLEAR)
         self._followed(publication)
 
     @property
@@ -95,7 +95,7 @@ class ReportSession(ABC):
         return self._identity is not None and self._roster is not None and self._refused is None
 
     @abstractmethod
-    def _node(self, message: bytes) -> Node | None:
+    def _node(self, message: bytes) -> XdsNode | None:
         """Return what the node says of itself in the first message. Raises StreamError."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class ReportSession(ABC):
         if self._takes:
             self._take(message)
 
-    def _refuse(self, refused: Refused | None) -> None:
+    def _refuse(self, refused: RefusedNode | None) -> None:
         """Take no reports for this reason from now on, or take them."""
         self._refused = refused
         if self._identity is None:

@@ -14,7 +14,7 @@ from lbctl.xds.protocol.publication import Publication
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server_context import ServerContext
-from lbctl.xds.protocol.wire import Node
+from lbctl.xds.protocol.wire import XdsNode
 
 _PART = 0.02
 """The part of the time that may be spent on the messages of one stream."""
@@ -33,7 +33,7 @@ class RequestLogSession(ReportSession):
         self._spent = 0.0
         """Seconds that the last message took."""
 
-    def _node(self, message: bytes) -> Node | None:
+    def _node(self, message: bytes) -> XdsNode | None:
         return request_logs.node_in(message)
 
     def _take(self, message: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 from google.protobuf.message import DecodeError
 
-from lbctl.xds.protocol.wire import Node, StreamError, node_of
+from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 METHOD = "StreamAccessLogs"
@@ -40,7 +40,7 @@ class LatencyReceiver(Protocol):
         """A node has sent these requests, which are decoded while they are iterated."""
 
 
-def node_in(message: bytes) -> Node | None:
+def node_in(message: bytes) -> XdsNode | None:
     """Return what the node says of itself. Raises StreamError if the bytes are no message of a log."""
     return node_of(_parsed(message).identifier)
 

@@ -1,4 +1,4 @@
-"""The gRPC server: all of Envoy's discovery services, with one `Session` for each stream, and what it reports.
+"""The gRPC server: all of Envoy's discovery services, with one `StreamSession` for each stream, and what it reports.
 
 Nothing is answered before the first `publish`: an empty answer would remove what proxies already have. The server reads
 no fleet files and makes no decisions; its caller publishes what it serves.
@@ -22,17 +22,17 @@ from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
-from lbctl.xds.protocol.credentials import Credentials
+from lbctl.xds.protocol.credentials import ServerCredentials
 from lbctl.xds.protocol.identity import Context
 from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.load_session import LoadSession
-from lbctl.xds.protocol.node_status import NodeStatus, Observer
+from lbctl.xds.protocol.node_status import NodeStatus, StreamObserver
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.request_log_session import RequestLogSession
 from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server_context import ServerContext, Service
-from lbctl.xds.protocol.session import Session
+from lbctl.xds.protocol.session import StreamSession
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS
 
 _SERVICES: dict[str, tuple[str, str | None]] = {
@@ -61,6 +61,8 @@ class Limits:
     connection_streams: int = 1_000
     message: int = 4 * 1024 * 1024
     patience: float = 10.0
+    read_within: float = 120.0
+    """Seconds in which a client must read a message that is sent to it; otherwise its connection is closed."""
     handshake: float = 20.0
     idle: float = 300.0
     """Seconds after which a connection without a stream is closed."""
@@ -83,7 +85,7 @@ class XdsServer:
     def __init__(
         self,
         node_status: NodeStatus,
-        observer: Observer,
+        observer: StreamObserver,
         *,
         bind: Address,
         tls: ServerTls | None,
@@ -110,16 +112,17 @@ class XdsServer:
             observer,
             settle,
             self._limits.patience,
+            self._limits.read_within,
             guarded,
             self.socket,
             Budget(subscription_limits or SubscriptionLimits()),
             held,
         )
-        self._sessions: set[Session] = set()
+        self._sessions: set[StreamSession] = set()
         self._load_receiver = load_receiver
         self._latency_receiver = latency_receiver
         self._report_sessions: set[ReportSession] = set()
-        self._credentials: Credentials | None = None
+        self._credentials: ServerCredentials | None = None
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -137,7 +140,7 @@ class XdsServer:
 
         Raises BindError or CredentialsError.
         """
-        self._credentials = await asyncio.to_thread(Credentials, self._tls) if self._tls else None
+        self._credentials = await asyncio.to_thread(ServerCredentials, self._tls) if self._tls else None
         server = grpc.aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers([self._handlers(*item) for item in _SERVICES.items()])
         server.add_generic_rpc_handlers(list(self._report_handlers()))
@@ -208,7 +211,7 @@ class XdsServer:
             self._socket.close()
         await _await_grpc_tasks()
 
-    def _all_sessions(self) -> list[Session | ReportSession]:
+    def _all_sessions(self) -> list[StreamSession | ReportSession]:
         return [*self._sessions, *self._report_sessions]
 
     def _handlers(self, name: str, service: tuple[str, str | None]) -> grpc.GenericRpcHandler:
@@ -220,7 +223,7 @@ class XdsServer:
 
     async def _serve(self, service: Service, _: object, context: Context) -> None:
         await self._check_limit(context)
-        session = Session(self._context, service, context)
+        session = StreamSession(self._context, service, context)
         self._sessions.add(session)
         self._context.observer.connected(service.kind)
         try:

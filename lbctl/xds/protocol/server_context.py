@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from lbctl.base.records import dataclass
 from lbctl.xds.protocol.budget import Budget
-from lbctl.xds.protocol.node_status import NodeStatus, Observer
-from lbctl.xds.protocol.publication import Publication, Remembered
+from lbctl.xds.protocol.node_status import NodeStatus, StreamObserver
+from lbctl.xds.protocol.publication import EndedNodes, Publication
 
 if TYPE_CHECKING:
     from lbctl.xds.build.snapshot_cache import CachedSnapshot
-    from lbctl.xds.protocol.session import Session
+    from lbctl.xds.protocol.session import StreamSession
     from lbctl.xds.resource import Resources
 
 _LOG_INTERVAL = 60.0
@@ -39,14 +39,16 @@ class Service:
 class ServerContext:
     """The state that all streams of a server share.
 
-    `patience`: seconds within which the first request must arrive. `guarded`: clients over TCP may receive secrets.
-    `socket`: the path of the Unix socket, whose clients always may.
+    `patience`: seconds within which the first request must arrive, `read_within`: within which a client must read a
+    message. `guarded`: clients over TCP may receive secrets. `socket`: the path of the Unix socket, whose clients
+    always may.
     """
 
     node_status: NodeStatus
-    observer: Observer
+    observer: StreamObserver
     settle: float
     patience: float
+    read_within: float
     guarded: bool = True
     socket: str = ""
     budget: Budget = field(default_factory=Budget)
@@ -55,8 +57,8 @@ class ServerContext:
     publication: Publication | None = None
     earlier: Publication | None = None
     """The last publication of the previous process, if it differs."""
-    remembered: Remembered = field(default_factory=Remembered)
-    newest: dict[tuple[str, str | None], Session] = field(default_factory=dict)
+    remembered: EndedNodes = field(default_factory=EndedNodes)
+    newest: dict[tuple[str, str | None], StreamSession] = field(default_factory=dict)
     """Maps (node id, type) to the newest open stream of the node and service."""
     denials: dict[tuple[str, str], float] = field(default_factory=dict)
     """Maps (node id, reason) to the time when it was last logged, the earliest first."""
@@ -75,11 +77,11 @@ class ServerContext:
         """Note that nobody can connect to the Unix socket."""
         self.socket = ""
 
-    def enter(self, key: tuple[str, str | None], session: Session) -> None:
+    def enter(self, key: tuple[str, str | None], session: StreamSession) -> None:
         """Make this the newest stream of a node (id, type)."""
         self.newest[key] = session
 
-    def leave(self, key: tuple[str, str | None], session: Session) -> None:
+    def leave(self, key: tuple[str, str | None], session: StreamSession) -> None:
         """Forget a stream that has ended, and remember what its node has, unless a newer stream of the node is open."""
         if self.newest.get(key) is session:
             del self.newest[key]

@@ -1,7 +1,7 @@
 """One stream's I/O: reads requests, writes the responses of `Stream`, and reports to `NodeStatus` and the observer.
 
 The call's own task reads. A second task exists only while a response is being written, so that a client that does not
-read delays only itself, and at most one message waits for it.
+read delays only itself, and at most one message waits for it, until its connection is closed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import grpc
 from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
-from lbctl.xds.protocol.budget import ExhaustedError, Share
+from lbctl.xds.protocol.budget import ExhaustedError, StreamBudget
 from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
 from lbctl.xds.protocol.identity import UNIX, Context, certificate_names, host_of, identity_of, peer_of
-from lbctl.xds.protocol.node_status import READER, Entry, Nack
-from lbctl.xds.protocol.nodes import Refused
+from lbctl.xds.protocol.node_status import READER, Nack, StreamEntry
+from lbctl.xds.protocol.nodes import RefusedNode
 from lbctl.xds.protocol.publication import NodeIdentity, Publication
 from lbctl.xds.protocol.server_context import ServerContext, Service
-from lbctl.xds.protocol.stream import Acked, Nacked, Node, Response, Stream, StreamError
+from lbctl.xds.protocol.stream import Acked, Nacked, Response, Stream, StreamError, XdsNode
 from lbctl.xds.protocol.wire import read
 from lbctl.xds.resource import SHORT, Resources
 
@@ -46,7 +46,7 @@ class _Sent:
     publication: Publication
 
 
-class Session:
+class StreamSession:
     """One stream, from the start of its call to the end. It runs on the event loop only."""
 
     __slots__ = (
@@ -73,8 +73,8 @@ class Session:
         self._server = server
         self._service = service
         self._context = context
-        self._call = Call(context, self._fail)
-        self._share = Share(server.budget, host_of(context))
+        self._call = Call(context, self._fail, server.read_within)
+        self._share = StreamBudget(server.budget, host_of(context))
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -84,8 +84,8 @@ class Session:
         self._has_nack = self._writing = False
         self._stream: Stream
         self._identity: NodeIdentity
-        self._entry: Entry | None = None
-        self._proxy: Proxy | Refused
+        self._entry: StreamEntry | None = None
+        self._proxy: Proxy | RefusedNode
 
     async def run(self) -> None:
         """Serve the stream until the client ends it, breaks the protocol or exceeds a limit, or `end` is called."""
@@ -134,7 +134,7 @@ class Session:
         if self._entry is None or self._call.closed:
             return
         content = self._content(publication, self._entry)
-        if isinstance(content, Refused):
+        if isinstance(content, RefusedNode):
             self._refuse(content, self._entry)
             return
         self._entry.offer(publication.cached_snapshot.version, self._server.node_status.now())
@@ -176,7 +176,7 @@ class Session:
             share=self._share,
         )
 
-    def _before(self, node: Node) -> Resources | None:
+    def _before(self, node: XdsNode) -> Resources | None:
         """Return what the node has, as far as it is known: from its last stream, or from the previous process.
 
         What is held of it may be sent again, so it is returned only if the client may receive its secrets.
@@ -184,14 +184,14 @@ class Session:
         before = self._presumed_resources(node)
         return before if before is not None and self._may_receive(before) else None
 
-    def _presumed_resources(self, node: Node) -> Resources | None:
+    def _presumed_resources(self, node: XdsNode) -> Resources | None:
         server, key = self._server, (node.id, self._service.only)
         before = server.last(key)
         if before is not None or server.earlier is None:
             return before
         proxy = server.earlier.assign(NodeIdentity(node, certificate_names(self._context)))
-        content = proxy if isinstance(proxy, Refused) else server.earlier.content(proxy)
-        return None if isinstance(content, Refused) else content
+        content = proxy if isinstance(proxy, RefusedNode) else server.earlier.content(proxy)
+        return None if isinstance(content, RefusedNode) else content
 
     def _request(self, message: bytes) -> None:
         now = self._loop.time()
@@ -202,10 +202,10 @@ class Session:
             self._record_answer(answer, now)
         self._wake()
 
-    def _register(self, node: Node | None) -> None:
+    def _register(self, node: XdsNode | None) -> None:
         self._identity = identity_of(node, self._context)
         node_status = self._server.node_status
-        self._entry = Entry(
+        self._entry = StreamEntry(
             self._identity.node,
             peer_of(self._context, self._server.socket),
             self._service.delta,
@@ -220,21 +220,21 @@ class Session:
         if not self._entry.denied:
             _LOG.info("xds: %s has connected", _role(self._entry), extra=_fields(self._entry, kind=self._service.kind))
 
-    def _content(self, publication: Publication, entry: Entry) -> Resources | Refused:
+    def _content(self, publication: Publication, entry: StreamEntry) -> Resources | RefusedNode:
         if self._roster is not publication.roster:
             self._roster = publication.roster
             self._proxy = publication.assign(self._identity)
-            entry.assign(None if isinstance(self._proxy, Refused) else self._proxy)
-        content = self._proxy if isinstance(self._proxy, Refused) else publication.content(self._proxy)
+            entry.assign(None if isinstance(self._proxy, RefusedNode) else self._proxy)
+        content = self._proxy if isinstance(self._proxy, RefusedNode) else publication.content(self._proxy)
         if isinstance(content, Resources) and not self._may_receive(content):
             socket = self._server.socket
-            return Refused(_IN_CLEAR.format(f"unix:{socket}, or by {_MTLS}" if socket else _MTLS), denied=True)
+            return RefusedNode(_IN_CLEAR.format(f"unix:{socket}, or by {_MTLS}" if socket else _MTLS), denied=True)
         return content
 
     def _may_receive(self, content: Resources) -> bool:
         return self._guarded or not content.secret
 
-    def _refuse(self, refused: Refused, entry: Entry) -> None:
+    def _refuse(self, refused: RefusedNode, entry: StreamEntry) -> None:
         if entry.refuse(refused.reason, denied=refused.denied):
             if refused is self._proxy:
                 self._server.observer.unmatched(entry.node.id)
@@ -304,7 +304,7 @@ class Session:
             self._entry.ack(answer.type_url, self._server.node_status.now())
             self._server.observer.acked(SHORT[answer.type_url], now - sent.at)
 
-    def _record_nack(self, answer: Nacked, publication: Publication, entry: Entry) -> None:
+    def _record_nack(self, answer: Nacked, publication: Publication, entry: StreamEntry) -> None:
         self._has_nack = True
         message = publication.cached_snapshot.redacted(answer.message)[:_MAX_MESSAGE]
         at = self._server.node_status.now()
@@ -354,9 +354,9 @@ class Session:
         self._server.leave((self._entry.node.id, self._service.only), self)
 
 
-def _role(entry: Entry) -> str:
+def _role(entry: StreamEntry) -> str:
     return "a reader" if entry.is_reader else "a node"
 
 
-def _fields(entry: Entry, **more: object) -> dict[str, object]:
+def _fields(entry: StreamEntry, **more: object) -> dict[str, object]:
     return {"fields": {"node": entry.node.id, "proxy": entry.proxy, "peer": entry.peer, **more}}

@@ -9,16 +9,16 @@ are results.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from lbctl.xds.protocol.budget import Budget, Share
+from lbctl.base.records import dataclass
+from lbctl.xds.protocol.budget import Budget, StreamBudget
 from lbctl.xds.protocol.events import Acked, Nacked, TypeStatus
 from lbctl.xds.protocol.subscription import Subscription
-from lbctl.xds.protocol.wire import Node, Nonces, Request, Response, StreamError, read
+from lbctl.xds.protocol.wire import Nonces, Response, StreamError, XdsNode, XdsRequest, read
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES, Resource, Resources
 
-__all__ = ["Acked", "Nacked", "Node", "Response", "Stream", "StreamError", "TypeStatus"]
+__all__ = ["Acked", "Nacked", "Response", "Stream", "StreamError", "TypeStatus", "XdsNode"]
 
 _GATED = (LDS, RDS)
 _ASK_SECONDS = 2.0
@@ -54,10 +54,10 @@ class Stream:
         only: str | None = None,
         before: Resources | None = None,
         settle: float = 1.0,
-        share: Share | None = None,
+        share: StreamBudget | None = None,
     ) -> None:
-        self._share = share or Share(Budget())
-        self.node: Node | None = None
+        self._share = share or StreamBudget(Budget())
+        self.node: XdsNode | None = None
         self._delta = delta
         self._only = only
         self._before = before
@@ -98,13 +98,13 @@ class Stream:
         self._update_settled(now)
         return [event] if event else []
 
-    def _identify_node(self, request: Request) -> None:
+    def _identify_node(self, request: XdsRequest) -> None:
         if self.node is None:
             if request.node is None or not request.node.id:
                 raise StreamError("the first request of a stream must name its node, with an id")
             self.node = request.node
 
-    def _kind(self, request: Request) -> str:
+    def _kind(self, request: XdsRequest) -> str:
         kind = request.type_url or self._only
         if not kind:
             raise StreamError("a request of an aggregated stream must name its type")

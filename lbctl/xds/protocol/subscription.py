@@ -10,16 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.xds.protocol.budget import ExhaustedError
 from lbctl.xds.protocol.events import Acked, Nacked, State, TypeStatus, blamed
-from lbctl.xds.protocol.wire import Nonces, Request, Response, content_version, set_version
+from lbctl.xds.protocol.rejections import RejectedVersions, Rejection
+from lbctl.xds.protocol.wire import Nonces, Response, XdsRequest, content_version, set_version
 from lbctl.xds.resource import CDS, LDS, Resource
 
 __all__ = ["Acked", "Nacked", "State", "Subscription", "TypeStatus"]
 
 MAX_NAMES = 100_000
 """The maximal number of names that one stream may subscribe to for one type."""
-
-MAX_REJECTED = 16
-"""The number of rejected versions of one resource that are remembered."""
 
 MAX_BYTES = 3 << 20
 """The approximate maximal size of a divisible response: clients other than Envoy accept 4 MiB by default."""
@@ -54,12 +52,11 @@ class Subscription:
         self._dirty: set[str] = set()  # names to compare with the accepted content
         self._must_send: set[str] = set()  # names to send even if they are accepted
         self._uncertain: dict[str, Resource | None] = {}  # rejected with others: the client may have accepted it
-        # name → version → (names, message)
-        self._rejected_versions: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {}
+        self._rejected_versions = RejectedVersions()
 
     # ── Requests
 
-    def request(self, request: Request, content: Mapping[str, Resource]) -> Acked | Nacked | None:
+    def request(self, request: XdsRequest, content: Mapping[str, Resource]) -> Acked | Nacked | None:
         """Process a request: an answer to the outstanding response, a changed subscription, or both.
 
         Raises `StreamError`.
@@ -74,7 +71,7 @@ class Subscription:
             raise ExhaustedError(f"more than {MAX_NAMES} names of {self.type_url}")
         return event
 
-    def _process_answer(self, request: Request) -> Acked | Nacked | None:
+    def _process_answer(self, request: XdsRequest) -> Acked | Nacked | None:
         response = self.waiting
         if response is None or request.nonce != response.nonce:
             return None
@@ -105,22 +102,17 @@ class Subscription:
         sent |= {resource.name: resource for resource in response.resources}
         names = blamed((*(resource.name for resource in response.resources), *response.removed), message)
         if self._is_whole_set:
-            self._record_rejection(_WHOLE_SET, response.version, names, message)
+            self._rejected_versions.record(_WHOLE_SET, response.version, Rejection(names, message))
             sent = {name: each for name, each in sent.items() if not (each and self._has(each))}
         else:
             for name in names:
                 resource = sent[name]
-                self._record_rejection(name, resource.version if resource else _ABSENT, (name,), message)
+                version = resource.version if resource else _ABSENT
+                self._rejected_versions.record(name, version, Rejection((name,), message))
         sent = {name: each for name, each in sent.items() if self.covers(name)}
         self._uncertain |= sent
         self._dirty |= sent.keys()
         return Nacked(self.type_url, response.nonce, response.version, names, message)
-
-    def _record_rejection(self, name: str, version: str, names: tuple[str, ...], message: str) -> None:
-        versions = self._rejected_versions.setdefault(name, {})
-        versions[version] = (names, message)
-        if len(versions) > MAX_REJECTED:
-            del versions[next(iter(versions))]
 
     def _has(self, resource: Resource) -> bool:
         accepted = self.accepted.get(resource.name)
@@ -132,7 +124,7 @@ class Subscription:
         """Return whether the client subscribes to this name."""
         return self.wildcard or name in self.names
 
-    def _rename_sotw(self, request: Request, content: Mapping[str, Resource]) -> None:
+    def _rename_sotw(self, request: XdsRequest, content: Mapping[str, Resource]) -> None:
         if not self._subscribed:
             self._claimed_version = request.version
         elif not request.nonce and request.error is None and self.waiting is None and self.acked_once:
@@ -156,7 +148,7 @@ class Subscription:
         self._rejected_versions.clear()
         self._uncertain.clear()
 
-    def _rename_delta(self, request: Request, content: Mapping[str, Resource]) -> None:
+    def _rename_delta(self, request: XdsRequest, content: Mapping[str, Resource]) -> None:
         added, removed = set(request.names), set(request.removed)
         wildcard = self.wildcard and "*" not in removed
         if not self._subscribed:
@@ -207,7 +199,7 @@ class Subscription:
 
     def _forget_rejection(self, name: str) -> None:
         self.rejected.pop(name, None)
-        self._rejected_versions.pop(name, None)
+        self._rejected_versions.forget(name)
 
     def _forget(self, name: str) -> None:
         self.accepted.pop(name, None)
@@ -284,7 +276,7 @@ class Subscription:
             return None
         if gated and (self.accepted or self._claimed_version):
             return None
-        rejection = self._rejected_versions.get(_WHOLE_SET, {}).get(version)
+        rejection = self._rejected_versions.get(_WHOLE_SET, version)
         self.rejected = dict.fromkeys(*rejection) if rejection else {}
         wanted = self._answer_wildcard or self._uncertain or any(name in content for name in self._must_send)
         wanted = wanted or any(self._differs(name, content) for name in self._dirty)
@@ -367,9 +359,9 @@ class Subscription:
         if gated:
             self._postpone(name, must_send=False)
             return False
-        rejection = self._rejected_versions.get(name, {}).get(_ABSENT)
+        rejection = self._rejected_versions.get(name, _ABSENT)
         if rejection:
-            self.rejected[name] = rejection[1]
+            self.rejected[name] = rejection.message
         return rejection is None
 
     def _choose(self, target: Resource, *, must_send: bool, gated: bool) -> Resource | None:
@@ -380,15 +372,16 @@ class Subscription:
             self.accepted[name] = target
             del self.initial_versions[name]
         accepted = self.accepted.get(name)
-        rejected_versions = self._rejected_versions.get(name, {})
         self.rejected.pop(name, None)
-        if target.version in rejected_versions:
-            self.rejected[name] = rejected_versions[target.version][1]
+        if rejection := self._rejected_versions.get(name, target.version):
+            self.rejected[name] = rejection.message
         elif gated and (accepted or self._claimed_version or name in self.initial_versions):
             self._postpone(name, must_send=must_send and accepted is None)
         else:
             return target if must_send or self.lacks(target) else None
-        return accepted if must_send and accepted and accepted.version not in rejected_versions else None
+        if not must_send or accepted is None or self._rejected_versions.get(name, accepted.version):
+            return None
+        return accepted
 
     # ── Status
 

@@ -33,7 +33,7 @@ class StreamError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class XdsNode:
     """The client, as the first request of its stream identifies it.
 
     `version`: of its build, as `1.40.0`, if it states one.
@@ -56,7 +56,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class XdsRequest:
     """A request of either variant.
 
     `names`: the whole list (state of the world), or the names added to it (delta). `version`: what a state-of-the-world
@@ -64,7 +64,7 @@ class Request:
     message of a NACK, which may be empty; None for an ACK.
     """
 
-    node: Node | None
+    node: XdsNode | None
     """The client; None where the request does not name it."""
     type_url: str
     """The type that is asked for."""
@@ -78,7 +78,7 @@ class Request:
     error: str | None = None
 
 
-def read(message: bytes, *, delta: bool) -> Request:
+def read(message: bytes, *, delta: bool) -> XdsRequest:
     """Decode a request. Raises `StreamError` if the bytes are not one."""
     try:
         return (
@@ -88,8 +88,8 @@ def read(message: bytes, *, delta: bool) -> Request:
         raise StreamError(f"not a {'DeltaDiscoveryRequest' if delta else 'DiscoveryRequest'}") from error
 
 
-def _sotw(message: Any) -> Request:
-    return Request(
+def _sotw(message: Any) -> XdsRequest:
+    return XdsRequest(
         node=node_of(message),
         type_url=message.type_url,
         nonce=message.response_nonce,
@@ -99,8 +99,8 @@ def _sotw(message: Any) -> Request:
     )
 
 
-def _delta(message: Any) -> Request:
-    return Request(
+def _delta(message: Any) -> XdsRequest:
+    return XdsRequest(
         node=node_of(message),
         type_url=message.type_url,
         nonce=message.response_nonce,
@@ -115,13 +115,13 @@ def _error(message: Any) -> str | None:
     return message.error_detail.message[:_LONGEST_ERROR] if message.HasField("error_detail") else None
 
 
-def node_of(message: Any) -> Node | None:
+def node_of(message: Any) -> XdsNode | None:
     """Return the node that a request names, or None."""
     if not message.HasField("node"):
         return None
     node = message.node
     place = node.locality
-    return Node(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node), node.user_agent_name)
+    return XdsNode(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node), node.user_agent_name)
 
 
 def _build(node: Any) -> str:

@@ -226,7 +226,7 @@ def test_a_real_envoy_takes_listeners_and_clusters_that_name_secrets(files: dict
     config = tmp_path / "envoy.json"
     config.write_text(MessageToJson(bootstrap, preserving_proto_field_name=True))
     command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 

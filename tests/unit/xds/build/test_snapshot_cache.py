@@ -522,6 +522,7 @@ _STEPS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_STEPS, max_size=3))
 def test_what_is_built_from_the_last_edition_equals_what_is_built_anew(

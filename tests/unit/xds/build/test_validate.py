@@ -275,7 +275,7 @@ def _judged(directory: Path, bootstrap: Message) -> str:
     config = directory / "envoy.pb"
     config.write_bytes(bootstrap.SerializeToString())
     command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return "" if done.returncode == 0 else done.stderr or "refused"
 
 

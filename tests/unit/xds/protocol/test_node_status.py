@@ -7,8 +7,8 @@ from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.xds.protocol.events import State
-from lbctl.xds.protocol.node_status import READER, Entry, Nack, NodeStatus
-from lbctl.xds.protocol.stream import Node, TypeStatus
+from lbctl.xds.protocol.node_status import READER, Nack, NodeStatus, StreamEntry
+from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, TYPES
 
 
@@ -24,9 +24,9 @@ def status(type_url: str = CDS, state: State = "SYNCED") -> TypeStatus:
     return TypeStatus(type_url, True, ("a", "b"), 2, state, "v1", "v2", "", ())
 
 
-def entry(node_id: str = "edge-1", *types: TypeStatus, peer: str = "127.0.0.1:1") -> Entry:
-    node = Node(node_id, zone="z", version="1.40.0")
-    return Entry(node, peer, True, lambda: types, 1000.0, proxy="edge", version="e1")
+def entry(node_id: str = "edge-1", *types: TypeStatus, peer: str = "127.0.0.1:1") -> StreamEntry:
+    node = XdsNode(node_id, zone="z", version="1.40.0")
+    return StreamEntry(node, peer, True, lambda: types, 1000.0, proxy="edge", version="e1")
 
 
 def only(ledger: NodeStatus) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_a_node_that_gets_nothing_new_says_why_here_and_gone() -> None:
 def test_who_only_looks_is_a_row_of_its_own_and_leaves_nothing_behind() -> None:
     ledger = NodeStatus()
     envoy, reader = entry("edge-1", status()), entry("edge-1", status(CDS, "STALE"), peer="127.0.0.1:2")
-    reader.node = Node("edge-1", agent=READER)
+    reader.node = XdsNode("edge-1", agent=READER)
     ledger.enter(envoy)
     ledger.good(envoy)
     ledger.enter(reader)

@@ -8,8 +8,8 @@ import pytest
 
 from lbctl.ir.proxies import Control, Proxy
 from lbctl.ir.topology import Topology
-from lbctl.xds.protocol.nodes import Refused, assign
-from lbctl.xds.protocol.stream import Node
+from lbctl.xds.protocol.nodes import RefusedNode, assign
+from lbctl.xds.protocol.stream import XdsNode
 
 NONE: frozenset[str] = frozenset()
 
@@ -23,7 +23,7 @@ def fleet(*proxies: Proxy, unmatched: Literal["nothing", "all"] = "nothing") -> 
 
 
 def chosen(topology: Topology, node_id: str, *sans: str) -> str:
-    found = assign(topology, Node(node_id), frozenset(sans))
+    found = assign(topology, XdsNode(node_id), frozenset(sans))
     assert isinstance(found, Proxy), found
     return found.name
 
@@ -43,38 +43,38 @@ def test_the_longest_pattern_wins_then_the_name() -> None:
 def test_an_entry_without_nodes_is_for_the_node_of_its_name() -> None:
     topology = fleet(entry("edge"), entry("other", "x"))
     assert chosen(topology, "edge") == "edge"
-    assert isinstance(assign(topology, Node("edge-1"), NONE), Refused)
+    assert isinstance(assign(topology, XdsNode("edge-1"), NONE), RefusedNode)
 
 
 def test_entries_of_other_kinds_of_proxies_are_not_meant() -> None:
-    assert isinstance(assign(fleet(entry("nginx", "*", kind="nginx")), Node("edge-1"), NONE), Refused)
+    assert isinstance(assign(fleet(entry("nginx", "*", kind="nginx")), XdsNode("edge-1"), NONE), RefusedNode)
 
 
 @pytest.mark.parametrize("node_id", ["edge.1", "xedge-1", "edge-1\n", "EDGE-1", "edge-12"])
 def test_a_pattern_fits_the_whole_id_and_is_no_regex(node_id: str) -> None:
-    assert isinstance(assign(fleet(entry("a", "edge-?")), Node(node_id), NONE), Refused)
+    assert isinstance(assign(fleet(entry("a", "edge-?")), XdsNode(node_id), NONE), RefusedNode)
 
 
 def test_region_and_zone_are_those_of_the_node() -> None:
-    found = assign(fleet(entry("a", "*")), Node("edge-1", region="eu", zone="eu-1"), NONE)
+    found = assign(fleet(entry("a", "*")), XdsNode("edge-1", region="eu", zone="eu-1"), NONE)
     assert isinstance(found, Proxy)
     assert (found.region, found.zone) == ("eu", "eu-1")
-    elsewhere = assign(fleet(entry("a", "*")), Node("edge-1"), NONE)
+    elsewhere = assign(fleet(entry("a", "*")), XdsNode("edge-1"), NONE)
     assert isinstance(elsewhere, Proxy)
     assert (elsewhere.region, elsewhere.zone) == (None, None)
 
 
 def test_without_a_proxies_section_every_node_gets_the_fleet() -> None:
-    found = assign(fleet(), Node("anything", zone="z"), NONE)
+    found = assign(fleet(), XdsNode("anything", zone="z"), NONE)
     assert isinstance(found, Proxy)
     assert (found.kind, found.listeners, found.instances, found.zone) == ("envoy", (), 1, "z")
 
 
 def test_a_node_that_nothing_names_gets_what_is_configured() -> None:
-    refused = assign(fleet(entry("a", "edge-*")), Node("stray"), NONE)
-    assert refused == Refused("no entry of proxies is for the node 'stray'")
+    refused = assign(fleet(entry("a", "edge-*")), XdsNode("stray"), NONE)
+    assert refused == RefusedNode("no entry of proxies is for the node 'stray'")
     named_like_the_kind = entry("envoy", "edge-*")
-    found = assign(fleet(named_like_the_kind, unmatched="all"), Node("stray"), NONE)
+    found = assign(fleet(named_like_the_kind, unmatched="all"), XdsNode("stray"), NONE)
     assert isinstance(found, Proxy)
     assert found.name != "envoy", "it would pass for the entry of that name, and share its limits"
     assert found.listeners == ()
@@ -84,8 +84,8 @@ def test_the_certificate_must_say_what_the_entry_asks_for() -> None:
     topology = fleet(entry("a", "edge-*", san="spiffe://example.com/edge-*"), entry("b", "*"))
     assert chosen(topology, "edge-1", "edge-1.example.com", "spiffe://example.com/edge-1") == "a"
     for sans in ([], ["spiffe://example.org/edge-1"], ["xspiffe://example.com/edge-1"], ["edge-1"]):
-        found = assign(topology, Node("edge-1"), frozenset(sans))
-        assert isinstance(found, Refused), "and it does not fall through to the wider pattern"
+        found = assign(topology, XdsNode("edge-1"), frozenset(sans))
+        assert isinstance(found, RefusedNode), "and it does not fall through to the wider pattern"
         assert found.denied
         assert "proxies.a" in found.reason
     assert chosen(topology, "other") == "b"
@@ -94,16 +94,18 @@ def test_the_certificate_must_say_what_the_entry_asks_for() -> None:
 def test_a_star_in_a_name_of_a_certificate_stays_within_its_segment() -> None:
     topology = fleet(entry("a", "*", san="spiffe://example.com/*/edge"))
     assert chosen(topology, "edge-1", "spiffe://example.com/eu/edge") == "a"
-    assert isinstance(assign(topology, Node("edge-1"), frozenset({"spiffe://example.com/eu/x/edge"})), Refused)
+    assert isinstance(assign(topology, XdsNode("edge-1"), frozenset({"spiffe://example.com/eu/x/edge"})), RefusedNode)
 
 
 def test_equal_patterns_are_told_apart_by_the_certificate() -> None:
     topology = fleet(entry("a", "*", san="spiffe://a/*"), entry("b", "*", san="spiffe://b/*"))
     assert chosen(topology, "edge-1", "spiffe://b/x") == "b"
-    assert isinstance(assign(topology, Node("edge-1"), frozenset({"spiffe://c/x"})), Refused)
+    assert isinstance(assign(topology, XdsNode("edge-1"), frozenset({"spiffe://c/x"})), RefusedNode)
 
 
 def test_a_dot_and_brackets_of_a_name_stand_for_themselves() -> None:
     topology = fleet(entry("a", "*", san="edge[1].example.com"))
     assert chosen(topology, "n", "edge[1].example.com") == "a"
-    assert isinstance(assign(topology, Node("n"), frozenset({"edge1.example.com", "edge[1]xexample.com"})), Refused)
+    assert isinstance(
+        assign(topology, XdsNode("n"), frozenset({"edge1.example.com", "edge[1]xexample.com"})), RefusedNode
+    )

@@ -1,0 +1,51 @@
+"""Whose connection is closed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lbctl.xds.protocol.connection import close_connection
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("bind", "target", "host"),
+    [("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1", "127.0.0.1"), ("::1", "::1", "[::1]")],
+)
+def test_the_connection_of_that_address_is_closed_and_no_other(
+    stack: ExitStack, bind: str, target: str, host: str
+) -> None:
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    server = stack.enter_context(socket.create_server((bind, 0), family=family, dualstack_ipv6=bind == "::"))
+    clients = [stack.enter_context(socket.create_connection((target, server.getsockname()[1]), 10)) for _ in range(2)]
+    accepted = [stack.enter_context(server.accept()[0]) for _ in clients]
+    stuck, other = clients
+    before = open_descriptors()
+
+    assert close_connection(host, stuck.getsockname()[1])
+    assert stuck.recv(1) == b""
+    for each in accepted:
+        if each.getpeername()[1] == other.getsockname()[1]:
+            each.sendall(b"x")
+    assert other.recv(1) == b"x"
+    assert open_descriptors() == before, "no descriptor is closed or left open"
+
+
+def test_an_address_that_nobody_has_closes_nothing() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert not close_connection("127.0.0.1", unused.getsockname()[1])
