@@ -11,14 +11,15 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanarySite, Plan
-from lbctl.demo.load import Load, Outcomes, poisson
+from lbctl.base.records import dataclass
+from lbctl.demo.canary_fleet import ANSWER, NEW, PROMPT, REQUEST_RATE, CanaryPlan, CanarySite
+from lbctl.demo.load import LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import HOST
 from lbctl.simulate.lengths import conversation
 
@@ -31,7 +32,7 @@ _RUNNING = ("progressing", "paused")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepTaken:
     """A step that the rollout has taken."""
 
     percent: float
@@ -44,7 +45,7 @@ class Step:
 class StepResult:
     """What clients saw of a step."""
 
-    step: Step
+    step: StepTaken
     """The step."""
     requests: int
     """How many were sent until the next step."""
@@ -61,16 +62,16 @@ class Canary:
     site: CanarySite
     row: Mapping[str, Any] = field(default_factory=dict)
     """Its rollout as the API shows it; empty until that was read."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StepTaken] = field(default_factory=list)
     started: float | None = None
     ended: float | None = None
-    load: Load = field(init=False)
+    load: LoadGenerator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.load = Load([self.site.port], "/v1/completions", _PATIENCE, keep=False)
+        self.load = LoadGenerator([self.site.port], "/v1/completions", _PATIENCE, keep=False)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CanaryPlan:
         """What it is."""
         return self.site.plan
 
@@ -106,7 +107,7 @@ class Canary:
         if not self.running:
             return
         if row["percent"] is not None and (not self.steps or self.steps[-1].percent != row["percent"]):
-            self.steps.append(Step(row["percent"], time.monotonic()))
+            self.steps.append(StepTaken(row["percent"], time.monotonic()))
         if row["phase"] not in _RUNNING:
             self.ended = time.monotonic()
 

@@ -25,7 +25,7 @@ OLD, NEW = "v1", "v2"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CanaryPlan:
     """What a canary is, and when it is started."""
 
     name: str
@@ -38,14 +38,14 @@ class Plan:
     """When the script starts it, as a part of the duration."""
 
 
-PLANS = (Plan("good", "g", 0.0, 0.05), Plan("bad", "b", 0.5, 0.15))
+PLANS = (CanaryPlan("good", "g", 0.0, 0.05), CanaryPlan("bad", "b", 0.5, 0.15))
 
 
 @dataclass(frozen=True, slots=True)
 class CanarySite:
     """The port of a canary's listener, and its replicas."""
 
-    plan: Plan
+    plan: CanaryPlan
     """What it is."""
     port: int
     """The port of its listener."""
@@ -53,7 +53,7 @@ class CanarySite:
     """Version → its only replica."""
 
 
-def new_canary(plan: Plan, port: int, curve: CostModel) -> CanarySite:
+def new_canary(plan: CanaryPlan, port: int, curve: CostModel) -> CanarySite:
     """Return a canary whose replicas do not listen yet."""
     old, new = PacedReplica(OLD, 1.0, curve), PacedReplica(NEW, 1.0, curve)
     new.error_rate = plan.error_rate

@@ -15,7 +15,7 @@ THROTTLED_TO = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DemoFault:
     """A kind of fault and the replica that has it."""
 
     kind: str
@@ -31,19 +31,19 @@ class Fault:
 
 
 FAULTS = (
-    Fault("throttle", "t", "h100-0", "a GPU that runs at 40 % of its speed", (0.1, 0.3)),
-    Fault("stale", "s", "a100-1", "metrics that are not answered", (0.15, 0.28)),
-    Fault("kill", "k", "a100-0", "a process that has died", (0.33, 0.45)),
-    Fault("wedge", "w", "h100-1", "an engine that makes no progress and looks healthy", (0.5, 0.95)),
+    DemoFault("throttle", "t", "h100-0", "a GPU that runs at 40 % of its speed", (0.1, 0.3)),
+    DemoFault("stale", "s", "a100-1", "metrics that are not answered", (0.15, 0.28)),
+    DemoFault("kill", "k", "a100-0", "a process that has died", (0.33, 0.45)),
+    DemoFault("wedge", "w", "h100-1", "an engine that makes no progress and looks healthy", (0.5, 0.95)),
 )
-BY_KEY: Mapping[str, Fault] = {fault.key: fault for fault in FAULTS}
+BY_KEY: Mapping[str, DemoFault] = {fault.key: fault for fault in FAULTS}
 
 
 @dataclass(slots=True)
 class Episode:
     """One fault from its begin to its end; times are seconds of the monotonic clock."""
 
-    fault: Fault
+    fault: DemoFault
     began: float
     ended: float | None = None
     share_before: float | None = None
@@ -61,7 +61,7 @@ class Faults:
     """Returns the share that a replica of the adaptive pool has by the decisions of `serve`."""
     episodes: list[Episode] = field(default_factory=list)
 
-    def active(self, fault: Fault) -> Episode | None:
+    def active(self, fault: DemoFault) -> Episode | None:
         """Return the episode of a fault that has not ended."""
         return next((item for item in self.episodes if item.fault is fault and item.ended is None), None)
 
@@ -69,7 +69,7 @@ class Faults:
         """Return the kinds of faults that a replica has now."""
         return ", ".join(fault.kind for fault in FAULTS if fault.replica == name and self.active(fault))
 
-    async def toggle(self, fault: Fault) -> None:
+    async def toggle(self, fault: DemoFault) -> None:
         """Begin a fault, or end it."""
         episode = self.active(fault)
         if episode is None:

@@ -50,7 +50,7 @@ _TELEMETRY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupReplica:
     """A replica that every group has."""
 
     name: str
@@ -62,7 +62,7 @@ class Member:
 
 
 MEMBERS = tuple(
-    Member(f"{gpu.partition('-')[0].lower()}-{number}", gpu, TABLE[gpu].throughput / TABLE[GPUS[0]].throughput)
+    GroupReplica(f"{gpu.partition('-')[0].lower()}-{number}", gpu, TABLE[gpu].throughput / TABLE[GPUS[0]].throughput)
     for gpu in GPUS
     for number in range(2)
 )

@@ -109,7 +109,7 @@ def poisson(rate: float, seconds: float, lengths: Lengths, seed: str) -> list[Ar
     return [Arrival(*each) for each in zip(trace.times, trace.prompts, trace.answers, strict=True)]
 
 
-class Load:
+class LoadGenerator:
     """The requests to one listener, or to several in turn.
 
     `path` begins with a slash and has no query. With `keep`, connections are used again: a proxy that closes an idle

@@ -20,7 +20,7 @@ _LOWERED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ServedDecision:
     """What `serve` says of one replica."""
 
     share: float
@@ -33,12 +33,12 @@ class Decision:
     """Why it is in that state; empty for `in`."""
 
 
-class Observer:
+class DecisionObserver:
     """The decisions of `serve`, by replica."""
 
     def __init__(self, api: int) -> None:
         self._url = f"http://{HOST}:{api}/api/v1/pools"
-        self.decisions: Mapping[str, Decision] = {}
+        self.decisions: Mapping[str, ServedDecision] = {}
 
     def share(self, replica: str) -> float | None:
         """Return the share of a replica of the adaptive pool; None where it is not known yet."""
@@ -65,8 +65,10 @@ class Observer:
                 episode.reacted = time.monotonic()
 
 
-def _decisions(document: Mapping[str, Any]) -> dict[str, Decision]:
+def _decisions(document: Mapping[str, Any]) -> dict[str, ServedDecision]:
     rows: list[Mapping[str, Any]] = next(
         (pool["replicas"] for pool in document["pools"] if pool["name"] == "adaptive"), []
     )
-    return {row["name"]: Decision(row["share"], row["observed"], row["state"], row["state_reason"]) for row in rows}
+    return {
+        row["name"]: ServedDecision(row["share"], row["observed"], row["state"], row["state_reason"]) for row in rows
+    }

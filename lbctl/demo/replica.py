@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class PacedReplica:
     def __init__(self, name: str, speed: float, curve: CostModel) -> None:
         self.name = name
         self.port = 0
-        self.connections: set[_Connection] = set()
+        self.connections: set[ReplicaConnection] = set()
         self.wedged = False
         self.silent = False
         """Whether `/metrics` answers 503."""
@@ -52,7 +53,7 @@ class PacedReplica:
         self._engine = Engine(speed, curve=curve)
         self._factor = 1.0
         self._held = False
-        self._fresh: deque[_Request] = deque()
+        self._fresh: deque[ConnectedRequest] = deque()
         self._server: asyncio.Server | None = None
         self._first_seconds = 0.0
         self._buckets = [0] * (len(_BUCKETS) + 1)
@@ -118,9 +119,9 @@ class PacedReplica:
         )  # fmt: skip
         return (page + "".join(lines)).encode()
 
-    def add(self, connection: _Connection, prompt: int, answer: int) -> _Request:
+    def add(self, connection: ReplicaConnection, prompt: int, answer: int) -> ConnectedRequest:
         """Queue a request of this connection."""
-        request = _Request(time.monotonic(), max(1, prompt), max(1, answer), connection=connection)
+        request = ConnectedRequest(time.monotonic(), max(1, prompt), max(1, answer), connection=connection)
         self._fresh.append(request)
         self._engine.add(request)
         if not self._engine.busy and not self._held:
@@ -152,23 +153,22 @@ class PacedReplica:
                 self._buckets[bisect_left(_BUCKETS, request.first - request.arrived)] += 1
             request.connection.first()
         for finished in done:
-            assert isinstance(finished, _Request)
+            assert isinstance(finished, ConnectedRequest)
             self._finished += 1
             finished.connection.last()
         self._begin(now)
 
 
-class _Connection(asyncio.Protocol):
-    """One connection of a proxy."""
+class ReplicaConnection(asyncio.Protocol, ABC):
+    """One connection of a proxy, which carries one request at a time."""
 
     def __init__(self, replica: PacedReplica) -> None:
         self._replica = replica
-        self._name = replica.name.encode()
         self._transport: asyncio.Transport | None = None
-        self._request: _Request | None = None
-        self._read = b""
+        self._request: ConnectedRequest | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the replica know of the connection, which it breaks off when it dies."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._replica.connections.add(self)
@@ -184,6 +184,27 @@ class _Connection(asyncio.Protocol):
         """Break the connection off."""
         if self._transport is not None:
             self._transport.abort()
+
+    @abstractmethod
+    def first(self) -> None:
+        """Send the first token."""
+
+    @abstractmethod
+    def last(self) -> None:
+        """Send the last token."""
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+class _Connection(ReplicaConnection):
+    """A connection with requests whose tokens are numbers in the path."""
+
+    def __init__(self, replica: PacedReplica) -> None:
+        super().__init__(replica)
+        self._name = replica.name.encode()
+        self._read = b""
 
     def data_received(self, data: bytes) -> None:
         self._read += data
@@ -201,25 +222,22 @@ class _Connection(asyncio.Protocol):
             self._respond(b"200 OK", b"ok")
 
     def first(self) -> None:
-        """Send the first token."""
         self._write(b"HTTP/1.1 200 OK\r\nx-replica: " + self._name + b"\r\ncontent-length: 2\r\n\r\na")
 
     def last(self) -> None:
-        """Send the last token."""
         self._write(b"b")
 
     def _respond(self, status: bytes, body: bytes) -> None:
         head = b"HTTP/1.1 %b\r\nx-replica: %b\r\ncontent-type: text/plain\r\n" % (status, self._name)
         self._write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
 
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
 
 @dataclass(slots=True, kw_only=True)
-class _Request(SimulatedRequest):
-    connection: _Connection
+class ConnectedRequest(SimulatedRequest):
+    """A request that came by a connection."""
+
+    connection: ReplicaConnection
+    """The connection that it came by."""
 
 
 def _slower(curve: CostModel, factor: float) -> CostModel:

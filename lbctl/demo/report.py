@@ -10,15 +10,15 @@ from lbctl.base.records import dataclass
 from lbctl.demo.canary import Canary, StepResult
 from lbctl.demo.faults import Episode, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, TITLES, Strategy, arrival_rate
-from lbctl.demo.load import Load, Outcomes
-from lbctl.demo.observer import Decision
+from lbctl.demo.load import LoadGenerator, Outcomes
+from lbctl.demo.observer import ServedDecision
 
 PATIENCE = 5.0
 """Seconds that a client waits for the first token; after that the request has failed, and counts with this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class GroupFigures:
     """The figures of one group; times are seconds."""
 
     requests: int
@@ -33,28 +33,28 @@ class Measured:
     """Replica → its part of the responses."""
 
 
-def measured(outcomes: Outcomes) -> Measured:
+def measured(outcomes: Outcomes) -> GroupFigures:
     """Return the figures of these requests."""
-    return Measured(
+    return GroupFigures(
         len(outcomes.sent), outcomes.failed, outcomes.first_token(50), outcomes.first_token(99), outcomes.shares()
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     """The result of a run; times are seconds from its begin."""
 
     proxy: str
     """The kind of the proxy, and its version."""
     seconds: float
     """How long requests were sent."""
-    groups: Mapping[Strategy, Measured]
+    groups: Mapping[Strategy, GroupFigures]
     """The figures of each group."""
     episodes: Sequence[Episode]
     """The faults, in the order in which they began."""
     canaries: Sequence[Canary]
     """The canaries that were started."""
-    decisions: Mapping[str, Decision]
+    decisions: Mapping[str, ServedDecision]
     """What `serve` says of each replica of the adaptive group at the end."""
     began: float
     """On the monotonic clock."""
@@ -63,17 +63,17 @@ class Report:
 
 
 def report(
-    proxy: str, began: float, loads: Mapping[Strategy, Load], faults: Faults, canaries: Sequence[Canary],
-    decisions: Mapping[str, Decision], late: float,
-) -> Report:  # fmt: skip
+    proxy: str, began: float, loads: Mapping[Strategy, LoadGenerator], faults: Faults, canaries: Sequence[Canary],
+    decisions: Mapping[str, ServedDecision], late: float,
+) -> DemoReport:  # fmt: skip
     """Return the report of everything so far."""
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
     started = [canary.copy() for canary in canaries if canary.started is not None]
-    return Report(proxy, now - began, groups, faults.episodes, started, decisions, began, late)
+    return DemoReport(proxy, now - began, groups, faults.episodes, started, decisions, began, late)
 
 
-def as_json(run: Report) -> dict[str, Any]:
+def as_json(run: DemoReport) -> dict[str, Any]:
     """Return the report in JSON's own types."""
     return {
         "proxy": run.proxy,
@@ -92,7 +92,7 @@ def as_json(run: Report) -> dict[str, Any]:
     }
 
 
-def _group(group: Measured) -> dict[str, Any]:
+def _group(group: GroupFigures) -> dict[str, Any]:
     return {
         "requests": group.requests,
         "failed": group.failed,
@@ -130,7 +130,7 @@ def _since(moment: float | None, began: float) -> float | None:
     return None if moment is None else round(moment - began, 1)
 
 
-def _replica(name: str, decision: Decision) -> dict[str, Any]:
+def _replica(name: str, decision: ServedDecision) -> dict[str, Any]:
     return {
         "name": name,
         "state": decision.state,
@@ -150,7 +150,7 @@ def _step(item: StepResult, began: float) -> dict[str, Any]:
     }
 
 
-def as_text(run: Report) -> str:
+def as_text(run: DemoReport) -> str:
     """Return the report as text."""
     lines = [
         f"{run.seconds:.0f} s through {run.proxy}: the same requests, {arrival_rate():.1f}/s, to three equal groups of",

@@ -17,10 +17,10 @@ from lbctl.compile.proxies import version_text
 from lbctl.demo.canary import Canaries
 from lbctl.demo.faults import FAULTS, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, Site, Strategy, arrival_rate, new_site, write_fleet
-from lbctl.demo.load import Load, lateness, poisson
-from lbctl.demo.observer import Observer
+from lbctl.demo.load import LoadGenerator, lateness, poisson
+from lbctl.demo.observer import DecisionObserver
 from lbctl.demo.replica import HOST
-from lbctl.demo.report import PATIENCE, Report, report
+from lbctl.demo.report import PATIENCE, DemoReport, report
 from lbctl.ir.address import Address
 from lbctl.simulate.lengths import conversation
 from lbctl.targets.load import load
@@ -39,16 +39,16 @@ class DemoError(Exception):
 
 
 @dataclass(slots=True)
-class Session:
+class DemoSession:
     """A running demo."""
 
     site: Site
     program: Program
     duration: float | None
     """Seconds of load; None until `stop` is called."""
-    observer: Observer
+    observer: DecisionObserver
     faults: Faults
-    loads: dict[Strategy, Load]
+    loads: dict[Strategy, LoadGenerator]
     canaries: Canaries
     began: float = 0.0
     """On the monotonic clock."""
@@ -69,7 +69,7 @@ class Session:
         """End the load."""
         self._stopped.set()
 
-    async def run_load(self) -> Report:
+    async def run_load(self) -> DemoReport:
         """Send the same requests to every group until the duration is over or `stop` is called, and report on them.
 
         Requests that have no response then are not broken off before they are counted.
@@ -89,7 +89,7 @@ class Session:
                 task.cancel()
         return result
 
-    def _report(self) -> Report:
+    def _report(self) -> DemoReport:
         return report(
             self.proxy, self.began, self.loads, self.faults, self.canaries.all, self.observer.decisions, self.late
         )  # fmt: skip
@@ -119,13 +119,13 @@ class Session:
 
 
 async def demo(
-    program: Program, place: Path, duration: float | None, show: Callable[[Session], Coroutine[Any, Any, None]]
-) -> Report | None:
+    program: Program, place: Path, duration: float | None, show: Callable[[DemoSession], Coroutine[Any, Any, None]]
+) -> DemoReport | None:
     """Run the demo with its files in `place`, and `show` beside the load.
 
     Returns the report, or None where a signal has ended it. Raises DemoError, UpError, OSError and MissingBinaryError.
     """
-    results: list[Report] = []
+    results: list[DemoReport] = []
     site = new_site()
     async with _listening(site):
         session = _session(site, program, duration, place / _STATE)
@@ -156,11 +156,13 @@ async def _listening(site: Site) -> AsyncIterator[None]:
             reserved.close()
 
 
-def _session(site: Site, program: Program, duration: float | None, state: Path) -> Session:
-    observer = Observer(site.api)
-    loads = {name: Load([port], "/v1/completions", PATIENCE, keep=False) for name, port in site.listeners.items()}
+def _session(site: Site, program: Program, duration: float | None, state: Path) -> DemoSession:
+    observer = DecisionObserver(site.api)
+    loads = {
+        name: LoadGenerator([port], "/v1/completions", PATIENCE, keep=False) for name, port in site.listeners.items()
+    }
     canaries = Canaries(site.canaries, site.api, state / _TOKEN)
-    return Session(site, program, duration, observer, Faults(site, observer.share), loads, canaries)
+    return DemoSession(site, program, duration, observer, Faults(site, observer.share), loads, canaries)
 
 
 def _prepared(site: Site, program: Program, place: Path) -> Programs:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from lbctl.control.analysis.latency import Histogram, bucket
-from lbctl.demo.load import Load, SentRequest
+from lbctl.control.analysis.latency import LatencyHistogram, bucket
+from lbctl.demo.load import LoadGenerator, SentRequest
 
 
 class Totals:
     """The requests of a load so far. Times to the first token are kept in steps of 4.4 %."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadGenerator) -> None:
         self._load = load
         self._ended = Counter[int]()
         self._failed = 0
@@ -40,7 +40,7 @@ class Totals:
 
     def first_token(self, percentile: float) -> float:
         """Return the percentile (0 to 100) of the time to the first token in seconds; 0 without a request."""
-        every = Histogram(self._ended + Counter(map(self._bucket, self._open)))
+        every = LatencyHistogram(self._ended + Counter(map(self._bucket, self._open)))
         return (every.percentile(percentile / 100) or 0.0) / 1000
 
     def _bucket(self, item: SentRequest) -> int:

@@ -20,7 +20,7 @@ from rich.text import Text
 from lbctl.demo.faults import BY_KEY, FAULTS
 from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES, Strategy
 from lbctl.demo.report import duration, measured, progress, reaction, verdict
-from lbctl.demo.session import Session
+from lbctl.demo.session import DemoSession
 from lbctl.demo.totals import Totals
 
 _INTERVAL = 0.5
@@ -35,7 +35,7 @@ _STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("
 _COLOURS = {state: colour for colour, states in _STYLES.items() for state in states}
 
 
-async def headless(session: Session) -> None:
+async def headless(session: DemoSession) -> None:
     """Follow the script, and report each fault on standard error when it begins and ends."""
     click.echo(f"lbctl: {session.proxy} before {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
     click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
@@ -50,14 +50,14 @@ async def headless(session: Session) -> None:
         await asyncio.gather(script, return_exceptions=True)
 
 
-def _report_events(session: Session, shown: int) -> int:
+def _report_events(session: DemoSession, shown: int) -> int:
     events = list(_events(session))
     for line in events[shown:]:
         click.echo(f"lbctl: {line}", err=True)
     return len(events)
 
 
-def _events(session: Session) -> Iterator[str]:
+def _events(session: DemoSession) -> Iterator[str]:
     """Yield what has happened so far, in the order of time."""
     moments: list[tuple[float, str]] = []
     for item in session.faults.episodes:
@@ -76,7 +76,7 @@ def _events(session: Session) -> Iterator[str]:
         yield f"{moment - session.began:5.1f} s  {text}"
 
 
-async def watch(session: Session) -> None:
+async def watch(session: DemoSession) -> None:
     """Show the demo on the terminal until the load ends; keys begin and end faults, and q ends the demo."""
     keys: asyncio.Queue[str] = asyncio.Queue()
     totals = {name: Totals(load) for name, load in session.loads.items()}
@@ -91,7 +91,7 @@ async def watch(session: Session) -> None:
                 continue
 
 
-async def _press(session: Session, key: str) -> None:
+async def _press(session: DemoSession, key: str) -> None:
     if key == "q":
         session.stop()
     elif key in session.canaries.by_key:
@@ -122,7 +122,7 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
         keys.put_nowait(key)
 
 
-def _tables(session: Session, totals: Mapping[Strategy, Totals], roomy: bool) -> Group:
+def _tables(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Group:
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
@@ -142,7 +142,7 @@ def _table(title: str, roomy: bool) -> Table:
     return Table(title=title) if roomy else Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
 
 
-def _replicas(session: Session, roomy: bool) -> Table:
+def _replicas(session: DemoSession, roomy: bool) -> Table:
     """Return the replicas of the adaptive group: what they do, and what serve has decided."""
     table = _table("replicas behind lbctl serve", roomy)
     names = ("REPLICA", *(("GPU",) if roomy else ()), "FAULT", "STATE", *_NUMBERS, *(("REASON",) if roomy else ()))
@@ -168,7 +168,7 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def _canaries(session: Session, roomy: bool) -> Table:
+def _canaries(session: DemoSession, roomy: bool) -> Table:
     """Return the rollouts: how far each is, what its clients have seen, and the last verdict."""
     table = _table("canaries that lbctl serve analyses", roomy)
     for name in ("CANARY", "PHASE", "SHARE", "REQUESTS", "FAILED", "LAST VERDICT"):
@@ -183,7 +183,7 @@ def _canaries(session: Session, roomy: bool) -> Table:
     return table
 
 
-def _groups(session: Session, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
+def _groups(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
     """Return the three groups: the newest requests, and all of them."""
     table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
     for name in ("GROUP", "TTFT P50", "TTFT P99", "FAILED", "ALL", "FAILED", "TTFT P50", "TTFT P99"):

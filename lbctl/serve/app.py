@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from lbctl import __version__
+from lbctl.base.paths import exists
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
-from lbctl.serve.errors import CannotListenError
+from lbctl.serve.errors import CannotListenError, MissingPathError
 from lbctl.serve.guard import Work, end_tasks, until_one_ends
 from lbctl.serve.joining import join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
@@ -74,8 +75,8 @@ class App:
     async def run(self) -> int:
         """Serve until a signal ends the process, and return the exit code.
 
-        The code is 0 after a signal, and 1 where the state cannot be used or an address cannot be bound. Any other
-        fatal error is raised.
+        The code is 0 after a signal, and 1 where this user cannot see a path and nothing is served without it, the
+        state cannot be used, or an address cannot be bound. Any other fatal error is raised.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())
@@ -89,7 +90,7 @@ class App:
             if work.done():
                 work.result()
             return int(self._cannot_listen)
-        except CannotListenError:
+        except (CannotListenError, MissingPathError):
             return 1
         except StoreError as error:
             log.error(str(error))
@@ -154,6 +155,8 @@ class App:
         gc.freeze()
         gc.enable()
         if services.publisher.served is None:
+            if shared is None and not all(exists(path) for path in options.paths):
+                raise MissingPathError
             log.error(NO_FLEET)
             if self._endpoints.opened.api is None:
                 await self._open_api(services, await asyncio.to_thread(parse_lenient, options.paths))

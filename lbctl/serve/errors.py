@@ -13,3 +13,7 @@ class NotSavedError(Exception):
 
 class CannotListenError(Exception):
     """An address to listen on is refused or taken. The reason is in the log when this is raised."""
+
+
+class MissingPathError(Exception):
+    """This user sees nothing at a path of the fleet, and nothing is served. It is in the log when this is raised."""

@@ -34,17 +34,18 @@ _AGAIN = 3.0
 """Seconds after which a task that goes on is cancelled once more."""
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = None) -> None:
     """Cancel tasks and wait until they have ended; their errors are dropped.
 
     A task is cancelled again while it goes on: a client library that is connecting at that moment may take the first
-    cancellation for a failure of its connection, and swallow it.
+    cancellation for a failure of its connection, and swallow it. `again`: the seconds until then, fewer than usual for
+    tasks that have nothing to finish.
     """
     ending = set(tasks)
     while ending:
         for task in ending:
             task.cancel()
-        ended, ending = await asyncio.wait(ending, timeout=_AGAIN)
+        ended, ending = await asyncio.wait(ending, timeout=_AGAIN if again is None else again)
         await asyncio.gather(*ended, return_exceptions=True)
 
 

@@ -7,14 +7,15 @@ import re
 import socket
 from pathlib import Path
 
+from lbctl.base.paths import exists
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import claim
-from lbctl.serve.settings import Options, Settings, parse_lenient, settings
+from lbctl.serve.settings import Options, ServeSettings, parse_lenient, settings
 from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.lock import explained
+from lbctl.serve.state.lock import as_store_error
 from lbctl.serve.state.open import open_shared
 from lbctl.serve.state.patience import answered
 from lbctl.serve.wiring import Shared
@@ -30,7 +31,7 @@ async def shared_store(options: Options, source: FleetSource | None) -> Shared |
     """
     chosen = settings(options, source)
     waits = False
-    while chosen.control.store is None and not options.dry_run and await asyncio.to_thread(_marker(chosen).exists):
+    while chosen.control.store is None and not options.dry_run and await asyncio.to_thread(exists, _marker(chosen)):
         if not waits:
             log.error(
                 "waiting for control.store in the files: this machine is a member of a control plane. To leave it, "
@@ -42,14 +43,14 @@ async def shared_store(options: Options, source: FleetSource | None) -> Shared |
     store = chosen.control.store
     if store is None or options.dry_run:
         return None
-    with explained(chosen.state):
+    with as_store_error(chosen.state):
         await asyncio.to_thread(Path.mkdir, chosen.state, mode=0o700, parents=True, exist_ok=True)
     name = chosen.control.member or _host_name()
     opened = await asyncio.to_thread(open_shared, store, name)
     return Shared(name, opened, store.lease / 1000, Authority(), marker=_marker(chosen))
 
 
-def _marker(chosen: Settings) -> Path:
+def _marker(chosen: ServeSettings) -> Path:
     return chosen.state / "shared"
 
 
@@ -66,7 +67,7 @@ async def join(shared: Shared) -> None:
         await shared.store.close()
         raise
     if shared.marker is not None:
-        with explained(shared.marker.parent):
+        with as_store_error(shared.marker.parent):
             await asyncio.to_thread(shared.marker.touch, 0o600)
     log.event("joins the control plane", member=shared.name, store=shared.store.location)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -20,6 +21,8 @@ _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
 """Matches a value that needs no quotes."""
+_REMINDER = 300.0
+"""Seconds between two lines about a failure that lasts."""
 
 
 def start(stream: TextIO) -> logging.Handler:
@@ -62,6 +65,33 @@ def findings(diagnostics: Iterable[Diagnostic]) -> None:
     """Log each diagnostic as a line of its own; the level of the line is the severity of the diagnostic."""
     for item in diagnostics:
         event(str(item).removeprefix(f"{item.severity} "), _SEVERITIES[item.severity])
+
+
+class LastingFailure:
+    """Logs a failure of what is tried again and again: its beginning, every five minutes that it lasts, and its end.
+
+    A failure with another message is logged at once. `clock` returns seconds.
+    """
+
+    def __init__(self, end: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`end` is logged at the first success after a failure."""
+        self._end = end
+        self._clock = clock
+        self._message = ""
+        self._logged_at = 0.0
+
+    def failed(self, message: str) -> None:
+        """Note a failed attempt."""
+        now = self._clock()
+        if message != self._message or now - self._logged_at >= _REMINDER:
+            self._message, self._logged_at = message, now
+            error(message)
+
+    def succeeded(self) -> None:
+        """Note a successful attempt."""
+        if self._message:
+            self._message = ""
+            event(self._end)
 
 
 class _Lines(logging.Formatter):

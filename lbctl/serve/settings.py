@@ -44,7 +44,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """The settings with which this process runs."""
 
     control: Control
@@ -55,7 +55,7 @@ class Settings:
     """The file of the API token."""
 
 
-def settings(options: Options, source: FleetSource | None) -> Settings:
+def settings(options: Options, source: FleetSource | None) -> ServeSettings:
     """Return the settings of this process. Where `source` is None, the fleet cannot be read, and the defaults apply."""
     configured = compile_control(source.fleet.control) if source else Control()
     control = replace(
@@ -70,7 +70,7 @@ def settings(options: Options, source: FleetSource | None) -> Settings:
     state = Path(options.state or _rooted(source, ("control", "state"), configured.state)).absolute()
     token_file = configured.api_token_file
     token = Path(_rooted(source, ("control", "api", "token_file"), token_file)) if token_file else state / _TOKEN
-    return Settings(replace(control, state=str(state)), state, token)
+    return ServeSettings(replace(control, state=str(state)), state, token)
 
 
 def parse_lenient(paths: Sequence[str]) -> FleetSource | None:

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward
 from lbctl.ir.topology import Topology
-from lbctl.serve.settings import Settings
-from lbctl.up.prepare import Prepared
+from lbctl.serve.settings import ServeSettings
+from lbctl.up.prepare import PreparedRun
 
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
 _UNKNOWN_KEY = "$KEY"
 
 
-def banner(prepared: Prepared, settings: Settings) -> str:
+def banner(prepared: PreparedRun, settings: ServeSettings) -> str:
     """Return the text: one line for each fact, aligned."""
     facts = list(_facts(prepared, settings))
     width = max(len(name) for name, _ in facts)
     return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])
 
 
-def _facts(prepared: Prepared, settings: Settings) -> Iterator[tuple[str, str]]:
+def _facts(prepared: PreparedRun, settings: ServeSettings) -> Iterator[tuple[str, str]]:
     topology, keys = prepared.loaded.compiled.topology, prepared.keys
     for listener in topology.listeners:
         yield "URL", url_of(listener)
@@ -46,7 +46,7 @@ def url_of(listener: Listener) -> str:
     return str(listener.bind) if listener.bind.path else f"{scheme}://{listener.bind.from_here}"
 
 
-def _request(prepared: Prepared, listener: Listener, topology: Topology) -> str:
+def _request(prepared: PreparedRun, listener: Listener, topology: Topology) -> str:
     """Return a curl command that a replica answers: a chat request where the model is known, else a GET."""
     forwards = {route.name: route.action for route in topology.routes if isinstance(route.action, Forward)}
     rule = next((rule for rule in listener.rules if rule.route in forwards), None)
@@ -63,7 +63,7 @@ def _request(prepared: Prepared, listener: Listener, topology: Topology) -> str:
     return command + _credential(prepared, rule.route)
 
 
-def _credential(prepared: Prepared, route: str) -> str:
+def _credential(prepared: PreparedRun, route: str) -> str:
     """Return the option of curl that sends the key; empty for a route that asks for none."""
     auth = next(item.auth for item in prepared.loaded.compiled.topology.routes if item.name == route)
     file = prepared.keys.by_route.get(route)

@@ -21,7 +21,7 @@ class NoProxyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProxyChoice:
     """The outcome of the choice."""
 
     program: Program | None
@@ -30,7 +30,7 @@ class Choice:
     """Errors, or the warnings about what the chosen proxy cannot express."""
 
 
-def choose(loaded: Loaded, kind: str | None) -> Choice:
+def choose(loaded: Loaded, kind: str | None) -> ProxyChoice:
     """Choose a proxy; `kind` leaves only that one. Raises NoProxyError."""
     programs = list(installed((kind,) if kind else LAUNCHERS.names))
     if not programs:
@@ -38,9 +38,9 @@ def choose(loaded: Loaded, kind: str | None) -> Choice:
     assessed = {item.kind: suitability(loaded, item.kind, item.version) for item in programs}
     suited = best(assessed.values())
     if suited is None:
-        return Choice(None, tuple(item for each in assessed.values() for item in each.obstacles))
+        return ProxyChoice(None, tuple(item for each in assessed.values() for item in each.obstacles))
     program = next(item for item in programs if item.kind == suited.kind)
-    return Choice(program, suited.losses)
+    return ProxyChoice(program, suited.losses)
 
 
 def installed(kinds: Sequence[str]) -> Iterator[Program]:

@@ -20,7 +20,7 @@ TENANT = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeyFiles:
     """The key files of the API keys of a fleet."""
 
     new: Mapping[Path, str]
@@ -37,11 +37,11 @@ def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
     return {str(item.path[1]): file_of(loaded.source, item.node) for item in named}
 
 
-def make_missing(by_route: Mapping[str, Path], *, plain: bool) -> Keys:
+def make_missing(by_route: Mapping[str, Path], *, plain: bool) -> KeyFiles:
     """Make a key for each file that does not exist. Raises OSError."""
     new: dict[Path, str] = {}
     for file in dict.fromkeys(by_route.values()):
         if not file.exists():
             new[file] = new_key()
             append_line(str(file), key_line(new[file], TENANT, plain=plain))
-    return Keys(new, by_route)
+    return KeyFiles(new, by_route)

@@ -25,6 +25,8 @@ _LONGEST, _SHORT = 60, "/tmp"
 """The longest directory, in characters, below which HAProxy can bind its socket, and the one that is used instead."""
 _PREFIX, _OWNER = "lbctl-up-", "owner"
 """How a private directory is named, and the file in it that its `up` holds locked while it runs."""
+_LOCK, _API = "lock", "api"
+"""The files of a fleet's directory: the lock of the `up` that runs it, and where the API of that one listens."""
 _YOUNG = 60.0
 """Seconds in which a directory may belong to an `up` that is just starting."""
 _ENTER = 0o711
@@ -52,11 +54,28 @@ class Home:
         """The keys of a fleet that asks for none by itself."""
         return self.path / "keys"
 
+    @property
+    def api(self) -> str:
+        """The address of the API of the `up` that runs this fleet now; empty where none runs, or it is starting."""
+        try:
+            with (self.path / _LOCK).open("r", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with suppress(OSError):
+                return (self.path / _API).read_text(encoding="utf-8")
+        except OSError:
+            pass
+        return ""
+
+    def announce(self, api: str) -> None:
+        """Write where the API of this run listens, while the fleet is `locked`. Raises OSError."""
+        (self.path / _API).write_text(api, encoding="utf-8")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the fleet while the block runs. Raises AlreadyRunningError, and OSError."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self.path / "lock").open("a+", encoding="utf-8") as lock:
+        with (self.path / _LOCK).open("a+", encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -65,6 +84,7 @@ class Home:
             lock.truncate(0)
             lock.write(f"process {os.getpid()}\n")
             lock.flush()
+            (self.path / _API).unlink(missing_ok=True)
             yield
 
 

@@ -20,7 +20,7 @@ from lbctl.model.load import texts
 from lbctl.targets import target
 from lbctl.targets.load import Loaded, complete
 from lbctl.targets.prepare import prepare
-from lbctl.up.keys import Keys, key_files_by_route, make_missing
+from lbctl.up.keys import KeyFiles, key_files_by_route, make_missing
 from lbctl.up.launchers import LAUNCHERS, NAME
 from lbctl.up.overlay import overlay
 
@@ -40,7 +40,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRun:
     """What is ready to be started."""
 
     command: list[str]
@@ -49,7 +49,7 @@ class Prepared:
     """The files of the fleet, with the overlay."""
     loaded: Loaded
     """The fleet with the overlay."""
-    keys: Keys
+    keys: KeyFiles
     """Its key files, with the keys that were made."""
     own_key_file: Path | None
     """The key file of `up` itself; None where the fleet has `auth`."""
@@ -62,7 +62,7 @@ def prepare_run(
     place: Path,
     diagnostics: Diagnostics,
     own_key_file: Path | None = None,
-) -> Prepared | None:
+) -> PreparedRun | None:
     """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError.
 
     With `own_key_file`, every route asks for one of its keys.
@@ -77,7 +77,7 @@ def prepare_run(
     command = _configure(whole, program, place, diagnostics)
     if diagnostics.failed:
         return None
-    return Prepared(command, (*paths, str(file)), whole, keys, own_key_file)
+    return PreparedRun(command, (*paths, str(file)), whole, keys, own_key_file)
 
 
 def _load(paths: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:

@@ -27,10 +27,10 @@ _WHOLE = (CDS, LDS)
 
 
 def response(type_url: str, version: str, nonce: str, *resources: Message) -> discovery_pb2.DiscoveryResponse:
-    found = discovery_pb2.DiscoveryResponse(type_url=type_url, version_info=version, nonce=nonce)
+    message = discovery_pb2.DiscoveryResponse(type_url=type_url, version_info=version, nonce=nonce)
     for resource in resources:
-        found.resources.add().Pack(resource)
-    return found
+        message.resources.add().Pack(resource)
+    return message
 
 
 class AdsServer:
@@ -68,15 +68,15 @@ class AdsServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._streams:
-            each.put(None)
+        for events in self._streams:
+            events.put(None)
         self._server.stop(0).wait()
 
     def publish(self, content: Content) -> None:
         self._version += 1
         self._content = content
-        for each in self._streams:
-            each.put("changed")
+        for events in self._streams:
+            events.put("changed")
 
     def asked(self, type_url: str) -> list[discovery_pb2.DiscoveryRequest]:
         return [item for item in self.requests if item.type_url == type_url]
@@ -96,30 +96,30 @@ class AdsServer:
             due = tuple(names)
             if isinstance(event, discovery_pb2.DiscoveryRequest):
                 self.requests.append(event)
-                asked = tuple(event.resource_names)
-                due = () if names.get(event.type_url) == asked else (event.type_url,)
-                names[event.type_url] = asked
+                wanted = tuple(event.resource_names)
+                due = () if names.get(event.type_url) == wanted else (event.type_url,)
+                names[event.type_url] = wanted
             for type_url in due:
-                found = self._found(type_url, names[type_url])
-                if found is not None and found != sent.get(type_url):
-                    sent[type_url] = found
-                    yield self._response(type_url, tuple(found))
+                resources = self._found(type_url, names[type_url])
+                if resources is not None and resources != sent.get(type_url):
+                    sent[type_url] = resources
+                    yield self._response(type_url, tuple(resources))
 
     def _found(self, type_url: str, names: tuple[str, ...]) -> dict[str, bytes] | None:
         if self._content is None:
             return None
-        known = self._content.get(type_url, {})
-        found = {
-            name: known[name].SerializeToString(deterministic=True)
-            for name in sorted(known)
+        offered = self._content.get(type_url, {})
+        resources = {
+            name: offered[name].SerializeToString(deterministic=True)
+            for name in sorted(offered)
             if type_url in _WHOLE or name in names
         }
-        return found if found or type_url in _WHOLE else None
+        return resources if resources or type_url in _WHOLE else None
 
     def _response(self, type_url: str, names: tuple[str, ...]) -> discovery_pb2.DiscoveryResponse:
-        known = (self._content or {}).get(type_url, {})
+        offered = (self._content or {}).get(type_url, {})
         number = len(self.requests)
-        return response(type_url, f"v{self._version}", f"{type_url}-{number}", *(known[name] for name in names))
+        return response(type_url, f"v{self._version}", f"{type_url}-{number}", *(offered[name] for name in names))
 
 
 def _pump(requests: Iterator[discovery_pb2.DiscoveryRequest], put: Callable[[object], None]) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard import rows
-from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.picker.feed import Feed
-from lbctl.serve.picker.tables import Measured
+from lbctl.serve.picker.tables import FleetMeasurements
 
 THEN = "2026-01-01T00:00:00.000Z"
 FILES = schema.FleetFiles(paths=("fleet/",), valid=True, read=THEN, refused=None, shrink=(), diagnostics=())
@@ -112,12 +112,12 @@ ACKNOWLEDGED = schema.Acknowledged(0, 0, ())
 
 
 def pool(name: str, *replicas: schema.Replica) -> schema.Pool:
-    """A pool of these replicas."""
+    """Return the row of a pool with these replicas."""
     return schema.Pool(name, None, "http1", "round_robin", 600.0, None, (), (), {}, replicas)
 
 
 def status(**changes: Any) -> schema.Status:
-    """`STATUS` with these fields."""
+    """Return `STATUS` with these fields changed."""
     return replace(STATUS, **changes)
 
 
@@ -126,11 +126,12 @@ class Fleet:
 
     def __init__(self) -> None:
         self.waiting = ""
+        self.summary = STATUS
         self.reloads: list[bool] = []
         self.broken = False
         self.counted = Metrics()
         self.events = EventLog()
-        self.dashboard = Dashboard(self, self.events)
+        self.dashboard = DashboardService(self, self.events)
         self.read = schema.Signals(())
         self.listed: tuple[schema.Pool, ...] = (pool("chat"),)
         self.connected: tuple[schema.Proxy, ...] = (ENVOY,)
@@ -141,7 +142,7 @@ class Fleet:
     def status(self) -> schema.Status:
         if self.broken:
             raise RuntimeError("a secret of ours")
-        return STATUS
+        return self.summary
 
     def proxies(self) -> schema.Proxies:
         return schema.Proxies(self.connected)
@@ -152,8 +153,8 @@ class Fleet:
     history_seconds = 3600.0
 
     def live(self) -> Iterator[tuple[schema.LivePool, Sequence[schema.LiveReplica]] | None]:
-        for each in self.pools().pools:
-            yield rows.pool(each), [rows.replica(each.name, item, {}) for item in each.replicas]
+        for pool in self.pools().pools:
+            yield rows.pool(pool), [rows.replica(pool.name, item, {}) for item in pool.replicas]
 
     def fleet(self) -> schema.FleetSettings:
         return schema.FleetSettings({})
@@ -172,7 +173,7 @@ class Fleet:
 
     @property
     def pick_feed(self) -> Feed:
-        return Feed(lambda: Measured(0.0))
+        return Feed(lambda: FleetMeasurements(0.0))
 
     def overrides(self) -> schema.Overrides:
         return schema.Overrides(())

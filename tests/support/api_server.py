@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lbctl.ir.address import Address
-from lbctl.serve.api.authorization import Access
-from lbctl.serve.api.server import Api
+from lbctl.serve.api.authorization import ApiAccess
+from lbctl.serve.api.server import ApiServer
 from lbctl.serve.api.serving import Serving
 
 
@@ -20,12 +20,12 @@ def serving(fleet: Serving, token: Path | None = None, port: int = 0) -> Iterato
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    api = Api(fleet, Access(Address("127.0.0.1", port), token))
+    api = ApiServer(fleet, ApiAccess(Address("127.0.0.1", port), token))
     try:
-        bound = asyncio.run_coroutine_threadsafe(api.start(), loop).result(10)
+        bound = asyncio.run_coroutine_threadsafe(api.start(), loop).result(60)
         yield f"http://127.0.0.1:{bound}"
-        asyncio.run_coroutine_threadsafe(api.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(api.stop(), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()

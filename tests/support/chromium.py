@@ -25,12 +25,23 @@ import aiohttp
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-extensions", "--remote-debugging-port=0", "--remote-allow-origins=*", "--window-size=1440,900",
 )  # fmt: skip
+
+_CLICKABLE = """async selector => {
+  const element = document.querySelector(selector);
+  element?.scrollIntoView({block: 'nearest'});
+  const before = element?.getBoundingClientRect();
+  await new Promise(requestAnimationFrame);
+  const now = element?.getBoundingClientRect();
+  if (!element?.isConnected || before.x !== now.x || before.y !== now.y) return false;
+  return element.contains(document.elementFromPoint(now.x + now.width / 2, now.y + now.height / 2));
+}"""
+"""Whether an element has the same place for a frame, and a click into its middle reaches it."""
 
 
 class Page:
@@ -69,11 +80,11 @@ class Page:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def click(self, selector: str) -> None:
-        """Wait for the element, and click it with the mouse."""
+        """Wait until the element stays where it is and nothing covers it, and click it with the mouse."""
         self._await_element(selector)
+        self.wait(f"({_CLICKABLE})({json.dumps(selector)})")
         box = self.evaluate(
-            f"(() => {{const element = document.querySelector({json.dumps(selector)});"
-            "element.scrollIntoView({block: 'nearest'}); const box = element.getBoundingClientRect();"
+            f"(() => {{const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
             "return [box.x + box.width / 2, box.y + box.height / 2]})()"
         )
         for kind in ("mousePressed", "mouseReleased"):
@@ -139,7 +150,7 @@ class Page:
 
 @contextmanager
 def browsing() -> Iterator[Page]:
-    """A Chromium with one empty page; it ends with the block."""
+    """Run a Chromium with one empty page until the block ends."""
     binary = next(filter(None, map(shutil.which, NAMES)), None)
     if binary is None:
         if os.environ.get("CI"):

@@ -27,7 +27,7 @@ def replica(name: str, **more: Any) -> Replica:
 
 
 def pool(replicas: int | tuple[Replica, ...] = 4, **more: Any) -> Pool:
-    """With the contract's defaults and vLLM's evidence; `weighting`, `deep` are changes to those."""
+    """Return a pool with the contract's defaults and vLLM's evidence; `weighting` and `deep` change those."""
     members = tuple(replica(f"r{place:05}") for place in range(replicas)) if isinstance(replicas, int) else replicas
     weighting = replace(Weighting(strategy="adaptive"), **more.pop("weighting", {}))
     deep = replace(DeepCheck(min_free_memory=2 * 2**30), **more.pop("deep", {}))
@@ -39,19 +39,20 @@ def pool(replicas: int | tuple[Replica, ...] = 4, **more: Any) -> Pool:
 def seen(
     at: float, *, speed: float | None = 1.0, in_flight: int | None = None, reserves: bool = False,
     by_steps: bool = True, xids: tuple[tuple[str, int], ...] = (), batch: float = 32.0, tokens: float = 500.0,
-    **signals: float,
+    prompts: float = 100.0, **signals: float,
 ) -> Observation:  # fmt: skip
-    """A sample of that moment: an engine of that speed, against the reference, at that batch."""
+    """Return a sample of that moment: an engine at `speed` times the reference, with that batch and those prompt
+    tokens."""
     evidence = None
     if speed is not None:
-        step_time = (29.8 + 0.202 * batch + 0.0715 * 100) / 1000 / speed
-        evidence = TokenEvidence(at, tokens, tokens * step_time, batch, 100.0)
+        step_time = (29.8 + 0.202 * batch + 0.0715 * prompts) / 1000 / speed
+        evidence = TokenEvidence(at, tokens, tokens * step_time, batch, prompts)
     values = {name: Signal(value, at, 0) for name, value in signals.items()}
     return Observation(at, Signals(values, {}, evidence, xids, by_steps), in_flight, reserves)
 
 
 def batches(at: float, speed: float, items: float = 4.0) -> Observation:
-    """A sample of an engine that answers in batches."""
+    """Return a sample of an engine that answers in batches."""
     evidence = BatchEvidence(at, 50.0, 50.0 * (1.0 + 0.2 * items) / speed, items)
     return Observation(at, Signals({}, {}, evidence))
 
@@ -80,9 +81,10 @@ class Talk:
         return effects
 
     def look(self, news: Mapping[str, Mapping[str, Any] | None], seconds: float = INTERVAL) -> tuple[Effect, ...]:
-        """`news`: replica → what `seen` is told of it; None and left out: no news."""
+        """Send the loop one look. `news` maps a replica to the arguments of its `seen`; one with None, or left out, has
+        no news."""
         now = self.now + seconds
-        there = {name: seen(now, **told) for name, told in news.items() if told is not None}
+        there = {name: seen(now, **arguments) for name, arguments in news.items() if arguments is not None}
         return self.say(Observed(now, NAME, there))
 
     def wait(self, seconds: float, interval: float = INTERVAL) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
-from lbctl.serve.api.authorization import Access
+from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.dashboard.history import SHORTEST
-from lbctl.serve.api.server import Api
+from lbctl.serve.api.server import ApiServer
 from tests.support import api
 
 GPUS = ("H100-SXM", "H100-SXM", "A100-80GB", "L40S")
@@ -192,8 +192,8 @@ def remember(fleet: MovingFleet, seconds: float = 3_600.0) -> None:
 
 @asynccontextmanager
 async def serving(fleet: api.Fleet, token: Path | None = None, port: int = 0) -> AsyncIterator[int]:
-    """The API of this fleet on loopback, with the task of its dashboard; the port."""
-    server = Api(fleet, Access(Address("127.0.0.1", port), token))
+    """Serve the API of this fleet on loopback with the task of its dashboard, and yield the port."""
+    server = ApiServer(fleet, ApiAccess(Address("127.0.0.1", port), token))
     task = asyncio.create_task(fleet.dashboard.run())
     try:
         yield await server.start()

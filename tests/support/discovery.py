@@ -68,7 +68,7 @@ class ToySource:
         }
 
     async def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: the source has no task of its own."""
 
     def _fail(self) -> None:
         if self.broken:
@@ -76,7 +76,8 @@ class ToySource:
 
 
 def with_toy(made: list[ToySource]) -> Registry[SourceFactory]:
-    """All sources and the toy, which is registered by one line; those that are made are put in `made`."""
+    """Return all sources and the toy, which one line registers. Each toy source that is created is appended to
+    `made`."""
 
     def toy(changed: Callable[[], None], _: Guard) -> ToySource:
         made.append(ToySource(changed))

@@ -16,14 +16,15 @@ OLDEST: Mapping[str, tuple[int, ...]] = {"nginx": (1, 22), "haproxy": (2, 6), "e
 
 
 def reading(text: str) -> tuple[FleetSource | None, list[Diagnostic]]:
-    """What the model makes of `text`, under the file name `-`; None with faults."""
+    """Return the source that the model reads from `text`, under the file name `-`, or None if it has errors; and the
+    diagnostics."""
     diagnostics = Diagnostics()
     source = read(["-"], diagnostics, io.BytesIO(text.encode()))
     return None if diagnostics.failed else source, list(diagnostics)
 
 
 def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:
-    """The same, and then the compiler."""
+    """Return what the compiler makes of `text`, or None if it has errors; and the diagnostics."""
     diagnostics = Diagnostics()
     source = read(["-"], diagnostics, io.BytesIO(text.encode()))
     compiled = compile_fleet(source, proxy_kinds(), diagnostics) if source else None
@@ -31,33 +32,33 @@ def compiling(text: str) -> tuple[Compiled | None, list[Diagnostic]]:
 
 
 def compiled(text: str) -> Compiled:
-    """For a fleet without faults."""
-    made, found = compiling(text)
-    assert made is not None, found
-    return made
+    """Return what the compiler makes of a fleet that must have no errors."""
+    result, diagnostics = compiling(text)
+    assert result is not None, diagnostics
+    return result
 
 
-def places(found: list[Diagnostic]) -> list[str]:
-    """`line:column code` of each."""
-    return [f"{item.position.line}:{item.position.column} {item.code}" for item in found if item.position]
+def places(diagnostics: list[Diagnostic]) -> list[str]:
+    """Return `line:column code` of each diagnostic."""
+    return [f"{item.position.line}:{item.position.column} {item.code}" for item in diagnostics if item.position]
 
 
 def marked(text: str) -> tuple[str, str]:
-    """The text without its one mark `▶`, and `line:column` of the mark."""
+    """Return the text without its one mark `▶`, and `line:column` of the mark."""
     before, after = text.split("▶")
     return before + after, f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
 def pool_of(text: str, name: str = "p") -> Pool:
-    """The pool of a fleet that is written as the body of that pool."""
-    made = compiled(f"version: 1\npools:\n  {name}: {text}\n")
-    return next(item for item in made.topology.pools if item.name == name)
+    """Return the pool of a fleet that is written as the body of that pool."""
+    fleet = compiled(f"version: 1\npools:\n  {name}: {text}\n")
+    return next(item for item in fleet.topology.pools if item.name == name)
 
 
 def route_of(text: str) -> Route:
-    """The route `r` of a fleet with the pools a and b, written as the body of that route."""
-    made = compiled(f"{GROUND}routes:\n  r: {text}\n")
-    return next(item for item in made.topology.routes if item.name == "r")
+    """Return the route `r` of a fleet with the pools a and b, written as the body of that route."""
+    fleet = compiled(f"{GROUND}routes:\n  r: {text}\n")
+    return next(item for item in fleet.topology.routes if item.name == "r")
 
 
 GROUND = """\

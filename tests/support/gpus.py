@@ -54,14 +54,15 @@ class Result:
 
 
 def results(folder: Path) -> list[Result]:
-    """Every row of both rounds; OSError where a table is missing."""
+    """Return every row of both rounds. Raises OSError if a table is missing."""
     return [_result(name, row) for name, file in ROUNDS.items() for row in _rows(folder / file)]
 
 
 def ratio(rows: Iterable[Result], gpu: str, base: str, *, llm: bool) -> tuple[float, list[float]]:
-    """Throughput of `gpu` over `base`: ratios of medians per cell, their geometric mean per model, then over models.
+    """Return the throughput of `gpu` over that of `base`, and the sorted ratios of the cells.
 
-    Returns the ratio and the sorted ratios of the cells. ValueError when no closed benchmark is common to both.
+    The first is the geometric mean over models of the geometric mean over cells of the ratios of medians. Raises
+    ValueError if the two have no closed benchmark in common.
     """
     rows = [row for row in rows if _counts(row) and row.model.startswith(LLM_PREFIXES) is llm]
     mine, theirs = _medians(rows, gpu), _medians(rows, base)
@@ -75,7 +76,7 @@ def ratio(rows: Iterable[Result], gpu: str, base: str, *, llm: bool) -> tuple[fl
 
 
 def speed(rows: Sequence[Result], gpu: str, model: str) -> tuple[float, float, float, int]:
-    """Throughput of a GPU with a model, over that of llama2-70b on H100-SXM in the same round, suite and scenario.
+    """Compare a GPU with a model to llama2-70b on H100-SXM in the same round, suite and scenario.
 
     Returns the geometric mean of the cells' ratios of medians, the lowest and the highest submission over the other's
     median, and the number of cells.
@@ -98,7 +99,8 @@ def _of(rows: Iterable[Result], model: str) -> list[Result]:
 
 
 def by_specification(folder: Path, row: str, base: str) -> float:
-    """√(bandwidth ratio × dense TFLOPS ratio) of two rows of the specifications; bandwidth alone without TFLOPS."""
+    """Return √(bandwidth ratio × dense TFLOPS ratio) of two rows of the specifications, or the bandwidth ratio alone if
+    a row has no TFLOPS."""
     with (folder / "gpu_specs.csv").open(newline="") as lines:
         table = {line["gpu"]: line for line in csv.DictReader(lines)}
     bandwidth, tflops = (
@@ -109,7 +111,7 @@ def by_specification(folder: Path, row: str, base: str) -> float:
 
 
 def rounded(value: float) -> float:
-    """Two significant digits from 1 on, one below."""
+    """Return the number with two significant digits if it is at least 1, else with one."""
     return float(f"{value:.2g}" if value >= 1 else f"{value:.1g}")
 
 

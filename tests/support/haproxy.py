@@ -27,14 +27,15 @@ from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.ir.topology import Topology
 from lbctl.targets.haproxy import TARGET
 from tests.e2e.support import binaries
+from tests.e2e.support.client import pass_millisecond
 
 VERSIONS: tuple[binaries.Binary, ...] = ("haproxy", "haproxy-2.8")
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 def make_view(
@@ -44,16 +45,16 @@ def make_view(
     secrets: Secrets | None = None,
     **proxy: Any,
 ) -> View:
-    """`proxy`: what is known of the HAProxy, besides its version."""
+    """Return a view for an HAProxy; `proxy` has what the fleet says of it besides its version."""
     topology = Topology(
         listeners, tuple(sorted(routes, key=lambda r: r.name)), tuple(sorted(pools, key=lambda p: p.name))
     )
-    asked = Proxy("edge", "haproxy", **{"version": (2, 6), **proxy})
-    return view(Snapshot(topology, secrets=secrets or Secrets()), asked)
+    edge = Proxy("edge", "haproxy", **{"version": (2, 6), **proxy})
+    return view(Snapshot(topology, secrets=secrets or Secrets()), edge)
 
 
 def forward(pool: str, **changes: Any) -> Route:
-    """A route `r` with the one pool."""
+    """Return a route `r` to the one pool."""
     return Route("r", Forward((Share(pool, 1),)), ("pub",), **changes)
 
 
@@ -62,11 +63,11 @@ def everything(*routes: str) -> tuple[Rule, ...]:
 
 
 def checked(shown: View, tmp_path: Path, version: binaries.Binary = "haproxy") -> str:
-    """The rendered text, after the proxy's own checker took it."""
+    """Return the rendered text, once HAProxy's own checker has accepted it."""
     bundle = TARGET.render(shown)
     write_bundle(bundle, str(tmp_path))
     command = TARGET.check_command(str(binaries.require(version)), str(tmp_path), str(tmp_path / bundle.main.name))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     assert "[WARNING]" not in done.stderr, done.stderr
     return bundle.main.text
@@ -142,23 +143,24 @@ class Running:
     pid: int
 
     def send(self, path: str = "/", method: str = "GET", body: str | None = None, **headers: str) -> Answer:
-        """One request on a connection of its own; `_` in header names is `-`."""
+        """Send one request on a connection of its own; `_` in header names stands for `-`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
-            got = connection.getresponse()
-            return Answer(got.status, got.read().decode(), {k.lower(): v for k, v in got.getheaders()})
+            response = connection.getresponse()
+            return Answer(response.status, response.read().decode(), {k.lower(): v for k, v in response.getheaders()})
         finally:
             connection.close()
+            pass_millisecond()
 
     def log(self, lines: int = 1) -> list[dict[str, Any]]:
-        """The access log so far, once it holds at least `lines`, in the order in which the requests began (threads
-        write beside each other)."""
+        """Return the access log once it holds at least `lines` lines, in the order in which the requests began, which
+        is not that of the file, because threads write it."""
         until = time.monotonic() + 30
         while True:
-            found = [json.loads(item) for item in self.output.read_text().splitlines() if item.startswith("{")]
-            if len(found) >= lines or time.monotonic() > until:
-                return sorted(found, key=lambda line: str(line["ts"]))
+            rows = [json.loads(item) for item in self.output.read_text().splitlines() if item.startswith("{")]
+            if len(rows) >= lines or time.monotonic() > until:
+                return sorted(rows, key=lambda line: str(line["ts"]))
             time.sleep(0.02)
 
 

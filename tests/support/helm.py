@@ -18,7 +18,7 @@ _ACTION = re.compile(r"(\{\{-?)\s*(.*?)\s*(-?\}\})", re.DOTALL)
 
 
 def render(chart: Path, values: Mapping[str, Any] | None = None, namespace: str = "inference") -> list[dict[str, Any]]:
-    """All objects of the chart, with these values laid over its own."""
+    """Return all objects of the chart, rendered with these values over its own."""
     merged = _merged(yaml.safe_load((chart / "values.yaml").read_text()), values or {})
     scope = {"Values": merged, "Release": {"Namespace": namespace, "Name": "lbctl"}}
     texts = [_render(chart, file.read_text(), scope) for file in sorted((chart / "templates").glob("*.yaml"))]
@@ -39,7 +39,7 @@ def _render(chart: Path, text: str, scope: Mapping[str, Any]) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[bool, str]]:
-    """Whether it is an action, and its text; white space is trimmed as the dashes say."""
+    """Yield for each piece whether it is an action, and its text; the dashes of actions trim white space."""
     at, trim = 0, False
     for match in _ACTION.finditer(text):
         plain = text[at : match.start()]
@@ -53,7 +53,7 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
 def _block(
     chart: Path, pieces: Sequence[tuple[bool, str]], scope: Mapping[str, Any], dot: Any
 ) -> tuple[str, Sequence[tuple[bool, str]]]:
-    """The text up to the block's `end`, and the pieces from there on."""
+    """Return the rendered text up to the block's `end`, and the pieces that follow it."""
     out = ""
     while pieces:
         (is_action, text), pieces = pieces[0], pieces[1:]

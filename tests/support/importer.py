@@ -55,12 +55,13 @@ static_resources:
 
 
 def envoy_text(*, route: str = "", filters: str = "", open_: str = "") -> str:
-    """An Envoy with a route for /open and one for all, with these fields, and these filters before the router."""
+    """Return an Envoy configuration with a route for /open and one for everything else, with these fields, and with
+    these filters before the router."""
     return _ENVOY.format(route=route, filters=filters, open=open_)
 
 
 def samples(kind: str) -> list[Path]:
-    """The main files of the samples of a kind."""
+    """Return the main files of the samples of a kind."""
     return sorted(item for item in (SAMPLES / kind).iterdir() if item.is_file())
 
 
@@ -73,7 +74,7 @@ def imported(kind: str, file: Path | str) -> tuple[Imported, Diagnostics]:
 
 
 def directives(kind: str, file: Path) -> list[tuple[str, int]]:
-    """File and line of every directive, as another reader than lbctl's counts them."""
+    """Return file and line of every directive, as a reader other than lbctl's counts them."""
     return list(_READERS[kind](file))
 
 

@@ -45,7 +45,7 @@ def listing(owner: str, *names: str, **more: Any) -> dict[str, Any]:
 
 
 def vllm(*names: str, adapters: tuple[str, ...] = ()) -> Says:
-    """As served: names of one model, and LoRA adapters on the first of them."""
+    """Return the answers of a vLLM that serves one model under these names, with LoRA adapters on the first of them."""
     shown = names or (LLAMA,)
     listed = listing("vllm", *shown, root=shown[0], parent=None, max_model_len=8192)
     listed["data"] += [
@@ -153,7 +153,7 @@ class Asked:
 def serving(
     *servers: Says | Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> Iterator[list[Asked]]:
-    """All of them at once, each on a port of its own, in a thread beside the caller."""
+    """Run all these servers at once, each on a port of its own, in a thread beside the caller."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -169,11 +169,11 @@ def serving(
 
 
 async def _start(says: Says | Handler, host: str, tls: ssl.SSLContext | None, runners: list[web.AppRunner]) -> Asked:
-    asked = Asked("")
+    server = Asked("")
     answer = says if callable(says) else answering(says)
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        asked.requests.append(request)
+        server.requests.append(request)
         return await answer(request)
 
     app = web.Application()
@@ -182,8 +182,8 @@ async def _start(says: Says | Handler, host: str, tls: ssl.SSLContext | None, ru
     runners.append(runner)
     await runner.setup()
     await web.TCPSite(runner, host, 0, ssl_context=tls).start()
-    asked.url = f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
-    return asked
+    server.url = f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
+    return server
 
 
 def answering(says: Says) -> Handler:
@@ -191,8 +191,8 @@ def answering(says: Says) -> Handler:
         posted = request.path == "/v2/repository/index"
         if request.path not in says or posted != (request.method == "POST"):
             return web.json_response({"detail": "Not Found"}, status=404)
-        said = says[request.path]
-        status, body = said if isinstance(said, tuple) else (200, said)
+        answer = says[request.path]
+        status, body = answer if isinstance(answer, tuple) else (200, answer)
         text = body if isinstance(body, str) else json.dumps(body)
         return web.Response(
             status=status, text=text, content_type="text/plain" if status == 200 else "application/json"

@@ -70,7 +70,7 @@ class ApiServer:
         self.away()
         self._run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def away(self) -> None:
@@ -91,7 +91,7 @@ class ApiServer:
         self._run(self._store(collection, name, None))
 
     def put_slice(self, namespace: str, service: str, endpoints: Iterable[Object], name: str = "", **more: Any) -> None:
-        """A slice of a service, with one port `http` that is 8000 but for `port`."""
+        """Create or replace a slice of a service, with one port `http` that is 8000 unless `port` says otherwise."""
         port = more.pop("port", 8000)
         name = name or f"{service}-abcde"
         value = {
@@ -125,7 +125,7 @@ class ApiServer:
         self._run(self._reopen())
 
     def asked(self, word: str) -> int:
-        """How many requests hold this word."""
+        """Return how many requests contain this word."""
         return sum(word in item for item in self.requests)
 
     @property
@@ -148,7 +148,7 @@ class ApiServer:
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _open(self) -> None:
         app = web.Application(client_max_size=64 << 20)
@@ -263,8 +263,8 @@ class ApiServer:
         return web.json_response(_shape(await self._store(collection, name, merged), request))
 
     async def _review(self, request: web.Request) -> web.Response:
-        asked = (await request.json())["spec"]["resourceAttributes"]
-        allowed = asked["resource"] not in self.forbidden
+        attributes = (await request.json())["spec"]["resourceAttributes"]
+        allowed = attributes["resource"] not in self.forbidden
         return web.json_response({"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}, status=201)
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -325,7 +325,7 @@ async def _cancel_others() -> None:
 
 
 def _merged(value: Any, patch: Any) -> Any:
-    """A merge patch, RFC 7386."""
+    """Return the object after a merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     before = value if isinstance(value, dict) else {}
@@ -348,7 +348,7 @@ class _Selector:
 
 
 def _shown(kind: str, item: Object, before: Object | None, selected: _Selector) -> str:
-    """Which event a watch with this selector gets; empty: none."""
+    """Return which event a watch with this selector gets; an empty text means none."""
     if kind not in {"ADDED", "MODIFIED", "DELETED"}:
         return kind
     was, is_now = before is not None and selected(before), kind != "DELETED" and selected(item)
@@ -370,7 +370,7 @@ def _status(code: int, reason: str, message: str) -> web.Response:
 
 @contextmanager
 def serving_api(tls: ssl.SSLContext | None = None) -> Iterator[ApiServer]:
-    """An API server on loopback."""
+    """Run an API server on loopback."""
     server = ApiServer(tls)
     server.start()
     try:
@@ -380,7 +380,8 @@ def serving_api(tls: ssl.SSLContext | None = None) -> Iterator[ApiServer]:
 
 
 def endpoint(pod: str, address: str, *, state: str = "ready", **more: Any) -> Object:
-    """An endpoint that is `ready`, `terminating` (and still serves), `ended` (terminates and does not) or `unready`."""
+    """Return an endpoint that is `ready`, `terminating` (and still serves), `ended` (terminates and does not) or
+    `unready`."""
     conditions = {
         "ready": {"ready": True, "serving": True, "terminating": False},
         "terminating": {"ready": False, "serving": True, "terminating": True},

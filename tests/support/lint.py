@@ -18,8 +18,11 @@ _HOLDS = re.compile(r"# (\S+) holds (.+)")
 def linted(
     text: str, load: StatedLoad | None = None, root: Path | None = None, choice: CodeFilter | None = None
 ) -> LintResult:
-    """`root`: the directory of the fleet; a comment `# PATH is -rw-------` in it says which file is there,
-    `# PATH holds TEXT` what is in one that its owner alone may read."""
+    """Return the diagnostics of lint for this text.
+
+    `root` is the directory of the fleet; a comment `# PATH is -rw-------` in the text creates a file with that
+    mode there, and `# PATH holds TEXT` one with that content which its owner alone may read.
+    """
     for path, text_of_it in _HOLDS.findall(text) if root else ():
         file = (root or Path()) / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +47,7 @@ def codes(text: str) -> list[str]:
 
 
 def pointed(text: str, item: Diagnostic) -> str:
-    """The text of the line from where the finding points."""
+    """Return the text of the line from where the finding points."""
     assert item.position is not None
     return text.splitlines()[item.position.line - 1][item.position.column - 1 :]
 

@@ -11,7 +11,7 @@ from tests.support import init as it
 
 
 async def model_server(request: web.Request) -> web.StreamResponse:
-    """A vLLM that answers chat requests too."""
+    """Answer as a vLLM that answers chat requests too."""
     if request.method == "POST":
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": "Hello!"}}]})
     return await it.answering({**it.vllm(), "/health": ""})(request)

@@ -48,17 +48,17 @@ def a_view(
 
 
 def refused(bundle: Bundle, directory: Path) -> str:
-    """What `nginx -t` says against it; empty where it accepts."""
+    """Return what `nginx -t` says against the configuration; empty if it accepts it."""
     for file in bundle.files:
         (directory / file.name).write_text(file.text)
     command = TARGET.check_command(str(require("nginx")), str(directory), str(directory / bundle.main.name))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.stderr if done.returncode else ""
 
 
 @contextmanager
 def running(view: View, directory: Path) -> Iterator[Path]:
-    """nginx on that view, in the foreground; gives the directory. The listener is the socket SOCKET in it."""
+    """Run nginx on that view in the foreground, and yield its directory. The listener is the socket SOCKET in it."""
     bundle = TARGET.render(view)
     for file in bundle.files:
         (directory / file.name).write_text(file.text)
@@ -93,7 +93,7 @@ class Connection(http.client.HTTPConnection):
 def ask(
     directory: Path, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, str, dict[str, str]]:
-    """Status, body, and response headers in lower case."""
+    """Send a request, and return status, body, and response headers in lower case."""
     connection = Connection(directory / SOCKET)
     try:
         connection.request(method, path, body, dict(headers or {}))
@@ -104,9 +104,9 @@ def ask(
 
 
 def shout(directory: Path, request: bytes) -> bytes:
-    """Bytes as they are; what came back until nginx closed or fell silent."""
+    """Send bytes as they are, and return what came back until nginx closed the connection or fell silent."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1)
+        client.settimeout(20)
         client.connect(str(directory / SOCKET))
         client.sendall(request)
         answer = b""

@@ -18,6 +18,6 @@ def validate(name: str, value: Any) -> None:
 
 
 def answer_type(path: str, method: str = "get", status: int = 200) -> str:
-    """The name of the type that an operation answers."""
+    """Return the name of the type that an operation answers."""
     content = document()["paths"][path][method]["responses"][str(status)]["content"]
     return str(content["application/json"]["schema"]["$ref"].rpartition("/")[2])

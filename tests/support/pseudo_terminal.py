@@ -89,5 +89,5 @@ def on_terminal(
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(10)
+            process.wait(60)
         os.close(ours)

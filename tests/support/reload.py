@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lbctl.serve.fleet.reload import LoadOutcome, Reloader
+from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome
 from tests.e2e.support.certs import Authority, Pair
 
 HEAD = """\
@@ -38,16 +38,16 @@ class Fleet:
         (folder / "secrets/keys.yaml").write_text(f"{SECRET}: acme\n")
         self.target(4)
         self.write(10)
-        self.reloader = Reloader([str(folder)])
+        self.reloader = FleetReloader([str(folder)])
 
     def write(self, llama: int, *more: str) -> None:
-        """The pool `llama` with so many replicas, and further lines of pools."""
+        """Write a fleet whose pool `llama` has so many replicas, and further lines of pools."""
         replicas = "".join(f'      - {{address: "10.0.0.{index}:8000"}}\n' for index in range(1, llama + 1))
         text = f"{HEAD}  filed: {{discovery: {{file: {{path: targets.json}}}}}}\n  llama:\n    replicas:\n{replicas}"
         (self.folder / "fleet.yaml").write_text("\n".join([text.rstrip(), *more, ""]))
 
     def target(self, count: int) -> None:
-        """The file of targets, with so many."""
+        """Write the file of targets with so many targets."""
         (self.folder / "targets.json").write_text(
             json.dumps([{"targets": [f"10.1.0.{index}:80" for index in range(1, count + 1)]}])
         )

@@ -14,20 +14,21 @@ NAME = "<name>"
 
 
 def leaves(section: type[Section] = Fleet, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every scalar of the schema, `*` for names, lists without positions; and of the names of each map."""
+    """Yield the path of every scalar of the schema, and that of the names of each map. Names are `*`, and lists have
+    no positions."""
     for key, field in section.model_fields.items():
         if path != ("defaults",):
             yield from _below(field.annotation, (*path, field.alias or key))
 
 
 def keys() -> set[str]:
-    """Every key of the schema, as `routes.*.pin.header`."""
-    found = {path[:length] for path in leaves() if path[-1] != NAME for length in range(1, len(path) + 1)}
-    return {".".join(path) for path in found}
+    """Return every key of the schema, as `routes.*.pin.header`."""
+    paths = {path[:length] for path in leaves() if path[-1] != NAME for length in range(1, len(path) + 1)}
+    return {".".join(path) for path in paths}
 
 
 def choices(pattern: str) -> set[str]:
-    """The words that the value of a key, or an item of its list, may be, where it is a choice."""
+    """Return the words that the value of a key, or an item of its list, may be; none if it is no choice."""
     here: Any = Fleet
     for step in pattern.split("."):
         if step != "*":
@@ -39,7 +40,7 @@ def choices(pattern: str) -> set[str]:
 def places(
     value: object, pattern: tuple[str, ...], path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[str | int, ...]]:
-    """Where in a plain document scalars (or names) match the path of a leaf."""
+    """Yield where in a plain document scalars (or names) match the path of a leaf."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from places(item, pattern, (*path, index))
@@ -72,11 +73,11 @@ def _below(annotation: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """What a union is made of, without None and without annotations."""
+    """Return the types that a union consists of, without None and without annotations."""
     if get_origin(annotation) is Annotated:
         return _parts(get_args(annotation)[0])
     if get_origin(annotation) in {Union, types.UnionType}:
-        return [part for each in get_args(annotation) if each is not type(None) for part in _parts(each)]
+        return [part for member in get_args(annotation) if member is not type(None) for part in _parts(member)]
     return [annotation]
 
 

@@ -22,13 +22,13 @@ EASY = CostModel(a=0.01, b=0.0, c=1e-12, p=0.0, sequences=256, cache=1_000_000)
 
 
 def pool(*capacities: float) -> Pool:
-    """A pool with the replicas r0, r1 …, whose limits nothing here reaches."""
+    """Return a pool with the replicas r0, r1 …, whose limits no test here reaches."""
     replicas = tuple(Replica(f"r{index}", Address("127.0.0.1", 1), each) for index, each in enumerate(capacities))
     return Pool("p", replicas, circuit_breaker=UNLIMITED)
 
 
 def load(count: int, rate: float, prompt: int = 500, answer: int = 50, seed: int = 3) -> Trace:
-    """Poisson arrivals; lengths are up to twice the given ones."""
+    """Return Poisson arrivals whose lengths are up to twice the given ones."""
     rng, now, times = random.Random(seed), 0.0, []
     for _ in range(count):
         times.append(now)
@@ -47,18 +47,19 @@ def replayed(
     progress: Callable[[float], None] | None = None,
     **more: Any,
 ) -> Replay:
-    """One run; every engine is as `cost`, or in proportion to its capacity. `more`: of the setup."""
+    """Run one simulation in which every engine has the `cost`, or is in proportion to its capacity; `more` are further
+    arguments of the setup."""
     costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel(), {})
     setup = Setup(where, POLICIES[policy], **{"costs": costs, "proxies": 1, "changes": changes, **more})
     return replay(setup, trace, seed, progress)
 
 
 def shares(result: Replay) -> list[float]:
-    """The part of the requests that each replica got."""
-    placed = [int(each) for each in result.requests.replica]
+    """Return the part of the requests that each replica got."""
+    placed = [int(replica) for replica in result.requests.replica]
     return [placed.count(index) / len(placed) for index in range(len(result.setup.pool.replicas))]
 
 
 def drained(where: Pool, name: str) -> Pool:
-    """The pool with this replica drained."""
+    """Return the pool with this replica drained."""
     return replace(where, replicas=tuple(replace(item, drain=item.name == name) for item in where.replicas))

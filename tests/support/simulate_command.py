@@ -27,13 +27,13 @@ SYNTHETIC = ["--rate", "5/s", "--prompt", "500", "--answer", "80", "--duration",
 
 
 def synthetic(tmp_path: Path, fleet: str = FLEET, name: str = "fleet.yaml") -> list[str]:
-    """The command with a load made from options."""
+    """Return the arguments of the command for a load made from options."""
     (tmp_path / name).write_text(fleet)
     return ["simulate", str(tmp_path / name), *SYNTHETIC]
 
 
 def result(capsys: pytest.CaptureFixture[str], arguments: list[str], *more: str) -> dict[str, Any]:
-    """What it prints as JSON, with nothing on standard error."""
+    """Run the command, and return what it prints as JSON; nothing may go to standard error."""
     assert run([*arguments, *more, "-o", "json"]) == 0
     out, err = capsys.readouterr()
     assert err == ""

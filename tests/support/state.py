@@ -19,7 +19,7 @@ class OpenState:
     def __init__(self, directory: Path) -> None:
         self.lost: list[str] = []
         self.state = SavedState(SqliteStore.open(directory), self.lost.append)
-        asyncio.run(asyncio.wait_for(self.state.lead(_unexpected), 30))
+        asyncio.run(asyncio.wait_for(self.state.lead(_unexpected), 120))
 
     def close(self) -> None:
         asyncio.run(self.state.close())
@@ -50,7 +50,7 @@ class OpenState:
 
 
 def led(directory: Path) -> OpenState:
-    """The state in this directory, with its lease, which must be free."""
+    """Open the state in this directory and take its lease, which must be free."""
     return OpenState(directory)
 
 

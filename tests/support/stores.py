@@ -42,13 +42,13 @@ contexts: [{name: c, context: {cluster: k, user: u}}]
 
 
 def _binary(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         message = f"no {name} here: apt-get install {package}"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    return found
+    return path
 
 
 class Server:
@@ -94,7 +94,7 @@ class Server:
         """Ends it; its directory stays."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(60)
             self.process = None
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class RedisProcess(Server):
     """A server that speaks as Redis does."""
 
     def call(self, *words: str) -> bytes:
-        """The server's answer to one command."""
+        """Send one command, and return the server's answer."""
         with socket.create_connection((HOST, self.port), 5) as connection:
             connection.sendall(_command(words))
             return connection.recv(65536)
@@ -138,7 +138,7 @@ class RedisServer(RedisProcess):
 
 
 def _command(words: Sequence[str]) -> bytes:
-    """A command as Redis reads it."""
+    """Encode a command as Redis reads it."""
     parts = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
     return b"*%d\r\n%s" % (len(words), parts)
 
@@ -187,16 +187,16 @@ class EtcdServer(Server):
         return False
 
     def call(self, path: str, body: Mapping[str, Any], token: str = "") -> Any:
-        """The answer of its JSON gateway."""
+        """Call a method of the JSON gateway, and return its answer."""
         url = f"http://{HOST}:{self.port}/v3/{path}"
-        answer = requests.post(url, json=body, headers={"authorization": token} if token else {}, timeout=5)
+        answer = requests.post(url, json=body, headers={"authorization": token} if token else {}, timeout=120)
         answer.raise_for_status()
         return answer.json()
 
     def empty(self) -> None:
         """Removes every key."""
         body = {"key": base64.b64encode(b"\0").decode(), "range_end": base64.b64encode(b"\0").decode()}
-        requests.post(f"http://{HOST}:{self.port}/v3/kv/deleterange", json=body, timeout=5).raise_for_status()
+        requests.post(f"http://{HOST}:{self.port}/v3/kv/deleterange", json=body, timeout=120).raise_for_status()
 
 
 class KubernetesServer:
@@ -237,12 +237,13 @@ STORES: dict[str, type[AnyServer]] = {"redis": RedisServer, "etcd": EtcdServer, 
 
 
 def resource_name(prefix: str) -> str:
-    """The key space as the name of objects in Kubernetes."""
+    """Return the key space as the name of objects in Kubernetes."""
     return prefix.replace(":", "-")
 
 
 def store_of(scheme: str, prefix: str, port: int = 0, *, tls: bool = False, **more: Any) -> Store:
-    """The store of this scheme on a port of this machine, by default that of the shared server."""
+    """Return the settings of the store of this scheme on a port of this machine, by default that of the shared
+    server."""
     if scheme == "kubernetes":
         return Store(f"kubernetes://{NAMESPACE}/{resource_name(prefix)}", **more)
     return Store(f"{scheme}{'s' * tls}://{HOST}:{port or shared_server(scheme).port}", prefix, **more)
@@ -271,14 +272,14 @@ def reachable(scheme: str, port: int = 0, *, tls: bool = False) -> Iterator[None
 def opened(
     scheme: str, prefix: str, member: str = "cp-1", port: int = 0, *, tls: bool = False, **more: Any
 ) -> SharedStore:
-    """A handle of the store of `store_of`."""
+    """Open the store of `store_of`."""
     with reachable(scheme, port, tls=tls):
         return open_shared(store_of(scheme, prefix, port, tls=tls, **more), member)
 
 
 @cache
 def shared_server(scheme: str) -> AnyServer:
-    """A server that all tests of this process share; each takes keys of its own."""
+    """Return the server that all tests of this process share; each test takes keys of its own."""
     server = STORES[scheme]()
     atexit.register(server.close)
     server.start()
@@ -299,15 +300,15 @@ def write_foreign(server: AnyServer, prefix: str, name: str, value: str) -> None
         return
     name = {"member": "members/x", "leader": "holder"}.get(name, name)
     key, content = (base64.b64encode(text.encode()).decode() for text in (f"{prefix}/{name}", value))
-    answer = requests.post(f"http://{HOST}:{server.port}/v3/kv/put", json={"key": key, "value": content}, timeout=5)
+    answer = requests.post(f"http://{HOST}:{server.port}/v3/kv/put", json={"key": key, "value": content}, timeout=120)
     answer.raise_for_status()
 
 
 def _write_object(api: ApiServer, name: str, kind: str, value: str) -> None:
     if kind == "member":
         collection = CONFIG_MAPS.format(NAMESPACE)
-        found = api.objects(collection)[f"{name}.members"]
-        api.put(collection, f"{name}.members", {**found, "data": {**found["data"], "x": value}})
+        members = api.objects(collection)[f"{name}.members"]
+        api.put(collection, f"{name}.members", {**members, "data": {**members["data"], "x": value}})
         return
     annotations = {"lbctl/epoch": value} if kind == "epoch" else {}
     api.put(

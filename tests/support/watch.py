@@ -33,11 +33,11 @@ class Events:
             self._came.set()
 
     async def came(self) -> None:
-        """One has come."""
+        """Wait until one change has come."""
         await self._came.wait()
 
     async def one(self, within: float = SOON) -> None:
-        """Exactly one comes, and no second one after it. `last` is when it came."""
+        """Expect exactly one change and no second one after it. `last` is when it came."""
         await asyncio.wait_for(self.came(), within)
         await asyncio.sleep(NEVER)
         assert len(self.times) == 1
@@ -78,7 +78,7 @@ def watching(
 
 
 def make_fleet(folder: Path) -> Path:
-    """A directory with two files of a fleet and one of something else."""
+    """Create a directory with two files of a fleet and one other file."""
     fleet = folder / "fleet"
     fleet.mkdir()
     (fleet / "a.yaml").write_text("version: 1\n")
@@ -88,14 +88,15 @@ def make_fleet(folder: Path) -> Path:
 
 
 def replace(file: Path, text: str) -> None:
-    """As editors and deployments do it: written beside, then renamed."""
+    """Replace a file as editors and deployments do: write a new one beside it, then rename that."""
     beside = file.with_name(f".{file.name}.new")
     beside.write_text(text)
     beside.replace(file)
 
 
 def swap(mount: Path, name: str, files: dict[str, str]) -> None:
-    """As the kubelet's AtomicWriter brings a ConfigMap's new content: a new directory, then `..data` set to it."""
+    """Swap the content as the kubelet's AtomicWriter does for a ConfigMap: create a new directory, then point `..data`
+    to it."""
     before = (mount / "..data").readlink() if (mount / "..data").is_symlink() else None
     (mount / name).mkdir()
     for file, text in files.items():

@@ -123,8 +123,8 @@ class Running:
         return self.ledger.proxies()
 
     def row(self, node: str) -> dict[str, Any]:
-        (found,) = (item for item in self.rows() if item["node"] == node)
-        return found
+        (row,) = (item for item in self.rows() if item["node"] == node)
+        return row
 
 
 @asynccontextmanager
@@ -149,7 +149,7 @@ class Client:
         self._node: str | None = node
 
     def request(self, type_url: str, **more: Any) -> Any:
-        """The node stands in the first request of a stream."""
+        """Send a request; the node is in the first request of a stream."""
         message = pb.DeltaDiscoveryRequest(type_url=type_url, **more) if self._delta else pb.DiscoveryRequest(
             type_url=type_url, **more
         )  # fmt: skip
@@ -185,7 +185,7 @@ class Client:
         await self.send(message)
 
     async def fetch(self, type_url: str, *names: str) -> list[str]:
-        """Asks, acknowledges the answer, and gives the names of what is in it."""
+        """Send a request, acknowledge the answer, and return the names of its resources."""
         await self.ask(type_url, *names)
         return await self.take(*names)
 
@@ -200,7 +200,7 @@ class Client:
         return [_name(item) for item in response.resources]
 
     async def silent(self, seconds: float = 0.2) -> bool:
-        """Whether nothing comes; the stream cannot be read from afterwards."""
+        """Return whether no response comes; the stream cannot be read from afterwards."""
         try:
             await self.read(seconds)
         except TimeoutError:
@@ -208,7 +208,7 @@ class Client:
         return False
 
     async def status(self) -> grpc.StatusCode:
-        """The status of the stream, behind what has come before it."""
+        """Return the status of the stream, after all responses that came before it."""
         async with asyncio.timeout(30):
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 while await self.call.read() is not grpc.aio.EOF:
@@ -226,7 +226,7 @@ async def connected(
     port: int | str, node: str = "edge-1", *, delta: bool = True, only: str | None = None,
     credentials: grpc.ChannelCredentials | None = None, options: tuple[tuple[str, Any], ...] = (),
 ) -> AsyncIterator[Client]:  # fmt: skip
-    """A stream on a connection of its own."""
+    """Open a stream on a connection of its own."""
     async with channel(port, credentials, options) as made:
         yield Client(made, node, delta=delta, only=only)
 
@@ -235,10 +235,10 @@ def channel(
     port: int | str, credentials: grpc.ChannelCredentials | None = None, options: tuple[tuple[str, Any], ...] = ()
 ) -> grpc.aio.Channel:
     address = port if isinstance(port, str) else f"127.0.0.1:{port}"
-    told = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), *options]
+    settings = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), *options]
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=told)
-    return grpc.aio.secure_channel(address, credentials, options=told)
+        return grpc.aio.insecure_channel(address, options=settings)
+    return grpc.aio.secure_channel(address, credentials, options=settings)
 
 
 async def until(condition: Any, seconds: float = 30.0) -> None:

@@ -18,8 +18,8 @@ from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api import tokens
-from lbctl.serve.api.forwarding import Forwarding, NoLeaderError, forward
-from lbctl.serve.api.responses import Handler, Refused
+from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
+from lbctl.serve.api.responses import Handler, RefusedRequest
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.tokens import Principal
@@ -34,7 +34,7 @@ _AFAR = "the file of control.api.token_file, or api-token in the state directory
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiAccess:
     """Where the API listens, and who may ask."""
 
     bind: Address
@@ -53,7 +53,7 @@ class Access:
 class Authorization:
     """The checks of every request, as middlewares."""
 
-    def __init__(self, serving: Serving, access: Access) -> None:
+    def __init__(self, serving: Serving, access: ApiAccess) -> None:
         self._serving = serving
         self._access = access
 
@@ -68,10 +68,10 @@ class Authorization:
             and not self._access.bind.path
             and not _is_served(_host_name(request.host), self._access)
         ):
-            raise Refused(403, "this Host is not served here")
+            raise RefusedRequest(403, "this Host is not served here")
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.host:
-            raise Refused(403, "this Origin is not served here")
+            raise RefusedRequest(403, "this Origin is not served here")
         return await handler(request)
 
     @web.middleware
@@ -81,7 +81,7 @@ class Authorization:
         if not _is_public(request) and (self._access.guarded or not reading):
             principal = await self._principal(request)
             if principal.role == "read" and not reading:
-                raise Refused(403, f"the token of {principal.name} may read, and not operate")
+                raise RefusedRequest(403, f"the token of {principal.name} may read, and not operate")
             ACTOR.set(principal.name)
             target = None if reading else self._serving.forwards_to()
             if target is not None:
@@ -89,16 +89,16 @@ class Authorization:
         return await handler(request)
 
     async def _principal(self, request: web.Request) -> Principal:
-        """Return whose token the request has. Raises Refused where it has none that is known."""
+        """Return whose token the request has. Raises RefusedRequest where it has none that is known."""
         accepted = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
         if not accepted:
-            raise Refused(403, "this control plane has no token, so nobody may do that")
+            raise RefusedRequest(403, "this control plane has no token, so nobody may do that")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
         principal = tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None
         if principal is None:
             where = _AFAR if self._access.guarded else self._access.token
-            raise Refused(401, f"this needs the token; it is in {where}")
+            raise RefusedRequest(401, f"this needs the token; it is in {where}")
         return principal
 
 
@@ -110,11 +110,11 @@ def read_token(file: Path | None) -> bytes:
         return b""
 
 
-async def _forwarded(request: web.Request, target: Forwarding) -> web.Response:
+async def _forwarded(request: web.Request, target: LeaderAddress) -> web.Response:
     try:
         return await forward(request, target)
     except NoLeaderError as error:
-        raise Refused(503, str(error)) from None
+        raise RefusedRequest(503, str(error)) from None
 
 
 def _is_public(request: web.Request) -> bool:
@@ -128,5 +128,5 @@ def _host_name(host: str) -> str:
     return (match[1] or match[2]) if match else ""
 
 
-def _is_served(name: str, access: Access) -> bool:
+def _is_served(name: str, access: ApiAccess) -> bool:
     return name.lower() == access.bind.host.lower() or is_loopback(name)

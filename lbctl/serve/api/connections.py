@@ -17,7 +17,7 @@ IDLE = 75.0
 """Seconds between two requests: above the interval of most scrapers, which then keep theirs."""
 
 
-class Connections:
+class ConnectionLimit:
     """The connections of one server. `inner` makes the HTTP protocol of a connection."""
 
     def __init__(
@@ -26,14 +26,14 @@ class Connections:
         self._inner = inner
         self._most = most
         self._patience = patience
-        self._open: dict[Connection, None] = {}
+        self._open: dict[LimitedConnection, None] = {}
         """The oldest first."""
 
-    def protocol(self) -> Connection:
+    def protocol(self) -> LimitedConnection:
         """Make the protocol of a new connection."""
-        return Connection(self, self._inner(), self._patience)
+        return LimitedConnection(self, self._inner(), self._patience)
 
-    def enter(self, new: Connection) -> bool:
+    def enter(self, new: LimitedConnection) -> bool:
         """Count the connection; False where the limit is reached and no other connection is idle."""
         if len(self._open) >= self._most:
             oldest = next((item for item in self._open if not item.busy), None)
@@ -44,15 +44,15 @@ class Connections:
         self._open[new] = None
         return True
 
-    def leave(self, closed: Connection) -> None:
+    def leave(self, closed: LimitedConnection) -> None:
         """Count the connection no longer."""
         self._open.pop(closed, None)
 
 
-class Connection(asyncio.Protocol):
+class LimitedConnection(asyncio.Protocol):
     """Passes everything to `inner` once it is admitted. `busy` says that a request of it is being answered."""
 
-    def __init__(self, connections: Connections, inner: asyncio.Protocol, patience: float) -> None:
+    def __init__(self, connections: ConnectionLimit, inner: asyncio.Protocol, patience: float) -> None:
         self.busy = False
         self._connections = connections
         self._inner = inner

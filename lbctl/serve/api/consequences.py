@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import of_pools
 from lbctl.serve.api import schema
-from lbctl.serve.fleet.reload_result import ReloadResult
+from lbctl.serve.fleet.reload_result import ReloadOutcome
 
 _FIT = frozenset(("in", "ramping", "slow", "hot"))
 """The states of a replica that gets requests."""
 
 
-def not_served(reload: ReloadResult | None) -> Iterator[str]:
+def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
     """Yield a sentence where the files are not what is served."""
     if reload is None or reload.valid:
         return

@@ -14,7 +14,7 @@ from lbctl.ir.pools import Pool, Telemetry
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
 from lbctl.serve.api import schema, status_rows
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.merge import Signal
 from lbctl.signals.signal import SIGNALS
 from lbctl.targets import target, xds_kinds
@@ -26,7 +26,10 @@ _LIGHT_LOAD = (
 
 
 def signals(
-    pool: Pool, reports: Mapping[tuple[str, str], Report], states: Mapping[str, tuple[SourceState, ...]], now: float
+    pool: Pool,
+    reports: Mapping[tuple[str, str], ScrapeReport],
+    states: Mapping[str, tuple[SourceState, ...]],
+    now: float,
 ) -> list[schema.ReplicaSignals]:
     """Return a row for each replica. `states` are its sources as last scraped; `now` is in seconds on their clock."""
     return [_signals(pool, name, reports.get((pool.name, name)), sources, now) for name, sources in states.items()]
@@ -208,7 +211,7 @@ def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
     return schema.SourceCounts(len(every), failing.total(), dict(sorted(failing.items())))
 
 
-def utilisation(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:
+def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
     """Return how full the pool is, from 0 to 1; None where no replica reports.
 
     It is the mean by capacity, over the replicas that report, of the larger of their cache and their GPU.
@@ -224,7 +227,7 @@ def utilisation(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float 
     return sum(capacity * value for capacity, value in parts) / total if total else None
 
 
-def queue(pool: Pool, reports: Mapping[tuple[str, str], Report]) -> float | None:
+def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
     """Return the number of requests that wait in the engines of the pool; None where no replica reports."""
     replica_reports = (reports.get((pool.name, item.name)) for item in pool.replicas)
     signals = [report.signals.get("queue") for report in replica_reports if report is not None]
@@ -239,7 +242,7 @@ def stale_after(pool: Pool, replica: str) -> float:
 
 
 def _signals(
-    pool: Pool, name: str, report: Report | None, states: tuple[SourceState, ...], now: float
+    pool: Pool, name: str, report: ScrapeReport | None, states: tuple[SourceState, ...], now: float
 ) -> schema.ReplicaSignals:
     limit = stale_after(pool, name)
     signals = {**report.signals.stale, **report.signals.values} if report else {}

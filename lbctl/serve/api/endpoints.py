@@ -18,15 +18,15 @@ from lbctl.ir.proxies import Control
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log
 from lbctl.serve.api import exposure, status_rows
-from lbctl.serve.api.authorization import Access
-from lbctl.serve.api.server import Api
+from lbctl.serve.api.authorization import ApiAccess
+from lbctl.serve.api.server import ApiServer
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.errors import CannotListenError
-from lbctl.serve.settings import Options, Settings, make_token, settings
+from lbctl.serve.settings import Options, ServeSettings, make_token, settings
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol.credentials import CredentialsError
 from lbctl.xds.protocol.load_reports import LoadReceiver
-from lbctl.xds.protocol.node_status import NodeStatus, Observer
+from lbctl.xds.protocol.node_status import NodeStatus, StreamObserver
 from lbctl.xds.protocol.private_socket import BindError
 from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server import XdsServer
@@ -53,13 +53,13 @@ class Opened:
 class Endpoints:
     """Opens and closes the listeners. `nodes` and `observer` are called with what happens on the streams of xDS."""
 
-    def __init__(self, options: Options, nodes: NodeStatus, observer: Observer) -> None:
+    def __init__(self, options: Options, nodes: NodeStatus, observer: StreamObserver) -> None:
         self.opened = Opened()
-        self.settings: Settings | None = None
+        self.settings: ServeSettings | None = None
         self._options = options
         self._nodes = nodes
         self._observer = observer
-        self._api: Api | None = None
+        self._api: ApiServer | None = None
         self._api_tls: ssl.SSLContext | None = None
         self._server: XdsServer | None = None
 
@@ -77,7 +77,7 @@ class Endpoints:
         tls = chosen.control.api_tls
         try:
             self._api_tls = await asyncio.to_thread(_context, tls.certificate, tls.key) if tls else None
-            api = Api(serving, Access(chosen.control.api_bind, chosen.token, self._api_tls))
+            api = ApiServer(serving, ApiAccess(chosen.control.api_bind, chosen.token, self._api_tls))
             port = await api.start()
         except OSError as error:
             hint = "; a dry run beside another serve needs an --api-bind of its own" if self._options.dry_run else ""
@@ -167,7 +167,7 @@ class Endpoints:
         if self._api is not None:
             await self._api.stop()
 
-    def _with_current_api(self, chosen: Settings) -> Settings:
+    def _with_current_api(self, chosen: ServeSettings) -> ServeSettings:
         """Return the settings with those that this process has used already, and cannot change while it runs."""
         if self.settings is None:
             return chosen
@@ -178,7 +178,7 @@ class Endpoints:
         )  # fmt: skip
         return replace(chosen, control=control, token=self.settings.token, state=self.settings.state)
 
-    def _check(self, chosen: Settings, listener: str) -> None:
+    def _check(self, chosen: ServeSettings, listener: str) -> None:
         problems = exposure.problems(chosen.control, chosen.token, self._options.insecure)
         own = [item for item in problems if item.path[1] == listener]
         if own:
@@ -191,7 +191,7 @@ def _refused(message: str) -> CannotListenError:
     return CannotListenError()
 
 
-def _make_token(chosen: Settings) -> None:
+def _make_token(chosen: ServeSettings) -> None:
     try:
         if make_token(chosen.token):
             log.event("a token for the API was made", file=chosen.token)

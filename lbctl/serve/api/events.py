@@ -21,8 +21,8 @@ from lbctl.ir.weight import Weight
 from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.json_codec import encode
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
-from lbctl.serve.fleet.reload_result import ReloadResult
-from lbctl.serve.state.history import Rollback
+from lbctl.serve.fleet.reload_result import ReloadOutcome
+from lbctl.serve.state.history import ActiveRollback
 
 KEPT = 1_000
 """Events that a client can resume from."""
@@ -42,7 +42,7 @@ class TooManyClientsError(Exception):
     """There are as many streams as there may be."""
 
 
-class Subscription:
+class EventSubscription:
     """What waits to be sent to one client. It ends after `end` or once too much waits."""
 
     def __init__(self, first: tuple[bytes, ...], most: int) -> None:
@@ -88,7 +88,7 @@ class EventLog:
         self._queued = queued
         self._last = int(now() * 1000)
         self._kept: deque[bytes] = deque(maxlen=kept)
-        self._subscriptions: dict[Subscription, None] = {}
+        self._subscriptions: dict[EventSubscription, None] = {}
         self._overrides: tuple[Override, ...] | None = None
         self._closed = False
 
@@ -126,7 +126,7 @@ class EventLog:
             )
         )
 
-    def reloaded(self, result: ReloadResult) -> None:
+    def reloaded(self, result: ReloadOutcome) -> None:
         """Emit `reload`."""
         severities = [item.severity for item in result.diagnostics]
         self._emit(
@@ -159,7 +159,7 @@ class EventLog:
             evaluation=next(map(rollout_rows.evaluation, new), None),
         )
 
-    def rolled_back(self, rollback: Rollback) -> None:
+    def rolled_back(self, rollback: ActiveRollback) -> None:
         """Emit `rollback`."""
         at = status_rows.timestamp(rollback.at)
         self._emit(schema.RolledBack(at, rollback.digest, rollback.actor, rollback.reason or None))
@@ -197,11 +197,11 @@ class EventLog:
         return tuple(islice(self._kept, max(0, number - before_kept), max(0, until - before_kept)))
 
     @contextmanager
-    def subscribe(self, last_event_id: str | None) -> Iterator[Subscription]:
+    def subscribe(self, last_event_id: str | None) -> Iterator[EventSubscription]:
         """Give the events after that id, or from now on without one. Raises TooManyClientsError."""
         if len(self._subscriptions) >= MOST_CLIENTS:
             raise TooManyClientsError
-        subscription = Subscription(self._first(last_event_id), self._queued)
+        subscription = EventSubscription(self._first(last_event_id), self._queued)
         if self._closed:
             subscription.end(schema.Closed("shutdown"))
         self._subscriptions[subscription] = None

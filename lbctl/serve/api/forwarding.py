@@ -21,7 +21,7 @@ class NoLeaderError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Forwarding:
+class LeaderAddress:
     """Where a follower sends writes."""
 
     member: str
@@ -32,7 +32,7 @@ class Forwarding:
     """The path of this member's own certificate, whose authorities also verify the leader's; None without TLS."""
 
 
-async def forward(request: web.Request, target: Forwarding) -> web.Response:
+async def forward(request: web.Request, target: LeaderAddress) -> web.Response:
     """Return the leader's answer. Raises NoLeaderError where there is no leader, or it does not answer."""
     if target.url and not _is_trustworthy(target.url):
         raise NoLeaderError(f"the leader's API is not reached by TLS at {target.url}, and the token is not sent there")
@@ -65,7 +65,7 @@ def _is_trustworthy(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and Address(parts.hostname or "", 0).on_loopback)
 
 
-def _context(target: Forwarding) -> ssl.SSLContext:
+def _context(target: LeaderAddress) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if target.certificate is not None:
         context.load_verify_locations(target.certificate)

@@ -15,7 +15,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import weights_of
 from lbctl.serve.api import decision_rows, signal_gauges
 from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 
 _MODES = ("acting", "frozen", "blind", "held")
 
@@ -23,7 +23,7 @@ _MODES = ("acting", "frozen", "blind", "held")
 class Gauges(Collector):
     """Collects the gauges. `clock` is that of the scraper, in seconds."""
 
-    def __init__(self, publisher: Publisher, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+    def __init__(self, publisher: Publisher, telemetry: TelemetryService, clock: Callable[[], float]) -> None:
         self._publisher = publisher
         self._telemetry = telemetry
         self._clock = clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.serve.api import schema
 from lbctl.serve.api.status_rows import timestamp
 from lbctl.serve.fleet.history import FleetHistory
-from lbctl.serve.state.history import HistoryEntry
+from lbctl.serve.state.history import ServedFleet
 
 
 def served(history: FleetHistory) -> schema.ServedFiles | None:
@@ -34,7 +34,7 @@ def entries(history: FleetHistory) -> tuple[schema.HistoryEntry, ...]:
     return tuple(_entry(item, item is history.current) for item in history.entries)
 
 
-def _entry(item: HistoryEntry, current: bool) -> schema.HistoryEntry:
+def _entry(item: ServedFleet, current: bool) -> schema.HistoryEntry:
     return schema.HistoryEntry(
         digest=item.digest,
         at=timestamp(item.at),

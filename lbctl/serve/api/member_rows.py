@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lbctl.serve.api import schema
 from lbctl.serve.api.status_rows import timestamp
-from lbctl.serve.ha.member import Member
+from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.ha.presence import MemberInfo
 
 
-def members(member: Member | None) -> schema.Members:
+def members(member: FleetMember | None) -> schema.Members:
     """Return the document about all members."""
     if member is None:
         return schema.Members(None, None, ())
@@ -17,7 +17,7 @@ def members(member: Member | None) -> schema.Members:
     return schema.Members(member.store.location, leader.name if leader else None, rows)
 
 
-def own(member: Member | None) -> schema.MemberStatus | None:
+def own(member: FleetMember | None) -> schema.MemberStatus | None:
     """Return this process as a member; None where it is alone."""
     if member is None:
         return None
@@ -27,7 +27,7 @@ def own(member: Member | None) -> schema.MemberStatus | None:
     )
 
 
-def _row(item: MemberInfo, leader: MemberInfo | None, member: Member) -> schema.Member:
+def _row(item: MemberInfo, leader: MemberInfo | None, member: FleetMember) -> schema.Member:
     return schema.Member(
         name=item.name,
         self=item.name == member.name,

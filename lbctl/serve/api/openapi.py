@@ -19,7 +19,7 @@ from lbctl import __version__
 from lbctl.base import ports
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import alternatives, json_name, type_hints
-from lbctl.serve.api.routes import ROUTES, Parameter, Route
+from lbctl.serve.api.routes import ROUTES, ApiRoute, Parameter
 
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 _ABOUT = (
@@ -63,7 +63,7 @@ def _types_of_routes() -> list[type]:
 # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: ApiRoute) -> dict[str, Any]:
     answers = {"200": {"description": "OK", "content": _content(route.answer)}}
     if route.unready:
         answers["503"] = {"description": "not ready", "content": _content(route.answer)}

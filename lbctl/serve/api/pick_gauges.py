@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lbctl.serve.picker.manager import Picker
+from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.statistics import BOUNDS
 from lbctl.serve.traffic.ledger import TrafficLedger
 
@@ -15,7 +15,7 @@ from lbctl.serve.traffic.ledger import TrafficLedger
 class PickGauges(Collector):
     """Collects the metrics. Counts begin again with each process of the picker."""
 
-    def __init__(self, picker: Picker, ledger: TrafficLedger) -> None:
+    def __init__(self, picker: PickerManager, ledger: TrafficLedger) -> None:
         self._picker = picker
         self._ledger = ledger
 

@@ -10,15 +10,15 @@ from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import decode
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.errors import BadRequestError, NotSavedError
-from lbctl.serve.picker.manager import Picker
+from lbctl.serve.picker.manager import PickerManager
 
 
-def picks(picker: Picker) -> schema.Picks:
+def picks(picker: PickerManager) -> schema.Picks:
     """Return `GET /api/v1/picks`."""
     return schema.Picks(status(picker), tuple(_pools(picker)), tuple(map(_sample, picker.samples)))
 
 
-async def explain(picker: Picker, question: schema.PickQuestion) -> schema.PickExplanation:
+async def explain(picker: PickerManager, question: schema.PickQuestion) -> schema.PickExplanation:
     """Ask the running picker about a request. Raises BadRequestError, and NotSavedError where no picker answers."""
     table = picker.feed.tables.get(question.pool)
     if table is None:
@@ -41,7 +41,7 @@ async def explain(picker: Picker, question: schema.PickQuestion) -> schema.PickE
     return decode(schema.PickExplanation, {"pool": question.pool, **answer["explanation"]})
 
 
-def status(picker: Picker) -> schema.PickerStatus | None:
+def status(picker: PickerManager) -> schema.PickerStatus | None:
     """Return the status of the process; None where no pool needs it."""
     if picker.bind is None:
         return None
@@ -57,7 +57,7 @@ def status(picker: Picker) -> schema.PickerStatus | None:
     )
 
 
-def _pools(picker: Picker) -> Iterator[schema.PickedPool]:
+def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
     report = picker.state.report
     decisions: dict[str, dict[str, int]] = {}
     for pool, reason, count in report.get("reasons", ()):

@@ -7,25 +7,22 @@ from dataclasses import field
 
 from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica
-from lbctl.control.health import Health
+from lbctl.control.health import DeepHealth
 from lbctl.control.slow_start import lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_replicas
 from lbctl.serve.api import schema
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable
-from lbctl.serve.api.replica_states import ReplicaFacts, State, StateTimes, state_of
+from lbctl.serve.api.replica_states import ReplicaFacts, StateTimes, StateWithReason, state_of
 from lbctl.serve.api.status_rows import when
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import uncounted
 
-_PART = 50
-"""Replicas between two pauses."""
-
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveState:
     """What is known of the running proxies and of the replicas, apart from the composed fleet."""
 
     carriers: tuple[Carrier, ...] = ()
@@ -36,7 +33,7 @@ class Live:
     """Node id → why the reports of that Envoy are not taken."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
-    health: Mapping[tuple[str, str], Health] = field(default_factory=dict)
+    health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
     """(pool, replica) → its deep health, where it has telemetry."""
     times: StateTimes = field(default_factory=StateTimes)
     """When each replica came into its state."""
@@ -46,15 +43,16 @@ class Live:
     """Seconds since the epoch."""
 
 
-def pools(composed: Composed, live: Live) -> Iterator[schema.Pool]:
+def pools(composed: Composed, live: LiveState) -> Iterator[schema.Pool]:
     """Yield every pool with its replicas, also those that are removed from the proxies."""
     return (item for item in pools_in_parts(composed, live) if item is not None)
 
 
-def pools_in_parts(composed: Composed, live: Live) -> Iterator[schema.Pool | None]:
-    """Yield every pool as `pools` does, and None after every few replicas, so that the caller can let others work."""
+def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool | None]:
+    """Yield every pool as `pools` does, and None after every replica, so that the caller can let others work."""
     rows = _Rows(composed, live)
     topology = composed.whole.topology
+    yield None
     live.times.keep(ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas)
     for pool in topology.pools:
         yield from rows.pool(pool)
@@ -85,7 +83,7 @@ class _PoolLive:
 class _Rows:
     """Makes the rows of all pools; what is the same for many of them is computed once."""
 
-    def __init__(self, composed: Composed, live: Live) -> None:
+    def __init__(self, composed: Composed, live: LiveState) -> None:
         self._composed = composed
         self._live = live
         self._shares = ShareTable(composed.whole, live.carriers)
@@ -107,11 +105,11 @@ class _Rows:
             pool, carriers, of_replicas(pool), self._shares.decided(pool.name), self._shares.acknowledged(pool.name),
             requests, sum(requests.values()), bool(reporting), pool.name in self._with_websockets,
         )  # fmt: skip
+        yield None
         replicas = []
-        for count, item in enumerate(self._composed.replicas(pool), 1):
+        for item in self._composed.replicas(pool):
             replicas.append(self._replica(facts, item))
-            if not count % _PART:
-                yield None
+            yield None
         yield schema.Pool(
             name=pool.name,
             model=pool.model.name if pool.model else None,
@@ -192,7 +190,7 @@ def _share(shares: Shares, name: str) -> float:
     return round(shares.get(name, 0.0), 6)
 
 
-def _reasons(item: EffectiveReplica, state: State) -> tuple[str, ...]:
+def _reasons(item: EffectiveReplica, state: StateWithReason) -> tuple[str, ...]:
     """Return why the replica is out, down or drained; the composed reasons do not have what proxies report."""
     if state.name in ("down", "ejected") and item.status != "ejected":
         return (*item.reasons, state.reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from lbctl.serve.api import pool_rows, schema
 from lbctl.serve.api.carriers import carriers
@@ -12,6 +12,7 @@ from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.replica_states import StateTimes
 from lbctl.serve.api.view_parts import PartialViews, ViewParts
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.turns import in_turns
 
 _POOLS_KEPT = 0.5
 """Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
@@ -42,9 +43,13 @@ class PoolViews(PartialViews):
     async def follow_states(self) -> None:
         """Look at the states of the replicas now and then, so that each has the time since when it is in its state."""
         while True:
-            started = time.perf_counter()
-            self.pools()
-            await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * (time.perf_counter() - started)))
+            _, worked = await in_turns(self._look_at_states())
+            await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * worked))
+
+    def _look_at_states(self) -> Generator[object, None, None]:
+        served = self._parts.publisher.served
+        if served is not None:
+            yield from pool_rows.pools_in_parts(served.composed, self._live(served))
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
         """Yield each pool with its replicas, as the dashboard shows them, and None where others may work meanwhile."""
@@ -64,9 +69,9 @@ class PoolViews(PartialViews):
         """How far back the dashboard's charts go."""
         return self._topology().control.dashboard_history / 1000
 
-    def _live(self, served: PublishedFleet) -> pool_rows.Live:
+    def _live(self, served: PublishedFleet) -> pool_rows.LiveState:
         states = self._parts.telemetry.loop.state.pools.values()
-        return pool_rows.Live(
+        return pool_rows.LiveState(
             tuple(carriers(served, self.proxies().proxies, self._parts.supervisor, self._parts.recent)),
             self._parts.traffic.ledger,
             self._parts.nodes.reports_refused(),

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from lbctl.base.records import dataclass
 from lbctl.control.compose import EffectiveReplica
-from lbctl.control.health import Health
+from lbctl.control.health import DeepHealth
 from lbctl.serve.api.schema import ReplicaState
 from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
 
 CLEARLY = 0.9
 """The part of its capacity below which a replica's weight is clearly lower."""
 
 
-class State(NamedTuple):
+class StateWithReason(NamedTuple):
     """The state of a replica, and why."""
 
     name: ReplicaState
@@ -30,7 +30,7 @@ class State(NamedTuple):
     """Why, as a sentence; empty for `in`."""
 
 
-IN = State("in")
+IN = StateWithReason("in")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class ReplicaFacts:
     """The result of lbctl's active checks; None where lbctl does not check it."""
     checked_for: tuple[str, ...] = ()
     """The proxies for which lbctl does the active checks."""
-    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
     """Proxy → what it thinks of the replica."""
     carriers: int = 0
     """The number of proxies that may send requests to it."""
     ramps: Mapping[str, float] = field(default_factory=dict)
     """Proxy → the slow-start factor that lbctl applies for it."""
-    health: Health | None = None
+    health: DeepHealth | None = None
     """Its deep health; None where it has no telemetry."""
     in_flight: int | None = None
     """Its requests in flight; None where they are unknown."""
@@ -61,23 +61,23 @@ class ReplicaFacts:
     """The number of proxies that report its requests in flight."""
 
 
-def state_of(facts: ReplicaFacts) -> State:
+def state_of(facts: ReplicaFacts) -> StateWithReason:
     """Return the state of a replica."""
     return _left(facts) or _out(facts) or (IN if facts.is_held else _lowered(facts)) or IN
 
 
-def _left(facts: ReplicaFacts) -> State | None:
+def _left(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica that the files or an operator take out."""
     reasons = facts.effective.reasons
     if facts.effective.status == "removed":
-        return State("removed", "; ".join(reasons))
+        return StateWithReason("removed", "; ".join(reasons))
     if facts.effective.status != "drained":
         return None
     why = "; ".join(item for item in reasons if "drained" in item) or "drained"
     if facts.in_flight:
         count = f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'}"
-        return State("draining", f"{why}; {count} in flight")
-    return State("drained", why + _unknown_in_flight(facts))
+        return StateWithReason("draining", f"{why}; {count} in flight")
+    return StateWithReason("drained", why + _unknown_in_flight(facts))
 
 
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
@@ -92,10 +92,10 @@ def _unknown_in_flight(facts: ReplicaFacts) -> str:
     )
 
 
-def _out(facts: ReplicaFacts) -> State | None:
+def _out(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica that a check keeps requests away from."""
     if facts.effective.status == "ejected":
-        return State("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
+        return StateWithReason("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
     return (
         _down(facts)
         or _by_proxies(facts, "ejected", "ejected by the passive check of {proxies}")
@@ -103,7 +103,7 @@ def _out(facts: ReplicaFacts) -> State | None:
     )
 
 
-def _down(facts: ReplicaFacts) -> State | None:
+def _down(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica that an active check of lbctl or of a proxy keeps out."""
     by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
     if facts.check is None or not facts.check.out:
@@ -111,10 +111,10 @@ def _down(facts: ReplicaFacts) -> State | None:
     proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
     result = "has no result yet" if facts.check.at is None else f"fails: {facts.check.reason}"
     reason = f"the active check of lbctl{proxies} {result}"
-    return State("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
+    return StateWithReason("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
 
 
-def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> State | None:
+def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> StateWithReason | None:
     """Return the state of a replica that is in this condition at a proxy."""
     of_proxy = {name: item.reason for name, item in sorted(facts.conditions.items()) if item.state == condition}
     if not of_proxy:
@@ -124,31 +124,31 @@ def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> State | N
         proxies += f" ({len(of_proxy)} of {facts.carriers} proxies)"
     reasons = "; ".join(dict.fromkeys(filter(None, of_proxy.values())))
     name: ReplicaState = "down" if condition == "down" else "ejected" if condition == "ejected" else "draining"
-    return State(name, sentence.format(proxies=proxies) + (f": {reasons}" if reasons else ""))
+    return StateWithReason(name, sentence.format(proxies=proxies) + (f": {reasons}" if reasons else ""))
 
 
-def _lowered(facts: ReplicaFacts) -> State | None:
+def _lowered(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica that gets requests, with a weight that is clearly below its capacity."""
     health, weight, capacity = facts.health, facts.effective.weight, facts.effective.replica.capacity
     if health is not None and health.temperature.exceeded:
-        return State("hot", "; ".join(health.verdict_reasons))
+        return StateWithReason("hot", "; ".join(health.verdict_reasons))
     if health is not None and health.verdict == "floor":
-        return State("ramping", f"at the floor weight: {'; '.join(health.verdict_reasons)}")
+        return StateWithReason("ramping", f"at the floor weight: {'; '.join(health.verdict_reasons)}")
     if facts.ramps:
-        return State("ramping", _ramp(facts.ramps))
+        return StateWithReason("ramping", _ramp(facts.ramps))
     if weight.speed < CLEARLY:
-        return State("slow", slower(weight.speed))
+        return StateWithReason("slow", slower(weight.speed))
     if weight.room < CLEARLY * capacity:
-        return State("hot", f"it has room for {weight.room / capacity:.0%} of what its capacity says")
+        return StateWithReason("hot", f"it has room for {weight.room / capacity:.0%} of what its capacity says")
     if weight.rate < CLEARLY * capacity:
         return _held_back(facts, weight.rate / capacity)
     return None
 
 
-def _held_back(facts: ReplicaFacts, part: float) -> State:
+def _held_back(facts: ReplicaFacts, part: float) -> StateWithReason:
     if facts.is_composite:
-        return State("hot", f"its load is higher than that of its peers: {part:.0%} of its capacity")
-    return State("ramping", f"its weight moves in bounded steps: {part:.0%} of its capacity")
+        return StateWithReason("hot", f"its load is higher than that of its peers: {part:.0%} of its capacity")
+    return StateWithReason("ramping", f"its weight moves in bounded steps: {part:.0%} of its capacity")
 
 
 def _ramp(ramps: Mapping[str, float]) -> str:

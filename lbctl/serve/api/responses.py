@@ -21,7 +21,7 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer
+class RefusedRequest(Exception):  # noqa: N818 - it is an answer
     """A request is answered with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -34,7 +34,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer whatever goes wrong with an `Error`."""
     try:
         return await handler(request)
-    except Refused as refused:
+    except RefusedRequest as refused:
         headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
         return json_response(schema.Error(str(refused)), refused.status, headers)
     except web.HTTPException as answer:
@@ -55,22 +55,22 @@ def document(build: Callable[[], object]) -> Handler:
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
-    """Return the JSON object that the request has as its body. Raises Refused and HTTPRequestEntityTooLarge."""
+    """Return the JSON object that the request has as its body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":
-        raise Refused(415, "the body must be JSON: content-type: application/json")
+        raise RefusedRequest(415, "the body must be JSON: content-type: application/json")
     if (request.content_length or 0) > LARGEST:
         raise web.HTTPRequestEntityTooLarge(LARGEST, request.content_length or 0)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
             body = json.loads((await request.read()).decode())
     except TimeoutError:
-        raise Refused(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
+        raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is not JSON") from None
+        raise RefusedRequest(400, "the body is not JSON") from None
     if not isinstance(body, dict):
-        raise Refused(400, "the body is not a JSON object")
+        raise RefusedRequest(400, "the body is not a JSON object")
     if not is_unicode(body):
-        raise Refused(400, "the body has half of a surrogate pair, which is no character")
+        raise RefusedRequest(400, "the body has half of a surrogate pair, which is no character")
     return body
 
 

@@ -15,6 +15,9 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
 from lbctl.serve.api.status_rows import timestamp, when
 
+_A_PROXY = "a connected proxy of the route that has the step"
+_UNCOVERED = "the end of the split by hand"
+
 
 def rows(
     states: Rollouts, files: Topology, served: Topology, overrides: Overrides, requests: Mapping[str, int], now: float
@@ -29,7 +32,10 @@ def rows(
     for route in files.routes:
         if route.rollout is not None and route.name in by_route:
             row = _row(by_route[route.name], route.rollout, current.get(route.name, route), now)
-            yield replace(row, held_by=holders.get(route.name), observed=_observed(row, requests))
+            holder = holders.get(route.name)
+            waits = rollouts.waits_for_proxy(by_route[route.name], route.rollout)
+            waits_for = (_UNCOVERED if holder else _A_PROXY) if waits else None
+            yield replace(row, held_by=holder, hold_waits_for=waits_for, observed=_observed(row, requests))
 
 
 def _observed(row: schema.Rollout, requests: Mapping[str, int]) -> float | None:

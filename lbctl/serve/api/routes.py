@@ -36,7 +36,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """One method of one path."""
 
     operation: str
@@ -61,16 +61,16 @@ class Route:
     """The parts of the URL that the client chooses."""
 
 
-def _probe(operation: str, path: str, summary: str, *, unready: bool = False) -> Route:
+def _probe(operation: str, path: str, summary: str, *, unready: bool = False) -> ApiRoute:
     forbidden = ((403, _READ[403]),)
-    return Route(operation, "GET", path, summary, schema.Probe, "public", errors=forbidden, unready=unready)
+    return ApiRoute(operation, "GET", path, summary, schema.Probe, "public", errors=forbidden, unready=unready)
 
 
 def _write(
     operation: str, method: Literal["POST", "DELETE"], path: str, summary: str, body: type, answer: type,
     more: dict[int, str],
-) -> Route:  # fmt: skip
-    return Route(operation, method, path, summary, answer, "write", body, tuple((_WRITE | more).items()))
+) -> ApiRoute:  # fmt: skip
+    return ApiRoute(operation, method, path, summary, answer, "write", body, tuple((_WRITE | more).items()))
 
 
 _SERIES = (
@@ -81,26 +81,26 @@ _SERIES = (
 )
 
 ROUTES = (
-    Route(
+    ApiRoute(
         "dashboard", "GET", "/", "The dashboard, a page for browsers", "text/html", "public",
         errors=((403, _READ[403]),),
     ),
-    Route(
+    ApiRoute(
         "dashboard_file", "GET", "/dashboard/{name}", "The files of that page", "application/octet-stream", "public",
         errors=((403, _READ[403]), (404, "there is no such file")),
         parameters=(Parameter("name", "path", "The name of the file", required=True),),
     ),
     _probe("healthz", "/healthz", "200 while the process works"),
     _probe("readyz", "/readyz", "200 from the first complete fleet until the process ends", unready=True),
-    Route("metrics", "GET", "/metrics", "Metrics for Prometheus", "text/plain"),
-    Route("status", "GET", "/api/v1/status", "What is served, from which files, and what waits", schema.Status),
-    Route("proxies", "GET", "/api/v1/proxies", "Every proxy, and what it has accepted and rejected", schema.Proxies),
-    Route("pools", "GET", "/api/v1/pools", "Pools and replicas with weights, shares and drains", schema.Pools),
-    Route("fleet", "GET", "/api/v1/fleet", "Every setting of the fleet that is served", schema.FleetSettings),
-    Route("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
-    Route("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
-    Route("picks", "GET", "/api/v1/picks", "The picker, its counts, and samples of its decisions", schema.Picks),
-    Route(
+    ApiRoute("metrics", "GET", "/metrics", "Metrics for Prometheus", "text/plain"),
+    ApiRoute("status", "GET", "/api/v1/status", "What is served, from which files, and what waits", schema.Status),
+    ApiRoute("proxies", "GET", "/api/v1/proxies", "Every proxy, and what it has accepted and rejected", schema.Proxies),
+    ApiRoute("pools", "GET", "/api/v1/pools", "Pools and replicas with weights, shares and drains", schema.Pools),
+    ApiRoute("fleet", "GET", "/api/v1/fleet", "Every setting of the fleet that is served", schema.FleetSettings),
+    ApiRoute("signals", "GET", "/api/v1/signals", "Every signal and source of every replica", schema.Signals),
+    ApiRoute("decisions", "GET", "/api/v1/decisions", "Every weight with all that led to it", schema.Decisions),
+    ApiRoute("picks", "GET", "/api/v1/picks", "The picker, its counts, and samples of its decisions", schema.Picks),
+    ApiRoute(
         "pick_tables", "GET", "/api/v1/picks/tables", "The tables of replicas for a picker, and then what changes",
         "text/event-stream",
         errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "there are 32 pickers already")),
@@ -109,28 +109,30 @@ ROUTES = (
             Parameter("address", "query", "Where the others send their counts, as IP:PORT"),
         ),
     ),
-    Route("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
-    Route("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
-    Route("members", "GET", "/api/v1/members", "The members of the control plane, and which one leads", schema.Members),
-    Route("history", "GET", "/api/v1/history", "The fleets that were served", schema.History),
-    Route(
+    ApiRoute("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),
+    ApiRoute("rollouts", "GET", "/api/v1/rollouts", "How far each rollout is", schema.Rollouts),
+    ApiRoute(
+        "members", "GET", "/api/v1/members", "The members of the control plane, and which one leads", schema.Members
+    ),
+    ApiRoute("history", "GET", "/api/v1/history", "The fleets that were served", schema.History),
+    ApiRoute(
         "audit", "GET", "/api/v1/audit", "Who did what, as a chain of hashes", schema.Audit,
         errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "the state cannot be read")),
         parameters=(Parameter("last", "query", "Only so many records, the newest ones; all without it"),),
     ),
-    Route(
+    ApiRoute(
         "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
         errors=(*_READ.items(), (503, "there are 128 streams already")),
     ),
-    Route(
+    ApiRoute(
         "live", "GET", "/api/v1/live", "What the dashboard shows, and then what changes", "text/event-stream",
         errors=(*_READ.items(), (503, "there are 96 dashboards already")),
     ),
-    Route(
+    ApiRoute(
         "series", "GET", "/api/v1/series", "The history of a metric, as far back as `control.dashboard.history`",
         schema.Series, errors=((400, "a parameter is not what it should be"), *_READ.items()), parameters=_SERIES,
     ),
-    Route("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
+    ApiRoute("openapi", "GET", "/api/v1/openapi.json", "This document", "application/json"),
     _write("reload", "POST", "/api/v1/reload", "Read the files now", schema.ReloadRequest, schema.ReloadResult, {}),
     _write(
         "rollback", "POST", "/api/v1/rollback", "Serve an earlier fleet until the files change",

@@ -17,11 +17,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from lbctl.serve.api import openapi, schema
-from lbctl.serve.api.authorization import ACTOR, Access, Authorization
-from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, Connection, Connections
+from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
+from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, LimitedConnection
 from lbctl.serve.api.dashboard import http as dashboard_http
 from lbctl.serve.api.json_codec import SchemaError, parse
-from lbctl.serve.api.responses import LARGEST, Handler, Refused, as_json, document, json_response, read_body
+from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, as_json, document, json_response, read_body
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.stream_handlers import StreamHandlers
@@ -54,10 +54,10 @@ _LOG = logging.getLogger("lbctl.serve.http")
 _LOG.addFilter(_NoLines())
 
 
-class Api:
+class ApiServer:
     """The HTTP server. It holds no state but its sockets."""
 
-    def __init__(self, serving: Serving, access: Access) -> None:
+    def __init__(self, serving: Serving, access: ApiAccess) -> None:
         self._serving = serving
         self._access = access
         self._runner: web.AppRunner | None = None
@@ -98,7 +98,7 @@ class Api:
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         assert runner.server is not None
         bind, tls, loop = self._access.bind, self._access.tls, asyncio.get_running_loop()
-        protocol = Connections(runner.server, patience=FIRST_REQUEST).protocol
+        protocol = ConnectionLimit(runner.server, patience=FIRST_REQUEST).protocol
         patience = FIRST_REQUEST if tls else None
         if bind.path:
             return await loop.create_unix_server(protocol, bind.path, ssl=tls, ssl_handshake_timeout=patience)
@@ -159,11 +159,11 @@ class Api:
     async def _audit(self, request: web.Request) -> web.Response:
         last = request.query.get("last", str(_MOST_RECORDS))
         if not last.isascii() or not last.isdecimal() or not 1 <= int(last[:9]) <= _MOST_RECORDS:
-            raise Refused(400, f"last is a whole number from 1 to {_MOST_RECORDS}")
+            raise RefusedRequest(400, f"last is a whole number from 1 to {_MOST_RECORDS}")
         try:
             audit = await self._serving.audit()
         except StoreError as error:
-            raise Refused(503, f"the audit log cannot be read: {error}") from None
+            raise RefusedRequest(503, f"the audit log cannot be read: {error}") from None
         return json_response(schema.Audit(audit.records[-int(last) :]))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
@@ -173,14 +173,14 @@ class Api:
         try:
             return await dashboard_http.series(request, self._serving.dashboard)
         except BadRequestError as error:
-            raise Refused(400, str(error)) from None
+            raise RefusedRequest(400, str(error)) from None
 
 
 @web.middleware
 async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Mark the connection as busy until the answer is there."""
     connection = request.transport.get_protocol() if request.transport else None
-    if not isinstance(connection, Connection):
+    if not isinstance(connection, LimitedConnection):
         return await handler(request)
     connection.begin()
     try:
@@ -197,8 +197,8 @@ def _operation(body: type[T], operation: Callable[[T, str], Awaitable[object]]) 
         try:
             return json_response(await operation(parse(body, content), ACTOR.get()))
         except (SchemaError, BadRequestError) as error:
-            raise Refused(400, str(error)) from None
+            raise RefusedRequest(400, str(error)) from None
         except NotSavedError as error:
-            raise Refused(503, str(error)) from None
+            raise RefusedRequest(503, str(error)) from None
 
     return handle

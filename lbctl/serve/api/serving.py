@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from lbctl.serve.api import schema
-from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
-from lbctl.serve.api.forwarding import Forwarding
+from lbctl.serve.api.forwarding import LeaderAddress
 from lbctl.serve.picker.feed import Feed
 
 
@@ -19,7 +19,7 @@ class Serving(Protocol):
         """The events that are streamed."""
 
     @property
-    def dashboard(self) -> Dashboard:
+    def dashboard(self) -> DashboardService:
         """The stream and the history of the dashboard."""
 
     def ready(self) -> str:
@@ -68,7 +68,7 @@ class Serving(Protocol):
     def age(self) -> float | None:
         """Return how old what is read here may be, in seconds; None where this process decides."""
 
-    def forwards_to(self) -> Forwarding | None:
+    def forwards_to(self) -> LeaderAddress | None:
         """Return where writes are forwarded to; None where this process carries them out."""
 
     async def audit(self) -> schema.Audit:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lbctl.ir.pools import Pool
-from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.reports import ScrapeReport
 
 _FAMILIES = (
     ("queue", "lbctl_replica_queue", "The number of requests that wait in a replica's engine."),
@@ -22,7 +22,7 @@ _FAMILIES = (
 """Signal, metric, and its description."""
 
 
-def collect(pools: Iterable[Pool], reports: Mapping[tuple[str, str], Report]) -> Iterator[Metric]:
+def collect(pools: Iterable[Pool], reports: Mapping[tuple[str, str], ScrapeReport]) -> Iterator[Metric]:
     """Yield one family a signal; `reports` are the newest by pool and replica."""
     replicas = [(pool.name, replica.name) for pool in pools for replica in pool.replicas]
     for signal, metric, description in _FAMILIES:

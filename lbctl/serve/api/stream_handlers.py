@@ -10,8 +10,8 @@ from aiohttp import web
 from lbctl.base.hosts import is_ip, is_loopback
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MOST_STREAMS
-from lbctl.serve.api.events import MOST_CLIENTS, Subscription, TooManyClientsError
-from lbctl.serve.api.responses import HEADERS, Refused
+from lbctl.serve.api.events import MOST_CLIENTS, EventSubscription, TooManyClientsError
+from lbctl.serve.api.responses import HEADERS, RefusedRequest
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.streaming import stream
 from lbctl.serve.picker.feed import MOST_PICKERS, TableEvents, TooManyPickersError
@@ -33,7 +33,7 @@ class StreamHandlers:
             with self._serving.events.subscribe(request.headers.get("last-event-id")) as subscription:
                 return await stream(request, _WithHeartbeat(subscription), HEADERS)
         except TooManyClientsError:
-            raise Refused(503, f"there are {MOST_CLIENTS} streams of events already") from None
+            raise RefusedRequest(503, f"there are {MOST_CLIENTS} streams of events already") from None
 
     async def pick_tables(self, request: web.Request) -> web.StreamResponse:
         """Stream the tables of replicas to a picker."""
@@ -41,7 +41,7 @@ class StreamHandlers:
             with self._serving.pick_feed.subscribe(_peer(request)) as subscription:
                 return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
         except TooManyPickersError:
-            raise Refused(503, f"there are {MOST_PICKERS} pickers already") from None
+            raise RefusedRequest(503, f"there are {MOST_PICKERS} pickers already") from None
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """Stream frames of the dashboard until the client or the process ends it."""
@@ -50,13 +50,13 @@ class StreamHandlers:
             with self._serving.dashboard.subscribe(packed=packed) as frames:
                 return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
         except TooManyClientsError:
-            raise Refused(503, f"there are {MOST_STREAMS} dashboards already") from None
+            raise RefusedRequest(503, f"there are {MOST_STREAMS} dashboards already") from None
 
 
 class _WithHeartbeat:
     """The events of a subscription, and a comment where none comes for `HEARTBEAT` seconds."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: EventSubscription) -> None:
         self.end = subscription.end
         self._subscription = subscription
 
@@ -71,12 +71,12 @@ class _WithHeartbeat:
 def _peer(request: web.Request) -> tuple[str, str] | None:
     """Return the id and the address of the picker that asks for tables; None where it gives none.
 
-    An address of loopback counts only from this machine. Raises Refused.
+    An address of loopback counts only from this machine. Raises RefusedRequest.
     """
     own, address = request.query.get("id", ""), request.query.get("address", "")
     if not own and not address:
         return None
     host = address.rpartition(":")[0].strip("[]")
     if not _PICKER_ID.fullmatch(own) or not _PICKER_ADDRESS.fullmatch(address) or not is_ip(host):
-        raise Refused(400, "id and address are those of a picker: 1 to 64 letters and digits, and IP:PORT")
+        raise RefusedRequest(400, "id and address are those of a picker: 1 to 64 letters and digits, and IP:PORT")
     return None if is_loopback(host) and not is_loopback(request.remote or "") else (own, address)

@@ -1,4 +1,8 @@
-"""Sends a stream of server-sent events to one client, for as long as it reads."""
+"""Sends a stream of server-sent events to one client, for as long as it reads.
+
+The connection of one that does not read is aborted: closed in order it would stay, with what was written last, until
+the client reads that.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,13 @@ from typing import Protocol
 
 from aiohttp import web
 
-from lbctl.serve.api.connections import Connection
+from lbctl.serve.api.connections import LimitedConnection
 
 _SLOWEST = 15.0
 """Seconds that a client may take to read what is sent to it."""
 
 
-class Parts(Protocol):
+class StreamParts(Protocol):
     """What is sent, part by part."""
 
     async def next(self) -> bytes | None:
@@ -25,15 +29,20 @@ class Parts(Protocol):
         """End the stream, since its client has gone."""
 
 
-async def stream(request: web.Request, parts: Parts, headers: Mapping[str, str]) -> web.StreamResponse:
+async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str, str]) -> web.StreamResponse:
     """Send the parts as they come. Once it has begun, nothing else can be answered."""
     connection = request.transport.get_protocol() if request.transport else None
-    if isinstance(connection, Connection):
+    if isinstance(connection, LimitedConnection):
         connection.when_lost(parts.end)
     response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
-    with suppress(ConnectionError, TimeoutError):
+    with suppress(ConnectionError):
         while (part := await parts.next()) is not None:
-            async with asyncio.timeout(_SLOWEST):
-                await response.write(part)
+            try:
+                async with asyncio.timeout(_SLOWEST):
+                    await response.write(part)
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+                break
     return response

@@ -33,7 +33,7 @@ OPERATOR = Principal("operator", "operate")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ApiToken:
     """One token, and whose it is."""
 
     principal: Principal
@@ -42,23 +42,23 @@ class Token:
     """The token itself."""
 
 
-def parse(content: bytes) -> tuple[Token, ...]:
+def parse(content: bytes) -> tuple[ApiToken, ...]:
     """Parse the content of a token file."""
     return tuple(_tokens(content.splitlines()))
 
 
-def _tokens(lines: Iterable[bytes]) -> Iterator[Token]:
+def _tokens(lines: Iterable[bytes]) -> Iterator[ApiToken]:
     for line in map(bytes.strip, lines):
         if not line or line.startswith(b"#"):
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            yield Token(OPERATOR, line)
+            yield ApiToken(OPERATOR, line)
         else:
-            yield Token(Principal(match[1].decode(), cast(Role, match[2].decode())), match[3])
+            yield ApiToken(Principal(match[1].decode(), cast(Role, match[2].decode())), match[3])
 
 
-def principal_of(tokens: Iterable[Token], given: bytes) -> Principal | None:
+def principal_of(tokens: Iterable[ApiToken], given: bytes) -> Principal | None:
     """Return whose token this is; None where it is nobody's. The time that it takes tells nothing of the tokens."""
     principal = None
     for token in tokens:

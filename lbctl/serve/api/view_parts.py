@@ -13,15 +13,15 @@ from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.ha.member import Member
+from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
-from lbctl.serve.picker.manager import Picker
+from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -45,7 +45,7 @@ class ViewParts:
     """What the Envoys have acknowledged and rejected."""
     metrics: Metrics
     """The control plane's own metrics."""
-    telemetry: Telemetry
+    telemetry: TelemetryService
     """Has the signals and the decisions."""
     overrides: OverrideService
     """Executes overrides."""
@@ -63,9 +63,9 @@ class ViewParts:
     """Has the ledger of the traffic."""
     recent: RecentSnapshots
     """The snapshots that proxies still run."""
-    picker: Picker
+    picker: PickerManager
     """Has the state of the picker and its feed."""
-    member: Member | None = None
+    member: FleetMember | None = None
     """Leads or follows; None where there is one process."""
 
 

@@ -9,9 +9,9 @@ from lbctl import __version__
 from lbctl.base.diagnostics import dotted
 from lbctl.ir.settings import of_fleet
 from lbctl.serve.api import history_rows, member_rows, pick_rows, schema, status_rows
-from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.decision_views import DecisionViews
-from lbctl.serve.api.forwarding import Forwarding
+from lbctl.serve.api.forwarding import LeaderAddress
 from lbctl.serve.api.operations import Operations
 from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.picker.feed import Feed
@@ -26,7 +26,7 @@ class Views(DecisionViews, Operations):
     def __init__(self, parts: ViewParts) -> None:
         super().__init__(parts)
         self.events = parts.events
-        self.dashboard = Dashboard(self, parts.events)
+        self.dashboard = DashboardService(self, parts.events)
         self._ending = False
         self._since = time.time()
 
@@ -100,11 +100,11 @@ class Views(DecisionViews, Operations):
         """Return how old what is read here may be, in seconds; None where this process decides."""
         return self._parts.member.lag if self._parts.member is not None else None
 
-    def forwards_to(self) -> Forwarding | None:
+    def forwards_to(self) -> LeaderAddress | None:
         """Return where writes are forwarded to; None where this process carries them out."""
         if self._parts.member is None or self._parts.member.leads:
             return None
-        return Forwarding(self._parts.member.name, self._parts.member.leader_api, self._api_certificate())
+        return LeaderAddress(self._parts.member.name, self._parts.member.leader_api, self._api_certificate())
 
     def _api_certificate(self) -> str | None:
         tls = self._parts.endpoints.settings.control.api_tls if self._parts.endpoints.settings else None

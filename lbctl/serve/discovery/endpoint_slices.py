@@ -29,7 +29,7 @@ _FAMILIES = {"IPv4": 0, "IPv6": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SliceEndpoint:
     """One endpoint of a slice, in the terms of this module."""
 
     name: str
@@ -77,7 +77,7 @@ def replicas_of(
     """
     before = {item.name: item for item in earlier}
     problems: dict[str, None] = {}
-    chosen: dict[str, Endpoint] = {}
+    chosen: dict[str, SliceEndpoint] = {}
     for item in _one_family(endpoints(discovery.port, slices, problems)):
         other = chosen.get(item.name)
         if other is None or (item.family, not item.ready, str(item.address)) < _rank(other):
@@ -95,7 +95,7 @@ def replicas_of(
     return SliceReading(_with_capacities(discovery, replicas), len(members) - len(limited), tuple(problems))
 
 
-def endpoints(port: str, slices: Iterable[Object], problems: dict[str, None] | None = None) -> Iterator[Endpoint]:
+def endpoints(port: str, slices: Iterable[Object], problems: dict[str, None] | None = None) -> Iterator[SliceEndpoint]:
     """Yield every endpoint of the slices that has an address and the port."""
     problems = {} if problems is None else problems
     for item in slices:
@@ -107,14 +107,14 @@ def endpoints(port: str, slices: Iterable[Object], problems: dict[str, None] | N
                 yield _endpoint(endpoint, Address(str(addresses[0]), number or 0), family or 0)
 
 
-def _endpoint(endpoint: Object, address: Address, family: int) -> Endpoint:
+def _endpoint(endpoint: Object, address: Address, family: int) -> SliceEndpoint:
     target, conditions = endpoint.get("targetRef") or {}, endpoint.get("conditions") or {}
     pod = str(target.get("name") or "") if target.get("kind") == "Pod" else ""
     is_pod = NAME.fullmatch(pod) is not None
     ready = conditions.get("ready") is not False  # absent means ready
     terminating = conditions.get("terminating") is True
     serving = conditions.get("serving")
-    return Endpoint(
+    return SliceEndpoint(
         name=pod if is_pod else replica_name(address),
         address=address,
         is_pod=is_pod,
@@ -142,7 +142,7 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
     return None
 
 
-def _one_family(endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+def _one_family(endpoints: Iterable[SliceEndpoint]) -> Iterator[SliceEndpoint]:
     """Yield the endpoints without those that are the second address of an endpoint that is no pod.
 
     Slices by hand do not say which addresses are one machine: where a service has both families, IPv4 counts.
@@ -152,11 +152,11 @@ def _one_family(endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
     return (item for item in endpoints if item.is_pod or item.family == 0 or not has_ipv4)
 
 
-def _rank(item: Endpoint) -> tuple[int, bool, str]:
+def _rank(item: SliceEndpoint) -> tuple[int, bool, str]:
     return item.family, not item.ready, str(item.address)
 
 
-def _leaves(item: Endpoint) -> bool:
+def _leaves(item: SliceEndpoint) -> bool:
     return item.terminating and item.serving
 
 
@@ -172,7 +172,7 @@ class _Place:
 
 def _place(
     discovery: KubernetesDiscovery,
-    item: Endpoint,
+    item: SliceEndpoint,
     labels: Mapping[str, Labels],
     earlier: Replica | None,
     problems: dict[str, None],

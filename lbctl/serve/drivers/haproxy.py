@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from lbctl.apply.haproxy.applied import Applied
+from lbctl.apply.haproxy.applied import HaproxyResult
 from lbctl.apply.haproxy.driver import HaproxyUpdater
 from lbctl.apply.permit import Permit, always
 from lbctl.base.errors import reason_of
@@ -76,7 +76,7 @@ class HaproxyDriver:
         finally:
             await self._driver.close()
 
-    async def _apply(self, served: PublishedFleet) -> Applied:
+    async def _apply(self, served: PublishedFleet) -> HaproxyResult:
         snapshot = served.composed.snapshot
         if self._prepared is None or self._prepared[0] is not served:
             proxy = as_served(self.proxy, served)
@@ -94,9 +94,9 @@ class HaproxyDriver:
         try:
             return await self._driver.apply(self._prepared[1], removed, snapshot.addresses, ejected)
         except OSError as error:
-            return Applied(False, failure=f"{error.filename or self.proxy.name}: {reason_of(error)}")
+            return HaproxyResult(False, failure=f"{error.filename or self.proxy.name}: {reason_of(error)}")
 
-    def _record(self, served: PublishedFleet, applied: Applied) -> float:
+    def _record(self, served: PublishedFleet, applied: HaproxyResult) -> float:
         """Record the result of an attempt in the status and the log, and return the seconds until the next one."""
         before = self.status
         reason = _reason(applied)
@@ -122,13 +122,13 @@ class HaproxyDriver:
         return min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** (self._failures - 1)) if self._failures else _CHECK_INTERVAL
 
 
-def _waits_for_reload(applied: Applied) -> bool:
+def _waits_for_reload(applied: HaproxyResult) -> bool:
     """Return whether the only thing that is missing is a reload that will come: that is no problem worth a warning."""
     wrong = applied.failure or applied.complaints or applied.refused or applied.wrong
     return bool(applied.reload) and applied.retry_after is not None and not wrong
 
 
-def _reason(applied: Applied) -> str:
+def _reason(applied: HaproxyResult) -> str:
     if applied.failure:
         return applied.failure
     if applied.complaints:

@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from lbctl.apply.nginx.driver import Applied, NginxUpdater, prepared
+from lbctl.apply.nginx.driver import NginxResult, NginxUpdater, prepared
 from lbctl.apply.permit import Permit, always
 from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy, for_proxy
+from lbctl.control.overrides import Overrides
 from lbctl.control.slow_start import Ramps
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.snapshot import View
@@ -44,6 +45,7 @@ class NginxDriver:
         self._driver = NginxUpdater(proxy, lambda path: self._files.get(path), permit=permit)
         self._interval = (proxy.reload or Reload(())).min_interval / 1000
         self.composed: ForProxy | None = None
+        self._overrides: Overrides = ()
         self._served: PublishedFleet | None = None
         self._requested: tuple[Loaded, Prepared] | None = None
         self._wanted: tuple[tuple[View, str], ...] = ()
@@ -109,7 +111,9 @@ class NginxDriver:
         """Request the configuration that nginx should run now. Returns the seconds until slow start changes it."""
         ramps = self.composed.ramps if self.composed else Ramps()
         composed = for_proxy(served.composed, self._ejected(), ramps, time.monotonic(), self._interval)
-        self.composed = composed
+        evidence = self.composed is not None and composed.factors == self.composed.factors
+        evidence = evidence and served.composed.overrides == self._overrides
+        self.composed, self._overrides = composed, served.composed.overrides
         proxy = as_served(self.proxy, served)
         newest = await asyncio.to_thread(prepared, proxy, served.loaded, composed.snapshot)
         before, self._requested = self._requested, (served.loaded, newest)
@@ -117,7 +121,7 @@ class NginxDriver:
         if before is None or before[0] is not served.loaded or before[1].view != newest.view:
             self._files = files_on_disk(served.loaded.source)
             self._wanted = (*self._wanted, (newest.view, version))
-            self._driver.want(newest)
+            self._driver.want(newest, evidence=evidence)
             self.status = replace(self.status, state="WAITING", reason=self._next_reload)
         else:
             self._wanted = (*self._wanted[:-1], (self._wanted[-1][0], version))
@@ -128,9 +132,10 @@ class NginxDriver:
 
     @property
     def _next_reload(self) -> str:
-        return f"its next reload is due; for weights there is one every {self._interval:g} s at most"
+        every = f"{self._interval:g} s"
+        return f"its next reload is due; for weights one every {every} at most, for measured ones that last as long"
 
-    def _record(self, applied: Applied) -> None:
+    def _record(self, applied: NginxResult) -> None:
         """Record the result of an attempt in the status and the log.
 
         Something newer may have been requested meanwhile, which waits for the next attempt.

@@ -120,9 +120,11 @@ class DriverSupervisor:
         for name in sorted(new):
             self._start(wanted[name], kinds[name])
         unchecked = [name for name, kind in kinds.items() if kind.active_checks]
+        for name in self._runners.keys() - unchecked:
+            self._runners[name].update(served)
         await self._check(served, [wanted[name] for name in unchecked], wait=not new.isdisjoint(unchecked))
-        for runner in self._runners.values():
-            runner.update(served)
+        for name in unchecked:
+            self._runners[name].update(served)
 
     async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
         """Check pools that are picked or whose proxies have no active checks. `wait`: wait for the first results."""

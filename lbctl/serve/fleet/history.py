@@ -21,7 +21,7 @@ from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.fleet.revision import revision_of
-from lbctl.serve.state.history import Cause, HistoryEntry, Revision, Rollback, write_texts
+from lbctl.serve.state.history import ActiveRollback, Cause, Revision, ServedFleet, write_texts
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 
@@ -39,9 +39,9 @@ SHORT = 12
 class RestoredHistory:
     """The history as an earlier process has saved it."""
 
-    entries: tuple[HistoryEntry, ...] = ()
+    entries: tuple[ServedFleet, ...] = ()
     """The entries, the oldest first."""
-    rollback: Rollback | None = None
+    rollback: ActiveRollback | None = None
     """The rollback in force; None without one."""
 
 
@@ -86,11 +86,11 @@ class FleetHistory:
         self.entries, self.rollback = restored.entries, restored.rollback
         self._saved = None
 
-    def take(self, entries: tuple[HistoryEntry, ...]) -> None:
+    def take(self, entries: tuple[ServedFleet, ...]) -> None:
         """Take the entries that another process has saved, and that this one shows and does not save."""
         self.entries = entries
 
-    def set_rollback(self, rollback: Rollback | None) -> Rollback | None:
+    def set_rollback(self, rollback: ActiveRollback | None) -> ActiveRollback | None:
         """Put a rollback in force with the next `save_rollback`, or none; return the one before."""
         before, self.rollback = self.rollback, rollback
         return before
@@ -100,7 +100,7 @@ class FleetHistory:
         self._saved = None
 
     @property
-    def current(self) -> HistoryEntry | None:
+    def current(self) -> ServedFleet | None:
         """The fleet that is served; None before the first."""
         return self.entries[-1] if self.entries else None
 
@@ -113,7 +113,7 @@ class FleetHistory:
             return
         self.revision = next((item.revision for item in reversed(self.entries) if item.digest == digest), Revision())
         pools = fleet.composed.whole.topology.pools
-        entry = HistoryEntry(
+        entry = ServedFleet(
             digest, time.time(), cause, self.revision, fleet.cached_snapshot.version, len(pools),
             sum(len(pool.replicas) for pool in pools), len(compressed),
         )  # fmt: skip
@@ -160,13 +160,13 @@ class FleetHistory:
         """Return the digest of the files that are on disk now."""
         return await asyncio.to_thread(lambda: digest_of(texts(self._paths, Diagnostics())))
 
-    def find(self, prefix: str | None) -> HistoryEntry:
+    def find(self, prefix: str | None) -> ServedFleet:
         """Return the newest entry whose digest begins so; without a prefix, the one before the fleet that is served.
 
         Raises BadRequestError, with similar digests, where there is none or where there are several fleets.
         """
         current = self.current
-        others: dict[str, HistoryEntry] = {}
+        others: dict[str, ServedFleet] = {}
         for item in reversed(self.entries):
             if current is not None and item.digest != current.digest:
                 others.setdefault(item.digest, item)
@@ -190,7 +190,7 @@ class FleetHistory:
             self._texts[digest] = loaded
         return self._texts[digest]
 
-    async def files_for_rollback(self, entry: HistoryEntry) -> tuple[SourceText, ...]:
+    async def files_for_rollback(self, entry: ServedFleet) -> tuple[SourceText, ...]:
         """Return the files of an entry.
 
         Raises BadRequestError where the state has lost them, and NotSavedError where it cannot be read.
@@ -228,7 +228,7 @@ class FleetHistory:
         self._texts = {digest: files for digest, files in self._texts.items() if digest in needed}
 
 
-def _within_limits(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
+def _within_limits(entries: tuple[ServedFleet, ...]) -> tuple[ServedFleet, ...]:
     kept = list(entries[-KEPT:])
     while len(kept) > 1 and sum({item.digest: item.size for item in kept}.values()) > _LARGEST:
         del kept[0]

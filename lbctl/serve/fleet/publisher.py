@@ -117,6 +117,11 @@ class Publisher:
         self._own_drains = True
         self._now = now
 
+    @property
+    def topology(self) -> Topology | None:
+        """The topology of the files that are served; None before the first."""
+        return self.served.loaded.compiled.topology if self.served else None
+
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:
         """Send each snapshot to the Envoys with `send` from now on, beginning with the published one."""
         self.send = send

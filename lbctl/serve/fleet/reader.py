@@ -6,11 +6,13 @@ The texts may be those of the files or saved ones. Certificates, key files and t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.base.records import dataclass
+from lbctl.compile.compile_cache import CompileCache
 from lbctl.compile.discovery import read_targets
 from lbctl.compile.files import file_of, named_files
 from lbctl.compile.own_lines import own_lines_nodes
@@ -78,18 +80,19 @@ def read(
     certificates: CertificateCache,
     read_keys: ReadKeys,
     diagnostics: Diagnostics,
+    compile_cache: CompileCache,
 ) -> FleetContents:
     """Read the fleet of these texts.
 
     `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
-    files of a fleet. `diagnostics` are those of earlier steps.
+    files of a fleet. `diagnostics` are those of earlier steps. `compile_cache` has the objects of the last fleet.
     """
     source = parse_cached(tuple(texts), diagnostics)
     if source is None:
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
     targets = _targets(source, target_contents)
     source = replace(source, target_contents=targets)
-    loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics))
+    loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=compile_cache)
     if loaded is None:
         return FleetContents(tuple(texts), source, None, tuple(diagnostics), targets)
     files, findings = certificates.read(source, loaded.compiled.topology)

@@ -17,15 +17,15 @@ from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.history import FleetHistory, digest_of
 from lbctl.serve.fleet.publication_log import PublicationLog, stays
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
-from lbctl.serve.fleet.reload import LoadOutcome, Reloader
+from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome
 from lbctl.serve.fleet.reload_log import ReloadLog
-from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadResult
+from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
 from lbctl.serve.fleet.saved_files import is_unchanged, relocated
 from lbctl.serve.fleet.saver import SAVE_AGAIN, FleetSaver
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
-from lbctl.serve.state.history import Cause, HistoryEntry, Rollback
+from lbctl.serve.state.history import ActiveRollback, Cause, ServedFleet
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
 from lbctl.targets.load import Loaded
@@ -62,7 +62,7 @@ class Reconciler:
         self._history = history
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
-        self._reloader = Reloader(paths)
+        self._reloader = FleetReloader(paths)
         self._reloads = ReloadLog(publisher, metrics, observer)
         self._publications = PublicationLog(publisher, observer, audit)
         self._saver = FleetSaver(publisher, state, history)
@@ -74,7 +74,7 @@ class Reconciler:
         """Whether another process decides, so that nothing is saved here."""
 
     @property
-    def last_reload(self) -> ReloadResult | None:
+    def last_reload(self) -> ReloadOutcome | None:
         """The result of the last read; None before the first."""
         return self._reloads.last
 
@@ -119,7 +119,7 @@ class Reconciler:
             await self._record()
         await self._find_revision()
 
-    async def rollback(self, entry: HistoryEntry, cause: Cause, *, allow_shrink: bool = False) -> ReloadResult:
+    async def rollback(self, entry: ServedFleet, cause: Cause, *, allow_shrink: bool = False) -> ReloadOutcome:
         """Serve the files of this entry until the files on disk change; those on disk may be invalid.
 
         The result says why where it cannot be served, and nothing has changed then. Raises BadRequestError where the
@@ -218,14 +218,14 @@ class Reconciler:
             self._reloader.load, allow_shrink=allow_shrink, discovered=self._publisher.accepted.apply, pinned=pinned
         )
 
-    async def _roll_back(self, entry: HistoryEntry, cause: Cause, allow_shrink: bool) -> ReloadResult:
+    async def _roll_back(self, entry: ServedFleet, cause: Cause, allow_shrink: bool) -> ReloadOutcome:
         files = await self._history.files_for_rollback(entry)
         outcome = await self._load(files, allow_shrink)
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"
-            return ReloadResult(result, outcome.diagnostics, time.time(), outcome.refused, outcome.shrink)
+            return ReloadOutcome(result, outcome.diagnostics, time.time(), outcome.refused, outcome.shrink)
         on_disk = await self._history.on_disk()
-        rollback = Rollback(entry.digest, on_disk, time.time(), cause.actor, cause.reason)
+        rollback = ActiveRollback(entry.digest, on_disk, time.time(), cause.actor, cause.reason)
         await self._audit.record(cause.actor, cause.action, entry.digest, cause.reason)
         before = self._history.set_rollback(rollback if entry.digest != on_disk else None)
         followed = self._followed
@@ -240,7 +240,7 @@ class Reconciler:
             if not isinstance(error, UnsoundError):
                 raise
             reason = "a proxy would refuse what it leads to"
-            return ReloadResult("unsound", (*outcome.diagnostics, *error.problems), time.time(), reason)
+            return ReloadOutcome("unsound", (*outcome.diagnostics, *error.problems), time.time(), reason)
         self._observer.rolled_back(rollback)
         assert self.last_reload is not None, "what is served was noted"
         return self.last_reload

@@ -14,10 +14,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.base.records import dataclass
+from lbctl.compile.compile_cache import CompileCache
 from lbctl.control.shrink import shrinks
 from lbctl.ir.interning import intern_unchanged
 from lbctl.ir.secrets import Secrets
@@ -81,13 +83,14 @@ def _unchanged(topology: Topology) -> Topology:
     return topology
 
 
-class Reloader:
+class FleetReloader:
     """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = tuple(paths)
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
+        self._compile_cache = CompileCache()
         self._fingerprints = Fingerprints()
         self._running: _Running | None = None
 
@@ -134,7 +137,9 @@ class Reloader:
         their saved content is used.
         """
         with self._lock:
-            as_saved = read(saved.texts, saved.targets, self._certificates, self._new_keys, Diagnostics())
+            as_saved = read(
+                saved.texts, saved.targets, self._certificates, self._new_keys, Diagnostics(), self._compile_cache
+            )
             contents = self._reread(saved.texts, saved.targets, as_saved.topology, _unchanged)
             files = self._fingerprints.of(contents.files())
             if contents.loaded is None:
@@ -175,10 +180,10 @@ class Reloader:
         discovered: Callable[[Topology], Topology],
     ) -> FleetContents:
         """Read these texts with all files as they are now, or else with the given content of the target files."""
-        contents = read(source_texts, {}, self._certificates, self._reread_keys, Diagnostics())
+        contents = read(source_texts, {}, self._certificates, self._reread_keys, Diagnostics(), self._compile_cache)
         if contents.topology and not (before and _shrunk(before, contents.topology, discovered)):
             return contents
-        return read(source_texts, targets, self._certificates, self._reread_keys, Diagnostics())
+        return read(source_texts, targets, self._certificates, self._reread_keys, Diagnostics(), self._compile_cache)
 
     @property
     def _served_keys(self) -> key_files.ServedKeyFiles:
@@ -226,7 +231,7 @@ class Reloader:
                 continue
             diagnostics = Diagnostics()
             source_texts = texts(paths, diagnostics) if pinned is None else pinned
-            contents = read(source_texts, {}, self._certificates, self._new_keys, diagnostics)
+            contents = read(source_texts, {}, self._certificates, self._new_keys, diagnostics, self._compile_cache)
             files = self._fingerprints.of(contents.files())
             changed = changed or _changed_file(before, (*fleet_files(paths), *files), began)
             changed = changed or self._unsettled_key_file()

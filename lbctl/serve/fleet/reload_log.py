@@ -10,23 +10,23 @@ from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.history import SHORT
 from lbctl.serve.fleet.publication_log import stays
 from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadResult
+from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
 from lbctl.serve.metrics.instruments import Metrics, ReloadStatus
-from lbctl.serve.state.history import Rollback
+from lbctl.serve.state.history import ActiveRollback
 
 
 class ReloadLog:
     """Keeps the last result, and logs a diagnostic once as long as it stays."""
 
     def __init__(self, publisher: Publisher, metrics: Metrics, observer: ChangeObserver) -> None:
-        self.last: ReloadResult | None = None
+        self.last: ReloadOutcome | None = None
         """The last result; None before the files were read."""
         self._publisher = publisher
         self._metrics = metrics
         self._observer = observer
         self._logged: frozenset[Diagnostic] = frozenset()
 
-    def served(self, diagnostics: tuple[Diagnostic, ...], rollback: Rollback | None, *, new: bool) -> None:
+    def served(self, diagnostics: tuple[Diagnostic, ...], rollback: ActiveRollback | None, *, new: bool) -> None:
         """Log that a fleet is served. `rollback`: the one that it is served for; `new`: it differs from the last."""
         log.findings(item for item in diagnostics if item not in self._logged)
         self._logged = frozenset(diagnostics)
@@ -61,11 +61,11 @@ class ReloadLog:
         unusable_key_files = sum(item.code in (key_files.UNUSABLE, key_files.SHRUNK) for item in diagnostics)
         warnings = sum(item.severity == "warning" for item in diagnostics)
         self._metrics.reloaded(result, warnings, unusable_key_files)
-        self.last = ReloadResult(result, diagnostics, time.time(), refused, shrink)
+        self.last = ReloadOutcome(result, diagnostics, time.time(), refused, shrink)
         self._observer.reloaded(self.last)
 
 
-def _ignored(rollback: Rollback) -> str:
+def _ignored(rollback: ActiveRollback) -> str:
     """Return why the files are not served while a rollback is in force."""
     reason = f": {rollback.reason}" if rollback.reason else ""
     return f"ignored until they change, since {rollback.actor} has rolled back to {rollback.digest[:SHORT]}{reason}"

@@ -8,11 +8,11 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.metrics.instruments import ReloadStatus
-from lbctl.serve.state.history import Rollback
+from lbctl.serve.state.history import ActiveRollback
 
 
 @dataclass(frozen=True, slots=True)
-class ReloadResult:
+class ReloadOutcome:
     """The result of one reading of the files."""
 
     result: ReloadStatus
@@ -38,8 +38,8 @@ class ChangeObserver(Protocol):
     def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
         """Handle the end of a publication, whether or not it has changed the fleet."""
 
-    def reloaded(self, result: ReloadResult) -> None:
+    def reloaded(self, result: ReloadOutcome) -> None:
         """Handle the end of a reading of the files."""
 
-    def rolled_back(self, rollback: Rollback) -> None:
+    def rolled_back(self, rollback: ActiveRollback) -> None:
         """Handle a rollback, after an earlier fleet is served in place of the files."""

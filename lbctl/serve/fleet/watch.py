@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from lbctl.base.paths import is_link
 from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, watched_directories
 from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
 from lbctl.serve.guard import Guard
@@ -111,7 +112,7 @@ class FleetWatcher:
             await self._file_events.watch(await asyncio.to_thread(self._directories))
 
     def _directories(self) -> WatchedDirectories:
-        links = (file for file in fleet_files(self._paths) if file.is_symlink())
+        links = (file for file in fleet_files(self._paths) if is_link(file))
         return watched_directories([*(Path(path) for path in self._paths if path != "-"), *links, *self._followed])
 
     async def _wait(self) -> None:

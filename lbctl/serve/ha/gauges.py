@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lbctl.serve.ha.member import Member
+from lbctl.serve.ha.member import FleetMember
 
 
 class MemberGauges(Collector):
     """Collects what is known about this member."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: FleetMember) -> None:
         self._member = member
 
     def collect(self) -> Iterator[Metric]:

@@ -11,63 +11,40 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lbctl import __version__
 from lbctl.serve import log
 from lbctl.serve.errors import NotSavedError
-from lbctl.serve.fleet.history import FleetHistory
-from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
 from lbctl.serve.ha.news import MemberNews
+from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader, write_leader
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
-from lbctl.serve.operator.overrides import OverrideService
-from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import Change, SharedStore, StoreError
+from lbctl.serve.state.interface import KeyChange, SharedStore, StoreError
 from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.state.saved import SavedState
-from lbctl.serve.telemetry.service import Telemetry
 
 _SETTLE = 0.01
 """Seconds for which changes are gathered before they are published together."""
 _RETRY = 0.5
 """Seconds until a takeover, or a watch of the store, that has failed is tried again."""
+_READER_ENDS = 0.05
+"""Seconds until a reader of the store that goes on is cancelled again: a takeover waits for its end."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
 """Keys whose change changes nothing that proxies have."""
 _SKEW = 5.0
 """Seconds by which the clocks of two members may differ without a warning."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedParts:
-    """The parts of this process that decide in the leader and follow in the others."""
-
-    publisher: Publisher
-    """Composes and publishes."""
-    reconciler: Reconciler
-    """Reads the files."""
-    telemetry: Telemetry
-    """Decides weights and health."""
-    overrides: OverrideService
-    """Holds overrides."""
-    rollouts: RolloutService
-    """Moves rollouts."""
-    history: FleetHistory
-    """Has the fleets that were served."""
-
-
-class Member:
-    """One member. `deciding` and `acting` are the tasks that only a leader runs; an isolated one still decides.
-
-    `not_acting` are the tasks that a member runs while it does not act.
-    """
+class FleetMember:
+    """One member."""
 
     def __init__(
         self,
@@ -79,11 +56,10 @@ class Member:
         clock: FleetClock,
         parts: SharedParts,
         guard: Guard,
-        deciding: Mapping[str, Work],
-        acting: Mapping[str, Work],
-        not_acting: Mapping[str, Work],
+        role_tasks: RoleTasks,
         addresses: Callable[[], tuple[str, str]],
         news: MemberNews,
+        steps: StepsInForce,
     ) -> None:
         """`addresses` returns the URL of the API and the address for Envoys, each empty while it is closed."""
         self.name = name
@@ -104,11 +80,10 @@ class Member:
         self._authority = authority
         self._parts = parts
         self._guard = guard
-        self._deciding = deciding
-        self._acting = acting
-        self._not_acting = not_acting
+        self._role_tasks = role_tasks
         self._addresses = addresses
         self._news = news
+        self._steps = steps
         self._leads = False
         self._taken_over = 0
         """The epoch in which this member has taken over all records; 0 before the first."""
@@ -198,7 +173,7 @@ class Member:
                     return
         elif role == "isolated" and self._leads:
             self.sharing.alone()
-            await self._switch({**self._deciding, **self._not_acting})
+            await self._switch({**self._role_tasks.deciding, **self._role_tasks.not_acting})
         else:
             self._leads = False
             self._parts.reconciler.follow(self._parts.reconciler.fleet)
@@ -230,7 +205,7 @@ class Member:
         self._leads, self._taken_over = True, epoch
         self.takeovers += 1
         log.event("took over", epoch=epoch, seconds=time.perf_counter() - started)
-        await self._switch({**self._deciding, **self._acting, "sign of life": self._live})
+        await self._switch({**self._role_tasks.deciding, **self._role_tasks.acting, "sign of life": self._live})
         return True
 
     async def _led_last(self) -> bool:
@@ -275,7 +250,7 @@ class Member:
     def _following(self) -> Mapping[str, Work]:
         """The tasks of a follower by name."""
         scraping = self._parts.telemetry.tasks_of_scraping()
-        return {"following": self._follow, **scraping, **self._not_acting}
+        return {"following": self._follow, **scraping, **self._role_tasks.not_acting}
 
     # ── A follower ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -288,7 +263,7 @@ class Member:
                 await asyncio.sleep(_RETRY)  # the election logs it
 
     async def _watch(self) -> None:
-        changes: asyncio.Queue[Change | StoreError] = asyncio.Queue()
+        changes: asyncio.Queue[KeyChange | StoreError] = asyncio.Queue()
         reader = asyncio.create_task(_read(self._state, changes))
         keys = {LEADER}
         try:
@@ -301,13 +276,13 @@ class Member:
                 for item in batch:
                     if isinstance(item, StoreError):
                         raise item
-                await self._apply([item for item in batch if isinstance(item, Change)], keys)
+                await self._apply([item for item in batch if isinstance(item, KeyChange)], keys)
                 self.catching_up = not changes.empty()
         finally:
             self.catching_up = False
-            await end_tasks([reader])
+            await end_tasks([reader], _READER_ENDS)
 
-    async def _apply(self, changes: Iterable[Change], first: set[str]) -> None:
+    async def _apply(self, changes: Iterable[KeyChange], first: set[str]) -> None:
         """Apply changes, and publish what they lead to. `first` has the keys whose first value may be old."""
         files, others = False, False
         for change in changes:
@@ -361,8 +336,8 @@ class Member:
         """Announce this member, and return what all have announced; None where the store does not answer."""
         asked_at = self._authority.clock()
         try:
-            said = write_info(replace(own, samples=await self.sharing.samples()))
-            await self.store.announce(self.name, said, TTL)
+            info = write_info(replace(own, samples=await self.sharing.samples()))
+            await self.store.announce(self.name, info, TTL)
             self.sharing.renewed(asked_at)
             return tuple(map(read_info, await self.store.members()))
         except StoreError:
@@ -385,10 +360,11 @@ class Member:
             latency=self.election.latency,
             problem=self.election.problem,
             shares=True,
+            steps=self._steps.own(self._parts.publisher.rollouts, self._parts.publisher.topology),
         )
 
 
-async def _read(state: SavedState, changes: asyncio.Queue[Change | StoreError]) -> None:
+async def _read(state: SavedState, changes: asyncio.Queue[KeyChange | StoreError]) -> None:
     try:
         async for change in state.watch(FOLLOWED):
             changes.put_nowait(change)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, field, fields
 
 from lbctl.base.records import dataclass
 from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
@@ -53,8 +53,15 @@ class MemberInfo:
     """When it said so."""
     shares: bool = False
     """Whether it scrapes pools for a leader that gives it some."""
+    steps: tuple[str, ...] = ()
+    """The ids of the steps of rollouts that its proxies have."""
     samples: str = ""
     """What it has scraped for the leader; empty where there is nothing."""
+
+
+def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[str]:
+    """Return the ids of the steps of rollouts that the proxies of the other members have."""
+    return frozenset(step for item in members if item.name != own_name for step in item.steps)
 
 
 def write_info(info: MemberInfo) -> str:
@@ -67,7 +74,7 @@ def read_info(presence: Presence) -> MemberInfo:
     try:
         row = json.loads(presence.value)
         values = {item.name: row[item.name] for item in fields(MemberInfo) if item.name in row}
-        return MemberInfo(**{**values, "name": presence.member})
+        return MemberInfo(**{**values, "name": presence.member, "steps": tuple(map(str, row.get("steps", ())))})
     except (ValueError, TypeError):
         return MemberInfo(presence.member)
 

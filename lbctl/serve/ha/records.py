@@ -20,7 +20,7 @@ from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.state import history as history_records
 from lbctl.serve.state import records
 from lbctl.serve.state.records import SavedFleet
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 
 LEADER = "leader/status"
 """The leader's sign of life."""
@@ -64,7 +64,7 @@ class SharedRecords:
     def __init__(
         self,
         publisher: Publisher,
-        telemetry: Telemetry,
+        telemetry: TelemetryService,
         overrides: OverrideService,
         rollouts: RolloutService,
         history: FleetHistory,

@@ -12,7 +12,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
 from lbctl.serve import log
@@ -20,8 +20,9 @@ from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.state.saved import SavedState
+from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.samples import MemberSamples, write_samples
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 
 SHARING = "sharing"
 """The key of the members among whom the pools are shared."""
@@ -44,7 +45,7 @@ class PoolSharing:
     def __init__(
         self,
         name: str,
-        telemetry: Telemetry,
+        telemetry: TelemetryService,
         state: SavedState,
         ttl: float,
         clock: Callable[[], float],
@@ -69,7 +70,7 @@ class PoolSharing:
         self._owners: dict[str, str] = {}
         self._until = -math.inf
         """When the lease of this member's pools ends."""
-        self._seen = -math.inf
+        self._samples_read_at = -math.inf
         """When the announcements of all members were read last."""
         self._heard: dict[str, tuple[float, float]] = {}
         """Member → the time of its last announcement by its own clock, and when that was first read."""
@@ -80,6 +81,8 @@ class PoolSharing:
         """The part of this member's samples that is announced next."""
         self.parts = 1
         """The number of announcements that all samples of this member need: more than one where they are too large."""
+        self._sending: Mapping[tuple[str, str], ScrapeReport] = {}
+        """What the announcement that is being written has of this member's reports."""
         self._written = False
         """Whether the store has among whom the pools are shared, since this member leads."""
         telemetry.share(self.owns)
@@ -120,13 +123,14 @@ class PoolSharing:
         while measured := self._telemetry.measured(self._part, self.parts):
             text = await asyncio.to_thread(write_samples, measured, time.monotonic())
             if len(text) <= room or len(measured) == 1:
-                self._telemetry.sent(measured)
+                self._sending = measured
                 self._part = (self._part + 1) % self.parts
                 if self.parts > 1 and len(text) * self.parts < _SPARE * room * (self.parts - 1):
                     self._divide(self.parts - 1)
                 return text
             needed = math.ceil(self.parts * len(text) / room)
             self._divide(max(self.parts + 1, min(needed, self.parts * len(measured))))
+        self._sending = {}
         self._divide(1)
         return ""
 
@@ -137,6 +141,7 @@ class PoolSharing:
 
     def renewed(self, asked_at: float) -> None:
         """Note that the announcement was renewed, by a request of that time."""
+        self._telemetry.announced(self._sending)
         had_ended = self._clock() >= self._until
         self._until = asked_at + _MARGIN * self._ttl
         if had_ended:
@@ -158,7 +163,7 @@ class PoolSharing:
         `announced`: what they say about themselves; None where the store does not answer.
         """
         if announced is None:
-            if self._clock() - self._seen > self._ttl:
+            if self._clock() - self._samples_read_at > self._ttl:
                 self.alone()
             return
         live = self._live(announced)
@@ -171,7 +176,7 @@ class PoolSharing:
 
     def _live(self, announced: Iterable[MemberInfo]) -> dict[str, MemberInfo]:
         """Return the members that can have pools, by name."""
-        now = self._seen = self._clock()
+        now = self._samples_read_at = self._clock()
         by_name = {item.name: item for item in announced}
         self._heard = {
             name: heard if (heard := self._heard.get(name)) and heard[0] == item.at else (item.at, now)

@@ -44,28 +44,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         Gauge("lbctl_info", "The version of lbctl.", ["version"], registry=registry).labels(__version__).set(1)
-        streams = Gauge("lbctl_xds_streams", "The number of open xDS streams.", ["kind"], registry=registry)
-        pushes = Counter("lbctl_xds_pushes", "The number of xDS responses sent.", ["type"], registry=registry)
-        resources = Counter(
-            "lbctl_xds_pushed_resources", "The number of xDS resources sent.", ["type"], registry=registry
-        )
-        sent = Counter(
-            "lbctl_xds_pushed_bytes", "The number of bytes of xDS responses sent.", ["type"], registry=registry
-        )
-        acks = Histogram(
-            "lbctl_xds_ack_seconds", "The time from an xDS response to its acknowledgement.", ["type"],
-            buckets=_ACK_BUCKETS, registry=registry,
-        )  # fmt: skip
-        nacks = Counter(
-            "lbctl_xds_nacks", "The number of xDS responses that a proxy rejected.", ["type"], registry=registry
-        )
-        types = tuple(SHORT.values())
-        self._streams = {kind: streams.labels(kind) for kind in KINDS}
-        self._pushes = {kind: pushes.labels(kind) for kind in types}
-        self._resources = {kind: resources.labels(kind) for kind in types}
-        self._bytes = {kind: sent.labels(kind) for kind in types}
-        self._acks = {kind: acks.labels(kind) for kind in types}
-        self._nacks = {kind: nacks.labels(kind) for kind in types}
+        self._register_streams(registry)
         self._unmatched = Counter(
             "lbctl_xds_unmatched_nodes", "The number of streams of nodes that no proxy entry names.", registry=registry
         )
@@ -94,6 +73,31 @@ class Metrics:
         self.latency = LatencyMetrics(registry)
         self._snapshot = _Snapshot(now)
         registry.register(self._snapshot)
+
+    def _register_streams(self, registry: CollectorRegistry) -> None:
+        """Register what is counted by the kind of a stream and by the type of resources."""
+        streams = Gauge("lbctl_xds_streams", "The number of open xDS streams.", ["kind"], registry=registry)
+        pushes = Counter("lbctl_xds_pushes", "The number of xDS responses sent.", ["type"], registry=registry)
+        resources = Counter(
+            "lbctl_xds_pushed_resources", "The number of xDS resources sent.", ["type"], registry=registry
+        )
+        sent = Counter(
+            "lbctl_xds_pushed_bytes", "The number of bytes of xDS responses sent.", ["type"], registry=registry
+        )
+        acks = Histogram(
+            "lbctl_xds_ack_seconds", "The time from an xDS response to its acknowledgement.", ["type"],
+            buckets=_ACK_BUCKETS, registry=registry,
+        )  # fmt: skip
+        nacks = Counter(
+            "lbctl_xds_nacks", "The number of xDS responses that a proxy rejected.", ["type"], registry=registry
+        )
+        types = tuple(SHORT.values())
+        self._streams = {kind: streams.labels(kind) for kind in KINDS}
+        self._pushes = {kind: pushes.labels(kind) for kind in types}
+        self._resources = {kind: resources.labels(kind) for kind in types}
+        self._bytes = {kind: sent.labels(kind) for kind in types}
+        self._acks = {kind: acks.labels(kind) for kind in types}
+        self._nacks = {kind: nacks.labels(kind) for kind in types}
 
     def connected(self, kind: str) -> None:
         """Count a new stream. `kind`: one of KINDS."""

@@ -13,8 +13,8 @@ import aiohttp
 
 from lbctl.base.records import dataclass
 from lbctl.control import rollouts
-from lbctl.control.analysis.evidence import NO_REQUESTS, Observation, RequestCounts
-from lbctl.control.analysis.latency import NO_LATENCIES, Histogram
+from lbctl.control.analysis.evidence import NO_REQUESTS, IntervalObservation, RequestCounts
+from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
 from lbctl.ir.latencies import LatencyKey
 from lbctl.ir.routes import Rollout
@@ -23,7 +23,7 @@ from lbctl.serve.operator.promql import metric_values
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 
 Totals = Mapping[tuple[str, ReplicaKey], Counts]
-Latencies = Mapping[tuple[str, LatencyKey], Histogram]
+Latencies = Mapping[tuple[str, LatencyKey], LatencyHistogram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RolloutEvidence:
 
     async def observe(
         self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout, at: float
-    ) -> tuple[Observation, Callable[[], None]]:
+    ) -> tuple[IntervalObservation, Callable[[], None]]:
         """Return the evidence since the window began, and a function that begins the next window at its end.
 
         `at`: in seconds since the epoch, the instant of the PromQL queries.
@@ -80,7 +80,7 @@ class RolloutEvidence:
         counts = _by_pool(window.totals, following.totals)
         latencies = _latencies_by_pool(window.latencies, following.latencies)
         metrics = (rollout.analysis or DEFAULT_ANALYSIS).metrics if old else ()
-        observation = Observation(
+        observation = IntervalObservation(
             new=counts.get(rollout.to, NO_REQUESTS),
             old=sum((counts.get(pool, NO_REQUESTS) for pool in old), NO_REQUESTS),
             reporting=len(following.reporting),
@@ -118,9 +118,9 @@ def _by_pool(before: Totals, after: Totals) -> dict[str, RequestCounts]:
     return pools
 
 
-def _latencies_by_pool(before: Latencies, after: Latencies) -> dict[str, Histogram]:
+def _latencies_by_pool(before: Latencies, after: Latencies) -> dict[str, LatencyHistogram]:
     """Return pool → the latencies that were reported between two readings."""
-    pools: dict[str, Histogram] = {}
+    pools: dict[str, LatencyHistogram] = {}
     for key, latencies in after.items():
         pool = key[1].pool
         pools[pool] = pools.get(pool, NO_LATENCIES) + latencies.since(before.get(key, NO_LATENCIES))

@@ -64,6 +64,7 @@ class OverrideService:
         self._audit = audit
         self._now = now
         self._lock = asyncio.Lock()
+        self._failure = log.LastingFailure("overrides are saved again")
         self._absent: Mapping[tuple[str, str, str], float] = {}
         """Key of an override → since when its replica or pool has been gone."""
         self._unrecorded: dict[Override, str]
@@ -182,8 +183,9 @@ class OverrideService:
         try:
             await self._state.save_overrides(updated)
         except StoreError as error:
-            log.error(f"overrides cannot be saved: {error}")
+            self._failure.failed(f"overrides cannot be saved: {error}")
             raise NotSavedError(f"the override cannot be saved, and nothing was changed: {error}") from error
+        self._failure.succeeded()
 
     async def _apply(self, updated: Overrides) -> None:
         self._publisher.set_overrides(updated)

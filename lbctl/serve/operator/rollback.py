@@ -5,8 +5,8 @@ from __future__ import annotations
 from lbctl.serve import log
 from lbctl.serve.fleet.history import SHORT, FleetHistory
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.fleet.reload_result import ReloadResult
-from lbctl.serve.state.history import Cause, HistoryEntry
+from lbctl.serve.fleet.reload_result import ReloadOutcome
+from lbctl.serve.state.history import Cause, ServedFleet
 
 _MAX_REASON = 200
 """The longest reason that is saved, in characters."""
@@ -21,7 +21,7 @@ class RollbackService:
 
     async def act(
         self, digest: str | None, actor: str, *, reason: str = "", allow_shrink: bool = False
-    ) -> tuple[HistoryEntry, ReloadResult]:
+    ) -> tuple[ServedFleet, ReloadOutcome]:
         """Serve the fleet with this digest, or its first characters, until the files change; None: the one before.
 
         `actor` is the name of the operator. `allow_shrink` accepts any loss of replicas and keys. Raises

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import aiohttp
@@ -33,6 +33,8 @@ _Record = tuple[str, str, str, str]
 """Actor, action, subject and reason of a record of the audit log."""
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Is called with the states before and after a change."""
+InForce = Callable[[Rollouts, Topology], Collection[str]]
+"""Returns the routes whose current step a proxy has, of the rollouts of the files."""
 
 
 class RolloutService:
@@ -46,11 +48,13 @@ class RolloutService:
         audit: AuditLog,
         evidence: RolloutEvidence,
         on_change: OnChange,
+        in_force: InForce,
         saved: Rollouts = (),
         now: Callable[[], float] = time.time,
     ) -> None:
         self._evidence = evidence
         self._on_change = on_change
+        self._in_force = in_force
         self._publisher = publisher
         self._reconciler = reconciler
         self._state = state
@@ -58,6 +62,7 @@ class RolloutService:
         self.now = now
         """The clock of all decisions about rollouts, in seconds since the epoch."""
         self._lock = asyncio.Lock()
+        self._failure = log.LastingFailure("rollouts are saved again")
         self._unsaved = False
         """Whether an abort or a rollback is applied that could not be saved yet."""
         self._owed: tuple[_Record, ...] = ()
@@ -96,7 +101,7 @@ class RolloutService:
         """Evaluate the steps of the mode `analysis` at their intervals, until the task is cancelled."""
         async with http_client.session() as session:
             while True:
-                topology = self._topology()
+                topology = self._publisher.topology
                 due = self._evidence.due(self._publisher.rollouts, topology) if topology else ()
                 await asyncio.gather(*(self._evaluate(session, *each) for each in due))
                 await asyncio.sleep(_INTERVAL)
@@ -111,7 +116,7 @@ class RolloutService:
         same, since the split of the files must hold.
         """
         async with self._lock:
-            topology = self._topology()
+            topology = self._publisher.topology
             if topology is None:
                 raise BadRequestError("no fleet is served yet")
             before = rollouts.follow(self._publisher.rollouts, topology, self.now())
@@ -154,11 +159,12 @@ class RolloutService:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
 
     async def _advance(self) -> None:
-        topology = self._topology()
+        topology = self._publisher.topology
         if topology is None:
             return
         before, now = self._publisher.rollouts, self.now()
-        updated = rollouts.advance(rollouts.follow(before, topology, now), topology, now)
+        followed = rollouts.follow(before, topology, now)
+        updated = rollouts.advance(followed, topology, now, self._in_force(followed, topology))
         if updated != before or self._unsaved:
             await self._change(updated)
 
@@ -221,8 +227,9 @@ class RolloutService:
         try:
             await self._state.save_rollouts(updated)
         except StoreError as error:
-            log.error(f"rollouts cannot be saved: {error}")
+            self._failure.failed(f"rollouts cannot be saved: {error}")
             raise NotSavedError(f"the rollout cannot be saved, and a restart would not know it: {error}") from error
+        self._failure.succeeded()
 
     async def _apply(self, updated: Rollouts, cause: str) -> None:
         before = self._publisher.rollouts
@@ -239,10 +246,6 @@ class RolloutService:
             author=author, reason=state.reason or None,
         )  # fmt: skip
 
-    def _topology(self) -> Topology | None:
-        served = self._publisher.served
-        return served.loaded.compiled.topology if served else None
-
 
 def _summary(state: RolloutState, action: Action | None = None) -> str:
     """Return what was done and where the rollout is then, for people."""
@@ -251,8 +254,11 @@ def _summary(state: RolloutState, action: Action | None = None) -> str:
 
 
 def _moved(before: RolloutState, after: RolloutState) -> bool:
-    """Return whether more has changed than the evidence and what is noted of the files."""
-    return replace(after, analysis=before.analysis, models=before.models) != before
+    """Return whether more has changed than the evidence, how long the step is held and what is noted of the files."""
+    unmoved = replace(
+        after, analysis=before.analysis, models=before.models, elapsed=before.elapsed, held_since=before.held_since
+    )
+    return unmoved != before
 
 
 def _split(state: RolloutState) -> tuple[object, ...]:

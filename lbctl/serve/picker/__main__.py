@@ -18,7 +18,7 @@ from lbctl.serve import log
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.link import SocketLink
-from lbctl.serve.picker.process import PickerProcess, Places
+from lbctl.serve.picker.process import PickerEndpoints, PickerProcess
 
 _PR_SET_PDEATHSIG = 1
 
@@ -39,7 +39,7 @@ async def _run(connection: socket.socket) -> int:
     settings = await link.settings()
     tls = ServerTls(*settings["tls"]) if settings["tls"] else None
     try:
-        return await PickerProcess(Places(Address(*settings["bind"]), tls), link.run, settings["id"]).run()
+        return await PickerProcess(PickerEndpoints(Address(*settings["bind"]), tls), link.run, settings["id"]).run()
     except CannotBindError as error:
         await link.fail(str(error))
         return 1

@@ -22,6 +22,7 @@ from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.serve.picker import wire
+from lbctl.serve.picker.environment import environment
 from lbctl.serve.picker.feed import Feed
 
 _SILENT = 10.0
@@ -114,6 +115,7 @@ class PickerChild:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "lbctl.serve.picker", str(theirs.fileno()), str(os.getpid())),
                 pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                env=environment(),
             )  # fmt: skip
             theirs.close()
             self.state = PickerState(process.pid, time.time(), self.state.starts + 1, self.state.problem)

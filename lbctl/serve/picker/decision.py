@@ -6,17 +6,17 @@ from random import Random
 from typing import NamedTuple
 
 from lbctl.pick import features
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books, Counts
 from lbctl.pick.decide import pick, why_not
 from lbctl.pick.explain import Explanation, explain
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.picker.question import Question
+from lbctl.serve.picker.question import PickerQuestion
 from lbctl.serve.picker.wire import EngineSample
 
 
-class Decision(NamedTuple):
+class PickerDecision(NamedTuple):
     """The result for one request."""
 
     ordered: tuple[Candidate, ...]
@@ -34,21 +34,21 @@ class Decider:
 
     def __init__(self, random: Random) -> None:
         self.books = Books()
-        self._affinity = Affinity()
+        self._affinity = AffinityMemory()
         self._random = random
 
-    def decide(self, table: PoolTable, question: Question, now: float) -> Decision:
+    def decide(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerDecision:
         """Return the replicas for a request, in the order in which they should be tried."""
         request = _read(table, question)
         result = pick(request, table, self.books, self._affinity, now, self._random)
         reason = "full" if not result.ordered and self._is_full(table, request) else result.reason
-        return Decision(result.ordered, reason, request, result.tokens)
+        return PickerDecision(result.ordered, reason, request, result.tokens)
 
-    def explain(self, table: PoolTable, question: Question, now: float) -> Explanation:
+    def explain(self, table: PoolTable, question: PickerQuestion, now: float) -> Explanation:
         """Explain the decision that would be made now; nothing is recorded."""
         return explain(_read(table, question), table, self.books, self._affinity, now)
 
-    def started(self, request: str, decision: Decision, now: float) -> None:
+    def started(self, request: str, decision: PickerDecision, now: float) -> None:
         """Note that a request goes to the first replica of a decision."""
         replica, read = decision.ordered[0].name, decision.features
         self.books.started(request, read.pool, replica, decision.tokens, now)
@@ -89,7 +89,7 @@ class Decider:
         return any("limit" in why_not(item, request, self.books) for tier in tiers for item in tier.candidates)
 
 
-def _read(table: PoolTable, question: Question) -> Features:
+def _read(table: PoolTable, question: PickerQuestion) -> Features:
     caller = question.caller
     return features.read(
         table, question.headers, question.body, question.body_length,

@@ -17,7 +17,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, Processin
 from google.protobuf.struct_pb2 import Struct
 
 from lbctl.ir.locality import Place
-from lbctl.serve.picker.question import MOST_BODY, Answer, Caller, Picked, Question
+from lbctl.serve.picker.question import MOST_BODY, Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 DESTINATION = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata, that name the chosen replicas."""
@@ -48,10 +48,10 @@ _CONTINUE = {
 class Picking(Protocol):
     """What a stream asks for."""
 
-    def pick(self, question: Question) -> Picked:
+    def pick(self, question: PickerQuestion) -> PickerAnswer:
         """Return the replicas for a request, in the order in which they should be tried."""
 
-    def answered(self, pick: str, answer: Answer) -> None:
+    def answered(self, pick: str, answer: ResponseStart) -> None:
         """Note that the answer to a request has begun."""
 
     def finished(self, pick: str) -> None:
@@ -141,7 +141,7 @@ class ProcessorStream:
 
     def _choose(self, kind: str, body: bytes, *, whole: bool) -> bytes:
         length = len(body) if whole and body else max(len(body), _content_length(self._headers))
-        question = Question(self._caller, self._headers, body, length, self._subset)
+        question = PickerQuestion(self._caller, self._headers, body, length, self._subset)
         picked = self._picking.pick(question)
         self._pick, self._headers = picked.id, {}
         if picked.addresses:
@@ -184,17 +184,17 @@ def _located(caller: Caller, request: ProcessingRequest) -> Caller:
     return caller
 
 
-def _answer(request: ProcessingRequest) -> Answer:
+def _answer(request: ProcessingRequest) -> ResponseStart:
     """Return who gives the answer: by the attributes that Envoys of lbctl send, or by the metadata of a gateway."""
     for values in request.attributes.values():
         fields = values.fields
         if _ADDRESS in fields or _DETAILS in fields:
             details = fields[_DETAILS].string_value if _DETAILS in fields else ""
             served = fields[_ADDRESS].string_value if _ADDRESS in fields else ""
-            return Answer(served, by_replica=not details.startswith(_NOT_REACHED))
+            return ResponseStart(served, by_replica=not details.startswith(_NOT_REACHED))
     metadata = request.metadata_context.filter_metadata
     fields = metadata[_NAMESPACE].fields if _NAMESPACE in metadata else {}
-    return Answer(fields[_SERVED].string_value if _SERVED in fields else "")
+    return ResponseStart(fields[_SERVED].string_value if _SERVED in fields else "")
 
 
 def _content_length(headers: dict[str, list[str]]) -> int:

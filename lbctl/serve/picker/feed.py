@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from lbctl.pick.table import PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import tables, wire
-from lbctl.serve.picker.tables import Arrivals, Measured, NewSamples
+from lbctl.serve.picker.tables import Arrivals, FleetMeasurements, NewSamples
 
 _INTERVAL = 0.25
 """The pause between two looks at what is measured, in seconds."""
@@ -85,7 +85,7 @@ class TableEvents:
 class Feed:
     """Keeps the tables current. `measure` returns what is measured now."""
 
-    def __init__(self, measure: Callable[[], Measured], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, measure: Callable[[], FleetMeasurements], clock: Callable[[], float] = time.monotonic) -> None:
         self._measure = measure
         self._clock = clock
         self._served: PublishedFleet | None = None

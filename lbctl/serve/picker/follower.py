@@ -33,8 +33,6 @@ class TableFollower:
         self._tables: dict[str, PoolTable] = {}
         self._beginning: set[str] | None = None
         """The pools of the first set of a new connection; None once it is complete."""
-        self.updated_at: float | None = None
-        """When the last line came; None before the first."""
 
     def apply(self, text: bytes) -> None:
         """Apply one line. Raises WireError; the tables then stay as they are."""
@@ -60,7 +58,6 @@ class TableFollower:
                 self._end_of_beginning()
             case _:
                 pass  # a newer control plane may say more
-        self.updated_at = now
 
     def _begin(self, values: Mapping[str, Any]) -> None:
         if values.get("format") != wire.FORMAT:

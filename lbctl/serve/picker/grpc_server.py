@@ -6,7 +6,7 @@ pass at the proxy; the other streams go on. More streams than allowed are refuse
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import grpc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
@@ -14,7 +14,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
-from lbctl.serve.picker.health import PROCESSOR, Health
+from lbctl.serve.picker.health import PROCESSOR, PickerHealth
 from lbctl.serve.picker.question import Caller
 
 _POOL, _REGIONS, _BUSY = "x-lbctl-pool", "x-lbctl-regions", "x-lbctl-busy"
@@ -39,7 +39,7 @@ class GrpcServer:
     """Serves external processing and health on one address."""
 
     def __init__(
-        self, picking: Picking, health: Health, credentials: grpc.ServerCredentials | None,
+        self, picking: Picking, health: PickerHealth, credentials: grpc.ServerCredentials | None,
         *more: grpc.GenericRpcHandler,
     ) -> None:  # fmt: skip
         """`more`: handlers of other services on the same port."""
@@ -76,15 +76,13 @@ class GrpcServer:
         )
         return grpc.method_handlers_generic_handler(PROCESSOR, {"Process": method})
 
-    async def _process(
-        self, requests: AsyncIterator[ProcessingRequest], context: grpc.aio.ServicerContext[ProcessingRequest, bytes]
-    ) -> AsyncIterator[bytes]:
+    async def _process(self, _: object, context: grpc.aio.ServicerContext[ProcessingRequest, bytes]) -> None:
         stream = ProcessorStream(self._picking, _caller(dict(context.invocation_metadata() or ())))
         self.streams += 1
         try:
-            async for request in requests:
+            while isinstance(request := await context.read(), ProcessingRequest):
                 for answer in stream.receive(request):
-                    yield answer
+                    await context.write(answer)
         finally:
             self.streams -= 1
             stream.end()

@@ -17,7 +17,7 @@ _SERVING, _NOT_SERVING, _UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 _FIELD = b"\x0a"
 
 
-class Health:
+class PickerHealth:
     """`ready` returns whether replicas can be picked; liveness alone does not depend on it."""
 
     def __init__(self, ready: Callable[[], bool], changed: Callable[[], AsyncIterator[None]]) -> None:

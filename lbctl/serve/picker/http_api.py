@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from lbctl.ir.locality import Place
-from lbctl.serve.picker.http_protocol import Connection, HttpAnswer, HttpRequest
-from lbctl.serve.picker.question import Answer, Caller, Question
+from lbctl.serve.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
+from lbctl.serve.picker.question import Caller, PickerQuestion, ResponseStart
 from lbctl.serve.picker.service import PickService
 
 _PICK = "/pick/"
@@ -28,7 +28,7 @@ _STRUCTURED = re.compile(
 )
 _NO_CONNECTION = (b"SC", b"sC")
 """How HAProxy's report names a request that no replica accepted."""
-_UNREACHED, _MOVED = Answer(by_replica=False), Answer(moved=True)
+_UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 
 
 class HttpApi:
@@ -56,7 +56,7 @@ class HttpApi:
         proxy = request.headers.get("x-lbctl-proxy", [""])[0]
         values = _values(query)
         caller = Caller(pool, proxy, *_where(values), leaves_busy=values.get("busy") == "1")
-        picked = self._service.pick(Question(caller, request.headers, request.body, length))
+        picked = self._service.pick(PickerQuestion(caller, request.headers, request.body, length))
         if not picked.names:
             return _NOTHING
         name = picked.names[0]
@@ -141,7 +141,7 @@ def _number(values: list[str] | None) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
-def connections(api: HttpApi) -> Callable[[], Connection]:
+def connections(api: HttpApi) -> Callable[[], PickerConnection]:
     """Return what makes the protocol of each connection of one server."""
-    open_connections: set[Connection] = set()
-    return lambda: Connection(api.handle, open_connections)
+    open_connections: set[PickerConnection] = set()
+    return lambda: PickerConnection(api.handle, open_connections)

@@ -66,10 +66,10 @@ class MalformedError(Exception):
         self.status = status
 
 
-class Connection(asyncio.Protocol):
+class PickerConnection(asyncio.Protocol):
     """One connection. `open_connections` is shared by all connections of a server."""
 
-    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer], open_connections: set[Connection]) -> None:
+    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer], open_connections: set[PickerConnection]) -> None:
         self._handle = handle
         self._open = open_connections
         self._transport: asyncio.Transport | None = None

@@ -14,7 +14,7 @@ from lbctl.pick.explain import document
 from lbctl.serve.guard import until_one_ends
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
-from lbctl.serve.picker.question import Caller, Question
+from lbctl.serve.picker.question import Caller, PickerQuestion
 from lbctl.serve.picker.service import PickService
 
 _EXPLAIN = b'{"kind":"explain",'
@@ -62,7 +62,7 @@ class SocketLink:
         assert self._writer is not None, "the settings were read"
         while text := await self._reader.readline():
             if text.startswith(_EXPLAIN):
-                self._writer.write(explained(service, wire.parse(text)))
+                self._writer.write(explanation_line(service, wire.parse(text)))
             else:
                 follower.apply(text)
 
@@ -74,10 +74,10 @@ class SocketLink:
             await asyncio.sleep(REPORT_INTERVAL)
 
 
-def explained(service: PickService, values: Mapping[str, Any]) -> bytes:
+def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
     """Return the line that answers a line of kind `explain`."""
     caller = Caller(values["pool"], place=Place(*values["place"]))
-    question = Question(caller, values["headers"], values["body"].encode(), values["length"])
+    question = PickerQuestion(caller, values["headers"], values["body"].encode(), values["length"])
     explanation = service.explain(question)
     shown = None if explanation is None else document(explanation)
     return wire.line("explained", number=values["number"], explanation=shown)

@@ -12,7 +12,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.feed import Feed
-from lbctl.serve.picker.tables import Measured, picked_pools
+from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 from lbctl.serve.traffic.ledger import TrafficLedger
 
 _FIRST_PAUSE = 0.25
@@ -22,12 +22,12 @@ _LONGEST_PAUSE = 5.0
 _SAMPLES = 500
 
 
-class Picker:
+class PickerManager:
     """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback."""
 
     def __init__(
         self,
-        measure: Callable[[], Measured],
+        measure: Callable[[], FleetMeasurements],
         tls: Callable[[], ServerTls | None],
         failed: Callable[[str], None],
         *,

@@ -26,7 +26,7 @@ from lbctl.serve.guard import Guard
 from lbctl.serve.picker.exchange import Exchange
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
-from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
@@ -43,7 +43,7 @@ Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PickerEndpoints:
     """Where a picker listens."""
 
     bind: Address
@@ -60,7 +60,7 @@ class Places:
 class PickerProcess:
     """The parts of the process."""
 
-    def __init__(self, places: Places, link: Link, own: str) -> None:
+    def __init__(self, places: PickerEndpoints, link: Link, own: str) -> None:
         """`own` names this process among other pickers. Raises CannotBindError."""
         self._places = places
         self._link = link
@@ -71,7 +71,7 @@ class PickerProcess:
         credentials = _credentials(places.tls)
         self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
         self.follower = TableFollower(service.set_table, service.sampled, self.exchange.follow, service.assigned)
-        health = Health(lambda: bool(self.service.tables), _polled)
+        health = PickerHealth(lambda: bool(self.service.tables), _polled)
         self._grpc = GrpcServer(self.service, health, credentials, self.exchange.handler())
         self._ends = RequestEnds(self.service)
 
@@ -132,10 +132,10 @@ async def _polled() -> AsyncIterator[None]:
 def _credentials(tls: ServerTls | None) -> grpc.ServerCredentials | None:
     if tls is None:
         return None
-    from lbctl.xds.protocol.credentials import Credentials, CredentialsError
+    from lbctl.xds.protocol.credentials import CredentialsError, ServerCredentials
 
     try:
-        return Credentials(tls).server()
+        return ServerCredentials(tls).server()
     except CredentialsError as error:
         raise CannotBindError(str(error)) from None
 

@@ -29,7 +29,7 @@ class Caller:
     """Whether the request goes on to another replica where the picked one is busy."""
 
 
-class Question(NamedTuple):
+class PickerQuestion(NamedTuple):
     """One request."""
 
     caller: Caller
@@ -44,7 +44,7 @@ class Question(NamedTuple):
     """The addresses among which the replica must be; None: any."""
 
 
-class Picked(NamedTuple):
+class PickerAnswer(NamedTuple):
     """The answer. Without names, the proxy chooses by itself."""
 
     id: str = ""
@@ -59,7 +59,7 @@ class Picked(NamedTuple):
     """Whether there is none because the given subset has none that is ready."""
 
 
-class Answer(NamedTuple):
+class ResponseStart(NamedTuple):
     """How the answer to a request begins."""
 
     served: str = ""

@@ -22,7 +22,7 @@ from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError
-from lbctl.serve.picker.process import PickerProcess, Places
+from lbctl.serve.picker.process import PickerEndpoints, PickerProcess
 from lbctl.serve.picker.service import PickService
 
 _PATH = "/api/v1/picks/tables"
@@ -44,7 +44,7 @@ class ControlPlane:
     """The file of the authorities that sign its certificate; None: those of the system."""
 
 
-def follow(places: Places, control_plane: ControlPlane) -> int:
+def follow(places: PickerEndpoints, control_plane: ControlPlane) -> int:
     """Run a picker that follows this control plane until a signal ends it, and return its exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
@@ -57,7 +57,7 @@ def follow(places: Places, control_plane: ControlPlane) -> int:
         log.stop(handler)
 
 
-async def _run(places: Places, control_plane: ControlPlane) -> int:
+async def _run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
     own = secrets.token_hex(8)
     return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own).run()
 

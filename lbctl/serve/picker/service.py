@@ -15,10 +15,10 @@ from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
 from lbctl.pick.table import PoolTable
 from lbctl.serve import log
-from lbctl.serve.picker.decision import Decider, Decision
+from lbctl.serve.picker.decision import Decider, PickerDecision
 from lbctl.serve.picker.lost_ends import LostEnds, OpenPick
-from lbctl.serve.picker.question import Answer, Picked, Question
-from lbctl.serve.picker.statistics import Sample, Statistics
+from lbctl.serve.picker.question import PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.serve.picker.statistics import DecisionSample, Statistics
 from lbctl.serve.picker.suspects import Suspects
 from lbctl.serve.picker.wire import EngineSample, ProxySample
 
@@ -80,7 +80,7 @@ class PickService:
         }
         self._decider.merge(peer, accepted, self._clock())
 
-    def pick(self, question: Question) -> Picked:
+    def pick(self, question: PickerQuestion) -> PickerAnswer:
         """Return the replicas for a request, in the order in which they should be tried; none after an error."""
         started = time.perf_counter()
         try:
@@ -89,9 +89,9 @@ class PickService:
             pool = question.caller.pool or ""
             self.statistics.decided(pool if pool in self.tables else "", "error", time.perf_counter() - started)
             self._log_failure()
-            return Picked()
+            return PickerAnswer()
 
-    def explain(self, question: Question) -> Explanation | None:
+    def explain(self, question: PickerQuestion) -> Explanation | None:
         """Return how a request would be decided now, and record nothing; None without a table."""
         table = self._table(question)
         return (
@@ -100,7 +100,7 @@ class PickService:
             else self._decider.explain(self.suspects.without(table, self._clock()), question, self._clock())
         )
 
-    def answered(self, pick: str, answer: Answer) -> None:
+    def answered(self, pick: str, answer: ResponseStart) -> None:
         """Note that the answer to a request has begun."""
         entry = self._open.get(pick)
         if entry is None:
@@ -136,11 +136,11 @@ class PickService:
             self.statistics.lost[self._open[pick].pool] += 1
             self.finished(pick)
 
-    def _pick(self, question: Question, started: float) -> Picked:
+    def _pick(self, question: PickerQuestion, started: float) -> PickerAnswer:
         table = self._table(question)
         if table is None:
             self.statistics.decided("", "no table", time.perf_counter() - started)
-            return Picked(subset_empty=question.subset is not None)
+            return PickerAnswer(subset_empty=question.subset is not None)
         now = self._clock()
         decision = self._decider.decide(self.suspects.without(table, now), question, now)
         picked = self._picked(table, decision, question, now)
@@ -153,7 +153,7 @@ class PickService:
             self._logged_at = now
             log.failure("a pick failed; the proxy chooses by itself")
 
-    def _table(self, question: Question) -> PoolTable | None:
+    def _table(self, question: PickerQuestion) -> PoolTable | None:
         """Return the table of the pool. A gateway that knows no pools has the one whose replicas it allows."""
         pool = question.caller.pool
         if pool is not None:
@@ -164,22 +164,24 @@ class PickService:
         tables = (table for table in self.tables.values() if any(item.address in subset for item in table.candidates))
         return next(tables, None)
 
-    def _picked(self, table: PoolTable, decision: Decision, question: Question, now: float) -> Picked:
+    def _picked(self, table: PoolTable, decision: PickerDecision, question: PickerQuestion, now: float) -> PickerAnswer:
         if not decision.ordered:
-            return Picked(full=decision.reason == "full", subset_empty=question.subset is not None)
+            return PickerAnswer(full=decision.reason == "full", subset_empty=question.subset is not None)
         ordered = decision.ordered[:MOST_ADDRESSES]
         pick = secrets.token_hex(8)  # nobody can guess it and end the request of somebody else
         self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
         self._decider.started(pick, decision, now)
-        return Picked(pick, tuple(item.name for item in ordered), tuple(item.address for item in ordered))
+        return PickerAnswer(pick, tuple([item.name for item in ordered]), tuple([item.address for item in ordered]))
 
-    def _count(self, pool: str, decision: Decision, picked: Picked, question: Question, seconds: float) -> None:
+    def _count(
+        self, pool: str, decision: PickerDecision, picked: PickerAnswer, question: PickerQuestion, seconds: float
+    ) -> None:
         self.statistics.decided(pool, decision.reason, seconds)
         at = time.time()
         if self.statistics.wants_sample(at):
             features = decision.features
             replica = picked.names[0] if picked.names else None
-            sample = Sample(
+            sample = DecisionSample(
                 at, pool, replica, decision.reason, round(seconds, 6), features.session is not None,
                 len(features.prefix), round(features.prompt_tokens, 1), question.caller.proxy,
             )  # fmt: skip

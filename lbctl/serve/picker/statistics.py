@@ -17,7 +17,7 @@ _SAMPLE_INTERVAL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DecisionSample:
     """One decision. It holds nothing that a client has sent."""
 
     at: float
@@ -41,7 +41,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Histogram:
+class DurationHistogram:
     """Counts of durations in the buckets of `BOUNDS`, the last one without a bound."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
@@ -61,7 +61,7 @@ class Statistics:
     def __init__(self) -> None:
         self.reasons: Counter[tuple[str, str]] = Counter()
         """(pool, reason) → decisions. Pools that no table knows are counted under an empty name."""
-        self.times: dict[str, Histogram] = {}
+        self.times: dict[str, DurationHistogram] = {}
         """Pool → durations of decisions."""
         self.finished: Counter[str] = Counter()
         """Pool → picked requests that have ended."""
@@ -69,13 +69,13 @@ class Statistics:
         """Pool → those among them whose end was not reported."""
         self.task_failures: Counter[str] = Counter()
         """Task → how often it has failed."""
-        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
         self._sampled_at = 0.0
 
     def decided(self, pool: str, reason: str, seconds: float) -> None:
         """Count a decision."""
         self.reasons[pool, reason] += 1
-        self.times.setdefault(pool, Histogram()).add(seconds)
+        self.times.setdefault(pool, DurationHistogram()).add(seconds)
 
     def forget(self, pool: str) -> None:
         """Drop the counts of decisions of a pool that has left."""
@@ -91,12 +91,12 @@ class Statistics:
         """Return whether a decision at this time is to be sampled."""
         return at - self._sampled_at >= _SAMPLE_INTERVAL
 
-    def sample(self, sample: Sample) -> None:
+    def sample(self, sample: DecisionSample) -> None:
         """Keep a sample; the oldest one is dropped."""
         self._sampled_at = sample.at
         self._samples.append(sample)
 
-    def take_samples(self) -> list[Sample]:
+    def take_samples(self) -> list[DecisionSample]:
         """Return the samples since the last call."""
         samples = list(self._samples)
         self._samples.clear()
@@ -127,7 +127,7 @@ def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]
         yield f"# TYPE {name} gauge\n{name} {value:g}\n"
 
 
-def _histogram(pool: str, histogram: Histogram) -> Iterator[str]:
+def _histogram(pool: str, histogram: DurationHistogram) -> Iterator[str]:
     cumulative = 0
     for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
         cumulative += count

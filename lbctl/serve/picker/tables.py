@@ -19,9 +19,9 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.picker.wire import EngineSample, ProxySample
-from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.interface import Assigned
-from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
 
 _STALE = 3.0
 """So many intervals of telemetry after its sample, a signal is unknown."""
@@ -30,16 +30,16 @@ _SHORTEST = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class FleetMeasurements:
     """What is measured of the fleet now. Times are seconds on one clock."""
 
     now: float
     """The current time."""
-    reports: Mapping[tuple[str, str], Report] = field(default_factory=dict)
+    reports: Mapping[tuple[str, str], ScrapeReport] = field(default_factory=dict)
     """(pool, replica) → its newest signals."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
-    conditions: Callable[[ReplicaKey], Mapping[str, Condition]] = lambda _: {}
+    conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
     """Returns what each proxy thinks of a replica."""
     assigned: Sequence[Assigned] = ()
     """The requests that proxies have for each replica, where they say so."""
@@ -73,7 +73,7 @@ def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
     return tuple(pool for pool in served.composed.snapshot.topology.pools if pool.balance.pick is not None)
 
 
-def table(served: PublishedFleet, pool: Pool, measured: Measured, arrivals: Arrivals) -> PoolTable:
+def table(served: PublishedFleet, pool: Pool, measured: FleetMeasurements, arrivals: Arrivals) -> PoolTable:
     """Return the table of a pool with the algorithm `pick`."""
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
@@ -93,7 +93,7 @@ class NewSamples:
         self._sent: dict[tuple[str, str], float] = {}
         self._sent_of_proxies: dict[str, float] = {}
 
-    def of(self, pools: Iterable[Pool], measured: Measured) -> list[EngineSample]:
+    def of(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[EngineSample]:
         """Return the reports that are new since the last call."""
         names = [(pool.name, item.name) for pool in pools for item in pool.replicas]
         new = [(key, report) for key in names if (report := measured.reports.get(key)) is not None]
@@ -101,7 +101,7 @@ class NewSamples:
         self._sent = {key: report.at for key, report in new}
         return samples
 
-    def of_proxies(self, pools: Iterable[Pool], measured: Measured) -> list[ProxySample]:
+    def of_proxies(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[ProxySample]:
         """Return the reports of proxies that are new since the last call."""
         names = {pool.name for pool in pools}
         new = [item for item in measured.assigned if self._sent_of_proxies.get(item.proxy) != item.at]
@@ -109,7 +109,7 @@ class NewSamples:
         return [ProxySample(item.proxy, *item.key, item.requests) for item in new if item.key.pool in names]
 
 
-def _sample(report: Report) -> EngineSample:
+def _sample(report: ScrapeReport) -> EngineSample:
     values = report.signals.values
     running, queue = values.get("running"), values.get("queue")
     return EngineSample(
@@ -127,7 +127,12 @@ def _whole(served: PublishedFleet, pool: Pool) -> Pool:
 
 
 def _candidate(
-    served: PublishedFleet, pool: Pool, item: EffectiveReplica, measured: Measured, reason: str, started: float | None
+    served: PublishedFleet,
+    pool: Pool,
+    item: EffectiveReplica,
+    measured: FleetMeasurements,
+    reason: str,
+    started: float | None,
 ) -> Candidate:
     replica = item.replica
     signals = _signals(pool, replica.name, measured)
@@ -155,7 +160,7 @@ def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
     return str(Address(addresses[0], address.port)) if addresses else str(address)
 
 
-def _reason(pool: Pool, item: EffectiveReplica, measured: Measured) -> str:
+def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> str:
     """Return why the replica must not be picked; empty where it may be."""
     key = ReplicaKey(pool.name, item.replica.name)
     if item.status != "in":
@@ -171,7 +176,7 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: Measured) -> str:
     return ""
 
 
-def cache_hits(served: PublishedFleet, measured: Measured) -> dict[str, dict[str, float]]:
+def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str, dict[str, float]]:
     """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
     return {
         pool.name: {
@@ -183,7 +188,7 @@ def cache_hits(served: PublishedFleet, measured: Measured) -> dict[str, dict[str
     }
 
 
-def _signals(pool: Pool, replica: str, measured: Measured) -> Mapping[str, float]:
+def _signals(pool: Pool, replica: str, measured: FleetMeasurements) -> Mapping[str, float]:
     report = measured.reports.get((pool.name, replica))
     if report is None:
         return {}

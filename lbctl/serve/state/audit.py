@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from lbctl.serve import log
 from lbctl.serve.errors import NotSavedError
 from lbctl.serve.state.interface import StoreError
-from lbctl.serve.state.records import AuditRecord
+from lbctl.serve.state.records import ChainedAuditRecord
 from lbctl.serve.state.saved import SavedState
 
 CONTROL_PLANE = "lbctl"
@@ -22,6 +22,7 @@ class AuditLog:
     def __init__(self, state: SavedState, now: Callable[[], float] = time.time) -> None:
         self._state = state
         self._now = now
+        self._failure = log.LastingFailure("the audit log can be written again")
 
     async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
         """Append a record. Raises NotSavedError: what cannot be recorded must not be done."""
@@ -29,10 +30,11 @@ class AuditLog:
         try:
             await self._state.append_audit(at, actor, action, subject, reason)
         except StoreError as error:
-            log.error(f"the audit log cannot be written: {error}")
+            self._failure.failed(f"the audit log cannot be written: {error}")
             raise NotSavedError(f"the audit log cannot be written, and nothing was changed: {error}") from error
+        self._failure.succeeded()
 
-    async def last(self, subject: str) -> AuditRecord | None:
+    async def last(self, subject: str) -> ChainedAuditRecord | None:
         """Return the newest record about the subject; None where there is none. Raises NotSavedError."""
         try:
             records = await self.records()
@@ -40,6 +42,6 @@ class AuditLog:
             raise NotSavedError(f"the audit log cannot be read, and nothing was changed: {error}") from error
         return next((item for item in reversed(records) if item.subject == subject), None)
 
-    async def records(self) -> tuple[AuditRecord, ...]:
+    async def records(self) -> tuple[ChainedAuditRecord, ...]:
         """Return the kept records, the oldest first. Raises StoreError."""
         return await self._state.audit()

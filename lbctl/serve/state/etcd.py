@@ -2,7 +2,8 @@
 
 Every change is a transaction that compares the leader's epoch and the key's version. The lease and the announcements of
 members are keys that end with a lease of etcd. etcd has no clock of its own to ask, so an epoch is at least this
-member's time in milliseconds, and above the last one: it also grows where the data was lost.
+member's time in milliseconds, and above the last one that the store has or this member knows of: it also grows where
+the data was lost.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from lbctl.ir.proxies import Store
 from lbctl.serve.state.etcd_client import EtcdClient, Rows, decoded, encoded, end_of
 from lbctl.serve.state.interface import (
     ABSENT,
-    Change,
     ConflictError,
-    Entry,
     FencedError,
+    KeyChange,
     Lease,
     LeaseHeldError,
     Presence,
+    StoreEntry,
     StoreError,
     UnusableError,
     Usage,
@@ -49,6 +50,8 @@ class EtcdStore:
         self._client = EtcdClient(store, max(0.5, self._ttl / 4))
         self._epoch = 0
         """The epoch in which this handle has the lease; 0 without it."""
+        self._highest = 0
+        """The highest epoch that this handle has read or had."""
         self._leases: dict[str, str] = {}
         """What a lease of etcd is for → its id."""
 
@@ -71,13 +74,13 @@ class EtcdStore:
     async def acquire(self) -> Lease:
         """Acquire or extend the lease. Raises LeaseHeldError and StoreError."""
         holder, rows = await self._holder()
+        self._highest = max(self._highest, self._last_epoch(rows))
         if holder is not None:
             instance, member = holder
             if instance != self.instance:
                 raise LeaseHeldError(self.location, member)
             return await self.renew()
-        last = self._last_epoch(rows)
-        epoch = max(last + 1, int(time.time() * 1000))
+        epoch = max(self._highest + 1, int(time.time() * 1000))
         lease = await self._lease("leader", self._ttl, anew=True)
         puts = [
             _put(self._prefix + "leader", str(epoch), lease),
@@ -88,7 +91,7 @@ class EtcdStore:
         if not await self._transact(compared, puts):
             holder, _ = await self._holder()
             raise LeaseHeldError(self.location, holder[1] if holder else "another member")
-        self._epoch = epoch
+        self._epoch = self._highest = epoch
         return Lease(self._member, epoch, self._ttl)
 
     def _last_epoch(self, rows: Rows) -> int:
@@ -147,25 +150,25 @@ class EtcdStore:
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
         """Return all entries with the prefix, sorted by key."""
         return (await self._read(prefix))[0]
 
-    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         """Write one key. Raises FencedError and ConflictError."""
         revision = await self._change(key, expected_version, epoch, _put(self._entries + key, value))
-        return Entry(key, value, revision)
+        return StoreEntry(key, value, revision)
 
     async def delete(self, key: str, expected_version: str, epoch: int) -> None:
         """Delete one key. Raises FencedError and ConflictError."""
         request = {"request_delete_range": {"key": encoded(self._entries + key)}}
         await self._change(key, expected_version, epoch, request)
 
-    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+    async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes, then every later change."""
-        current: dict[str, Entry] = {}
+        current: dict[str, StoreEntry] = {}
         while True:
-            entries: list[Entry] = []
+            entries: list[StoreEntry] = []
             revision = 0
             for prefix in prefixes or ("",):
                 entries_of_prefix, at = await self._read(prefix)
@@ -186,15 +189,15 @@ class EtcdStore:
                             current[change.key] = change.entry
                         yield change
 
-    def _changes(self, rows: Rows, prefixes: tuple[str, ...]) -> list[Change]:
+    def _changes(self, rows: Rows, prefixes: tuple[str, ...]) -> list[KeyChange]:
         changes = []
         for row in rows:
             entry = self._entry(row["kv"])
             if matches(entry.key, prefixes):
-                changes.append(Change(entry.key, None if row.get("type") == "DELETE" else entry))
+                changes.append(KeyChange(entry.key, None if row.get("type") == "DELETE" else entry))
         return changes
 
-    async def _read(self, prefix: str) -> tuple[tuple[Entry, ...], int]:
+    async def _read(self, prefix: str) -> tuple[tuple[StoreEntry, ...], int]:
         """Return the entries with the prefix, sorted by key, and the revision at which they were read."""
         first = self._entries + prefix
         body = {"key": encoded(first), "range_end": encoded(end_of(first))}
@@ -202,8 +205,8 @@ class EtcdStore:
         rows = sorted(map(self._entry, answer.get("kvs", [])), key=lambda item: item.key)
         return tuple(rows), int(answer["header"]["revision"])
 
-    def _entry(self, row: dict[str, Any]) -> Entry:
-        return Entry(decoded(row["key"]).removeprefix(self._entries), _text(row), str(row["mod_revision"]))
+    def _entry(self, row: dict[str, Any]) -> StoreEntry:
+        return StoreEntry(decoded(row["key"]).removeprefix(self._entries), _text(row), str(row["mod_revision"]))
 
     async def _change(self, key: str, expected: str, epoch: int, request: dict[str, Any]) -> str:
         """Do the request where epoch and version are right, and return the new version."""

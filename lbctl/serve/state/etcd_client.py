@@ -17,7 +17,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.credentials import password_of, tls_of
-from lbctl.serve.state.interface import StoreError, UnreachableError, UnusableError
+from lbctl.serve.state.interface import StoreError, StoreUnreachableError, UnusableError
 
 _USER = "root"
 _LONGEST_LINE = 4 * 1024 * 1024
@@ -45,7 +45,7 @@ class EtcdClient:
         self._token = ""
 
     async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer. Raises UnusableError, UnreachableError, and StoreError for whatever else is refused."""
+        """Return the answer. Raises UnusableError, StoreUnreachableError, and StoreError for every other refusal."""
         if self._store.password_file is not None and not self._token:
             await self._authenticate()
         try:
@@ -138,7 +138,7 @@ class EtcdClient:
         if self._servers[0] == server:
             self._servers.rotate(-1)
         reason = f"etcd {server} {problem}"
-        return UnreachableError(reason) if connected else _NotConnectedError(reason)
+        return StoreUnreachableError(reason) if connected else _NotConnectedError(reason)
 
     def _refused(self, server: str, status: int, content: object) -> StoreError:
         message = str(content.get("message") or content.get("error")) if isinstance(content, dict) else str(content)
@@ -148,7 +148,7 @@ class EtcdClient:
         return self._unreachable(server, problem) if status in (503, 504) else StoreError(f"etcd {server} {problem}")
 
 
-class _NotConnectedError(UnreachableError):
+class _NotConnectedError(StoreUnreachableError):
     """No connection was made: the server has not seen the request, and another one may be asked."""
 
 

@@ -46,7 +46,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class ServedFleet:
     """A fleet that was served."""
 
     digest: str
@@ -68,7 +68,7 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollback:
+class ActiveRollback:
     """An earlier fleet that is served in place of the files until the files change."""
 
     digest: str
@@ -104,37 +104,37 @@ def read_texts(value: str) -> tuple[SourceText, ...]:
     )
 
 
-def write_entries(entries: Iterable[HistoryEntry]) -> str:
+def write_entries(entries: Iterable[ServedFleet]) -> str:
     """Serialize the entries of the history, the oldest first."""
     return json.dumps([asdict(item) for item in entries])
 
 
-def read_entries(value: str) -> tuple[HistoryEntry, ...]:
+def read_entries(value: str) -> tuple[ServedFleet, ...]:
     """Parse the text of `write_entries`."""
     return tuple(map(_entry, json.loads(value)))
 
 
-def write_rollback(rollback: Rollback | None) -> str:
+def write_rollback(rollback: ActiveRollback | None) -> str:
     """Serialize the rollback; None where none is in force."""
     return json.dumps(asdict(rollback) if rollback else None)
 
 
-def read_rollback(value: str) -> Rollback | None:
+def read_rollback(value: str) -> ActiveRollback | None:
     """Parse the text of `write_rollback`."""
     row = json.loads(value)
     if row is None:
         return None
-    names = [item.name for item in fields(Rollback) if item.name != "at"]
-    return Rollback(**{name: _text(row[name]) for name in names}, at=_number(row["at"]))
+    names = [item.name for item in fields(ActiveRollback) if item.name != "at"]
+    return ActiveRollback(**{name: _text(row[name]) for name in names}, at=_number(row["at"]))
 
 
-def _entry(row: dict[str, Any]) -> HistoryEntry:
+def _entry(row: dict[str, Any]) -> ServedFleet:
     cause, revision = row["cause"], row["revision"]
     if cause["action"] not in get_args(Action):
         raise ValueError(f"there is no action {cause['action']!r}")
     if not isinstance(revision["dirty"], bool):
         raise TypeError("a revision is dirty or not")
-    return HistoryEntry(
+    return ServedFleet(
         digest=_text(row["digest"]),
         at=_number(row["at"]),
         cause=Cause(_text(cause["actor"]), cause["action"], _text(cause["reason"])),

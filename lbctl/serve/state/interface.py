@@ -30,7 +30,7 @@ class FencedError(StoreError):
     """The epoch of a write, or of a renewal, is not that of the store's current leader."""
 
 
-class UnreachableError(StoreError):
+class StoreUnreachableError(StoreError):
     """The store does not answer; it may do so later."""
 
 
@@ -60,7 +60,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoreEntry:
     """One key with its value."""
 
     key: str
@@ -72,12 +72,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """A change of one key."""
 
     key: str
     """The key."""
-    entry: Entry | None
+    entry: StoreEntry | None
     """The new entry; None where the key was deleted."""
 
 
@@ -122,11 +122,11 @@ class StateStore(Protocol):
         """Release the lease; without one nothing happens."""
         ...
 
-    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
         """Return a consistent snapshot of all entries with the prefix, sorted by key. Needs no lease."""
         ...
 
-    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         """Write one key; when this returns, the value survives a crash of this process.
 
         `expected_version`: the current version of the key; ABSENT: the key must not exist. Raises FencedError for an
@@ -138,7 +138,7 @@ class StateStore(Protocol):
         """Delete one key. Raises FencedError and ConflictError as `put` does."""
         ...
 
-    def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+    def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes (all entries without any), then every later change of one.
 
         Several changes of a key may be merged into the last one. Needs no lease, and never ends by itself.
@@ -208,9 +208,9 @@ def matches(key: str, prefixes: Iterable[str]) -> bool:
     return not prefixes or key.startswith(prefixes)
 
 
-def changes_between(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Change, ...]:
+def changes_between(before: Iterable[StoreEntry], after: Iterable[StoreEntry]) -> tuple[KeyChange, ...]:
     """Return the changes from one snapshot to another, sorted by key."""
     old = {entry.key: entry for entry in before}
     new = {entry.key: entry for entry in after}
     changed = (key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))
-    return tuple(Change(key, new.get(key)) for key in changed)
+    return tuple(KeyChange(key, new.get(key)) for key in changed)

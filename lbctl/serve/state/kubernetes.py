@@ -21,12 +21,12 @@ from lbctl.serve.state import kubernetes_objects as objects
 from lbctl.serve.state.interface import (
     ABSENT,
     NEARLY_FULL,
-    Change,
     ConflictError,
-    Entry,
     FencedError,
+    KeyChange,
     Lease,
     Presence,
+    StoreEntry,
     StoreError,
     UnusableError,
     Usage,
@@ -36,7 +36,7 @@ from lbctl.serve.state.interface import (
 )
 from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, Object, ObjectClient
 from lbctl.serve.state.kubernetes_lease import EPOCH, KubernetesLease
-from lbctl.serve.state.kubernetes_objects import MEMBERS, PARTS, Part
+from lbctl.serve.state.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
 
 _RESYNC = 5.0
 """Seconds after which a watch reads again without an event."""
@@ -46,7 +46,7 @@ _TRIES = 10
 """Attempts to change an object that others change at the same time."""
 _FORGOTTEN = 60.0
 """Seconds after which the announcement of a member that is gone is deleted."""
-_News = tuple[str, tuple[Entry, ...]]
+_News = tuple[str, tuple[StoreEntry, ...]]
 
 
 class KubernetesStore:
@@ -62,7 +62,7 @@ class KubernetesStore:
         self._lease = KubernetesLease(self._client, self._name, member, self.instance, self._ttl, self.location)
         self._claimed = 0
         """The epoch that this handle has written into all parts; 0 before the first."""
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, ConfigMapPart] = {}
         """Part → it as this handle has left it."""
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._near: set[str] = set()
@@ -108,7 +108,7 @@ class KubernetesStore:
         """Return the member that has the lease; empty where nobody has it."""
         return await self._lease.leader()
 
-    async def _claim(self, part: str, epoch: int) -> Part:
+    async def _claim(self, part: str, epoch: int) -> ConfigMapPart:
         """Write the epoch into a ConfigMap, which is created where it is missing. Raises FencedError and StoreError."""
         for _ in range(_TRIES):
             held = await self._part(part)
@@ -125,16 +125,16 @@ class KubernetesStore:
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
         """Return all entries with the prefix, sorted by key."""
         parts = await asyncio.gather(*map(self._part, objects.parts_with(prefix)))
         entries = [entry for part in parts if part is not None for entry in part.entries.values()]
         return tuple(sorted((item for item in entries if item.key.startswith(prefix)), key=lambda item: item.key))
 
-    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         """Write one key. Raises FencedError and ConflictError."""
         version = await self._change(key, value, expected_version, epoch)
-        return Entry(key, value, version)
+        return StoreEntry(key, value, version)
 
     async def delete(self, key: str, expected_version: str, epoch: int) -> None:
         """Delete one key. Raises FencedError and ConflictError."""
@@ -164,7 +164,7 @@ class KubernetesStore:
                 return held.version
         raise ConflictError(f"{self._object(name)} is changed all the time by somebody else")
 
-    async def _led_part(self, name: str, epoch: int) -> Part:
+    async def _led_part(self, name: str, epoch: int) -> ConfigMapPart:
         """Return a ConfigMap as it is now; one that has been deleted, or restored, gets the leader's epoch again."""
         held = await self._part(name)
         if held is None or held.epoch < epoch:
@@ -172,7 +172,7 @@ class KubernetesStore:
             held = await self._claim(name, epoch)
         return held
 
-    async def _written(self, name: str, held: Part, key: str, value: str | None) -> Part:
+    async def _written(self, name: str, held: ConfigMapPart, key: str, value: str | None) -> ConfigMapPart:
         """Write a value into a ConfigMap, or delete it, and return the ConfigMap as it is then."""
         entries, sizes = dict(held.entries), dict(held.sizes)
         fields: dict[str, dict[str, str | None]] = {"data": {}, "binaryData": {}}
@@ -183,9 +183,9 @@ class KubernetesStore:
             entries.pop(gone, None), sizes.pop(gone, None)
         if value is not None:
             fields[field][objects.name_of(key)] = content
-            entries[key], sizes[key] = Entry(key, value, held.version), size
+            entries[key], sizes[key] = StoreEntry(key, value, held.version), size
         version = await self._patch(name, held.version, fields)
-        written = Part(version, held.epoch, entries, sizes)
+        written = ConfigMapPart(version, held.epoch, entries, sizes)
         self._report_size(name, written.size)
         return written
 
@@ -203,11 +203,11 @@ class KubernetesStore:
         changed = await self._client.patch(CONFIG_MAPS, self._object(part), {**body, "metadata": metadata})
         return str(changed["metadata"]["resourceVersion"])
 
-    async def _part(self, part: str) -> Part | None:
+    async def _part(self, part: str) -> ConfigMapPart | None:
         value = await self._client.get(CONFIG_MAPS, self._object(part))
         return None if value is None else self._parsed(part, value)
 
-    def _parsed(self, part: str, value: Object) -> Part:
+    def _parsed(self, part: str, value: Object) -> ConfigMapPart:
         parsed = objects.parsed(value)
         if parsed is None:
             raise UnusableError(
@@ -219,12 +219,12 @@ class KubernetesStore:
     def _object(self, part: str) -> str:
         return objects.object_name(self._name, part)
 
-    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+    async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes, then every later change."""
         parts = {part for prefix in prefixes or ("",) for part in objects.parts_with(prefix)}
         news: asyncio.Queue[_News | StoreError] = asyncio.Queue()
         tasks = [asyncio.create_task(self._follow(part, news)) for part in sorted(parts)]
-        entries_by_part: dict[str, tuple[Entry, ...]] = {}
+        entries_by_part: dict[str, tuple[StoreEntry, ...]] = {}
         try:
             while True:
                 item = await news.get()
@@ -291,7 +291,7 @@ class KubernetesStore:
         await self._client.close()
 
 
-def _problem(held: Part, key: str, expected: str, epoch: int) -> StoreError | None:
+def _problem(held: ConfigMapPart, key: str, expected: str, epoch: int) -> StoreError | None:
     """Return why a key must not be changed; None where it may be."""
     if held.epoch != epoch:
         return FencedError(f"the epoch {epoch} is over: the current one is {held.epoch}")

@@ -15,7 +15,7 @@ from typing import Any
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.client import JSON, METADATA, ApiClient, ApiError
 from lbctl.serve.net.kubernetes.cluster import ClusterError
-from lbctl.serve.state.interface import ConflictError, StoreError, UnreachableError, UnusableError
+from lbctl.serve.state.interface import ConflictError, StoreError, StoreUnreachableError, UnusableError
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
@@ -109,7 +109,7 @@ class ObjectClient:
         try:
             yield
         except ClusterError as error:
-            raise UnreachableError(f"Kubernetes does not answer: {error}") from None
+            raise StoreUnreachableError(f"Kubernetes does not answer: {error}") from None
         except ApiError as error:
             raise _error_of(error, f"{self.namespace}/{name}") from None
 
@@ -121,4 +121,4 @@ def _error_of(error: ApiError, name: str) -> StoreError:
         return UnusableError(f"Kubernetes refuses the account, see the Role of docs/kubernetes.md: {error}")
     if error.status in _INVALID:
         return StoreError(f"Kubernetes refuses a change of {name}: {error}")
-    return UnreachableError(f"Kubernetes does not answer: {error}")
+    return StoreUnreachableError(f"Kubernetes does not answer: {error}")

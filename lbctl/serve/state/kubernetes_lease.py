@@ -44,9 +44,9 @@ class KubernetesLease:
         self._instance = instance
         self._duration = max(1, math.ceil(ttl))
         self._location = location
-        self._seen: tuple[str, str] = ("", "")
+        self._observed: tuple[str, str] = ("", "")
         """Instance and time of the last renewal that was read."""
-        self._seen_at = -math.inf
+        self._observed_at = -math.inf
         """When that one was read first, by the own clock."""
 
     async def acquire(self) -> int:
@@ -56,7 +56,7 @@ class KubernetesLease:
             await self._renew(held)
             self.epoch = held.epoch
             return held.epoch
-        if held is not None and held.instance and elapsed() - self._seen_at < held.duration:
+        if held is not None and held.instance and elapsed() - self._observed_at < held.duration:
             raise LeaseHeldError(self._location, held.member)
         epoch = max((held.epoch if held else 0) + 1, int(self._client.server_time * 1000))
         spec = {**self._spec(), "acquireTime": self._now(), "leaseTransitions": held.transitions + 1 if held else 0}
@@ -125,8 +125,8 @@ class KubernetesLease:
         if value is None:
             return None
         held = self._parsed(value)
-        if (held.instance, held.renewed) != self._seen:
-            self._seen, self._seen_at = (held.instance, held.renewed), elapsed()
+        if (held.instance, held.renewed) != self._observed:
+            self._observed, self._observed_at = (held.instance, held.renewed), elapsed()
         return held
 
     def _parsed(self, value: Object) -> _Held:

@@ -12,9 +12,9 @@ import binascii
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from lbctl.serve.state.interface import Entry, StoreError
+from lbctl.base.records import dataclass
+from lbctl.serve.state.interface import StoreEntry, StoreError
 from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES, Object
 from lbctl.serve.state.kubernetes_lease import EPOCH
 
@@ -44,14 +44,14 @@ _NAME = re.compile(r"[A-Za-z0-9.-]|_[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConfigMapPart:
     """A ConfigMap as it was read."""
 
     version: str
     """Its resourceVersion."""
     epoch: int
     """The epoch that may change it."""
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, StoreEntry]
     """Key → its entry."""
     sizes: Mapping[str, int]
     """Key → bytes of its value."""
@@ -89,7 +89,7 @@ def parts_with(prefix: str) -> tuple[str, ...]:
     return (_OTHERS, *(part for begin, part in _BY_PREFIX.items() if begin.startswith(prefix)))
 
 
-def parsed(value: Object) -> Part | None:
+def parsed(value: Object) -> ConfigMapPart | None:
     """Parse a ConfigMap; None for one with content that lbctl has not written."""
     metadata = value["metadata"]
     epoch = (metadata.get("annotations") or {}).get(EPOCH)
@@ -99,7 +99,7 @@ def parsed(value: Object) -> Part | None:
     raws = dict(_raw(value))
     entries = {(entry := _entry(name, raw, compressed=long)).key: entry for name, (raw, long) in raws.items()}
     sizes = {key_of(name): len(raw) for name, (raw, _) in raws.items()}
-    return Part(str(metadata["resourceVersion"]), int(epoch or "0"), entries, sizes)
+    return ConfigMapPart(str(metadata["resourceVersion"]), int(epoch or "0"), entries, sizes)
 
 
 def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
@@ -110,16 +110,19 @@ def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
         yield name, (base64.b64decode(text), True)
 
 
-def _entry(name: str, raw: bytes, *, compressed: bool) -> Entry:
+def _entry(name: str, raw: bytes, *, compressed: bool) -> StoreEntry:
     """Parse a value; one that lbctl has not written is kept as it is, and has a version by its content."""
     version, space, rest = raw.partition(b" ")
     try:
         if space and version.isdigit():
-            return Entry(key_of(name), (zlib.decompress(rest) if compressed else rest).decode("utf-8", "surrogatepass"),
-                         version.decode())  # fmt: skip
+            return StoreEntry(
+                key_of(name),
+                (zlib.decompress(rest) if compressed else rest).decode("utf-8", "surrogatepass"),
+                version.decode(),
+            )
     except (zlib.error, UnicodeDecodeError):
         pass
-    return Entry(key_of(name), raw.decode("utf-8", "replace"), f"unknown-{binascii.crc32(raw):08x}")
+    return StoreEntry(key_of(name), raw.decode("utf-8", "replace"), f"unknown-{binascii.crc32(raw):08x}")
 
 
 def stored(value: str, version: str) -> tuple[str, str, int]:
@@ -131,7 +134,7 @@ def stored(value: str, version: str) -> tuple[str, str, int]:
     return "binaryData", base64.b64encode(raw).decode(), len(raw)
 
 
-def dropped(part: Part, key: str, size: int) -> tuple[str, ...]:
+def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
     """Return the keys that must be deleted so that a value of so many bytes fits. Raises StoreError.
 
     The oldest entries beside it go first, of the kinds that may be lost.

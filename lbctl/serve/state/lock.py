@@ -28,7 +28,7 @@ class LockFile:
 
     def acquire(self) -> bool:
         """Try to get the lock. Returns whether this process has it. Raises StoreError where the file cannot be used."""
-        with explained(self._file.parent), ExitStack() as opened:
+        with as_store_error(self._file.parent), ExitStack() as opened:
             directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, directory)
             handle = open_private(self._file)
@@ -60,7 +60,7 @@ class LockFile:
     def holder(self) -> str:
         """Which process has the lock, for people."""
         try:
-            with explained(self._file.parent):
+            with as_store_error(self._file.parent):
                 handle = open_private(self._file)
         except StoreError:
             return "another process"
@@ -98,7 +98,7 @@ def open_private(file: Path) -> int:
 
 
 @contextmanager
-def explained(directory: Path) -> Iterator[None]:
+def as_store_error(directory: Path) -> Iterator[None]:
     """Translate an OSError inside to a StoreError with the reason of the operating system."""
     try:
         yield

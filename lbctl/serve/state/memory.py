@@ -9,12 +9,12 @@ from dataclasses import field
 from lbctl.base.records import dataclass
 from lbctl.serve.state.interface import (
     ABSENT,
-    Change,
     ConflictError,
-    Entry,
     FencedError,
+    KeyChange,
     Lease,
     LeaseHeldError,
+    StoreEntry,
     changes_between,
     matches,
 )
@@ -24,7 +24,7 @@ from lbctl.serve.state.interface import (
 class SharedMemory:
     """The content that several handles of one process share."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, StoreEntry] = field(default_factory=dict)
     epoch: int = 0
     revision: int = 0
     leader: MemoryStore | None = None
@@ -69,15 +69,15 @@ class MemoryStore:
             self.shared.leader = None
         self._lease = None
 
-    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
         """Return all entries with the prefix, sorted by key."""
         return tuple(entry for key, entry in sorted(self.shared.entries.items()) if key.startswith(prefix))
 
-    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         """Write one key. Raises FencedError and ConflictError."""
         self._check(key, expected_version, epoch)
         self.shared.revision += 1
-        entry = Entry(key, value, str(self.shared.revision))
+        entry = StoreEntry(key, value, str(self.shared.revision))
         self.shared.entries[key] = entry
         self.shared.changed()
         return entry
@@ -88,9 +88,9 @@ class MemoryStore:
         self.shared.entries.pop(key, None)
         self.shared.changed()
 
-    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+    async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes, then every later change."""
-        entries: tuple[Entry, ...] = ()
+        entries: tuple[StoreEntry, ...] = ()
         changed = asyncio.Event()
         self.shared.watchers.add(changed)
         try:

@@ -11,7 +11,7 @@ from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.interface import SharedStore, UnusableError
 
 
-class StoreKind(NamedTuple):
+class StoreModule(NamedTuple):
     """Where the code of a store is."""
 
     module: str
@@ -23,10 +23,10 @@ class StoreKind(NamedTuple):
 
 
 KINDS = {
-    "redis": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
-    "redis+sentinel": StoreKind("lbctl.serve.state.redis", "RedisStore", "redis"),
-    "etcd": StoreKind("lbctl.serve.state.etcd", "EtcdStore"),
-    "kubernetes": StoreKind("lbctl.serve.state.kubernetes", "KubernetesStore"),
+    "redis": StoreModule("lbctl.serve.state.redis", "RedisStore", "redis"),
+    "redis+sentinel": StoreModule("lbctl.serve.state.redis", "RedisStore", "redis"),
+    "etcd": StoreModule("lbctl.serve.state.etcd", "EtcdStore"),
+    "kubernetes": StoreModule("lbctl.serve.state.kubernetes", "KubernetesStore"),
 }
 """Scheme without the letter for TLS → store."""
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lbctl.serve import log
-from lbctl.serve.state.interface import UnreachableError
+from lbctl.serve.state.interface import StoreUnreachableError
 
 _T = TypeVar("_T")
 _RETRY = 1.0
@@ -20,7 +20,7 @@ async def answered(work: Callable[[], Awaitable[_T]]) -> _T:
     while True:
         try:
             return await work()
-        except UnreachableError as error:
+        except StoreUnreachableError as error:
             if str(error) != reported:
                 log.error(f"waiting for the store: {error}")
                 reported = str(error)

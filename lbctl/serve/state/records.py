@@ -25,7 +25,7 @@ from lbctl.control.analysis.evidence import (
     RequestCounts,
     Verdict,
 )
-from lbctl.control.analysis.latency import Histogram
+from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import KINDS, MAX_OVERRIDES, Override, Overrides, checked_weight
 from lbctl.control.rollouts import PHASES, EndedRollout, Rollouts, RolloutState
@@ -54,7 +54,7 @@ class SavedFleet:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRecord:
+class ChainedAuditRecord:
     """One action, linked to the record before it by that one's hash."""
 
     number: int
@@ -183,17 +183,17 @@ def read_rollouts(text: str) -> Rollouts:
     return tuple(map(_rollout, json.loads(text)))
 
 
-def write_audit(record: AuditRecord) -> str:
+def write_audit(record: ChainedAuditRecord) -> str:
     """Serialize an audit record."""
     return json.dumps(asdict(record))
 
 
-def read_audit(text: str) -> AuditRecord:
+def read_audit(text: str) -> ChainedAuditRecord:
     """Parse the text of `write_audit`."""
     body = json.loads(text)
     if type(body["number"]) is not int:
         raise TypeError("the number of a record is whole")
-    return AuditRecord(body["number"], *(_text(body[item.name]) for item in fields(AuditRecord)[1:]))
+    return ChainedAuditRecord(body["number"], *(_text(body[item.name]) for item in fields(ChainedAuditRecord)[1:]))
 
 
 def _override(row: Mapping[str, Any]) -> Override:
@@ -226,11 +226,19 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
         percent=ended.percent,
         since=_time(row["since"]),
         elapsed=_time(row["elapsed"]),
+        held_since=_held_since(row),
         reason=ended.reason,
         analysis=_analysis(row["analysis"]) if "analysis" in row else AnalysisState(),
         models=_text(row.get("models", "")),
         earlier=tuple(map(_ended, row.get("earlier", ()))),
     )
+
+
+def _held_since(row: Mapping[str, Any]) -> float | None:
+    """Return since when the hold passes; in a state of an earlier version it began with the step."""
+    if "held_since" not in row:
+        return _time(row["since"]) if row["phase"] == "progressing" else None
+    return None if row["held_since"] is None else _time(row["held_since"])
 
 
 def _ended(row: Mapping[str, Any]) -> EndedRollout:
@@ -267,9 +275,9 @@ def _analysis(row: Mapping[str, Any]) -> AnalysisState:
     )
 
 
-def _histogram(row: Mapping[str, Any] | None) -> Histogram:
+def _histogram(row: Mapping[str, Any] | None) -> LatencyHistogram:
     counts = row["counts"] if row else {}
-    return Histogram({int(number): _count(count) for number, count in counts.items()})
+    return LatencyHistogram({int(number): _count(count) for number, count in counts.items()})
 
 
 def _verdict(value: Any) -> Verdict:

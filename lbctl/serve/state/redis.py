@@ -22,15 +22,15 @@ from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state import redis_scripts as scripts
 from lbctl.serve.state.interface import (
     ABSENT,
-    Change,
     ConflictError,
-    Entry,
     FencedError,
+    KeyChange,
     Lease,
     LeaseHeldError,
     Presence,
+    StoreEntry,
     StoreError,
-    UnreachableError,
+    StoreUnreachableError,
     UnusableError,
     Usage,
     changes_between,
@@ -120,22 +120,22 @@ class RedisStore:
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
         """Return all entries with the prefix, sorted by key."""
         return await self._read((prefix,))
 
-    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         """Write one key. Raises FencedError and ConflictError."""
         version = await self._change(scripts.PUT, key, expected_version, epoch, value)
-        return Entry(key, value, version)
+        return StoreEntry(key, value, version)
 
     async def delete(self, key: str, expected_version: str, epoch: int) -> None:
         """Delete one key. Raises FencedError and ConflictError."""
         await self._change(scripts.DELETE, key, expected_version, epoch)
 
-    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+    async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes, then every later change."""
-        entries: tuple[Entry, ...] = ()
+        entries: tuple[StoreEntry, ...] = ()
         with self._explained():
             async with self._redis.pubsub() as messages:
                 await messages.subscribe(self._channel)
@@ -151,9 +151,11 @@ class RedisStore:
                         for change in changes_between(before, entries):
                             yield change
 
-    async def _read(self, prefixes: tuple[str, ...]) -> tuple[Entry, ...]:
+    async def _read(self, prefixes: tuple[str, ...]) -> tuple[StoreEntry, ...]:
         rows = await self._run(scripts.READ, *prefixes)
-        return tuple(sorted((Entry(*rows[at : at + 3]) for at in range(0, len(rows), 3)), key=lambda item: item.key))
+        return tuple(
+            sorted((StoreEntry(*rows[at : at + 3]) for at in range(0, len(rows), 3)), key=lambda item: item.key)
+        )
 
     async def _change(self, script: str, key: str, expected: str, epoch: int, *value: str) -> str:
         result, current = await self._run(script, str(epoch), key, expected, self._channel, *value)
@@ -176,9 +178,11 @@ class RedisStore:
 
     async def close(self) -> None:
         """Release the lease and close the connections."""
-        with suppress(StoreError):
-            await self.release()
-        await disconnect(self._redis)
+        try:
+            with suppress(StoreError):
+                await self.release()
+        finally:
+            await disconnect(self._redis)
 
     # ── The connection ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,7 +210,7 @@ class RedisStore:
                 raise UnusableError(f"{self.location} wants a password: {error}") from None
             raise StoreError(f"{self.location}: {error}") from None
         except (RedisError, OSError, TimeoutError) as error:
-            raise UnreachableError(f"{self.location} does not answer: {reason_of(error)}") from None
+            raise StoreUnreachableError(f"{self.location} does not answer: {reason_of(error)}") from None
 
 
 async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float) -> str | None:

@@ -16,18 +16,18 @@ from lbctl.control.rollouts import Rollouts
 from lbctl.model.load import SourceText
 from lbctl.serve.state import history, records
 from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.history import HistoryEntry, Rollback
+from lbctl.serve.state.history import ActiveRollback, ServedFleet
 from lbctl.serve.state.interface import (
     ABSENT,
-    Change,
     ConflictError,
-    Entry,
     FencedError,
+    KeyChange,
     Lease,
     LeaseHeldError,
     StateStore,
+    StoreEntry,
 )
-from lbctl.serve.state.records import AuditRecord, SavedFleet
+from lbctl.serve.state.records import ChainedAuditRecord, SavedFleet
 
 _FILES = "fleet/files"
 _SERVED = "fleet/served"
@@ -58,7 +58,7 @@ class SavedState:
         self.lease: Lease | None = None
         self._store = store
         self._lost = lost
-        self._written: dict[str, Entry] = {}
+        self._written: dict[str, StoreEntry] = {}
         self._turn = asyncio.Lock()
         self._last_audit: tuple[int, str] | None = None
         """Number and hash of the newest record of the audit log; None before it was read."""
@@ -96,11 +96,11 @@ class SavedState:
         """Write nothing more until `take` is called."""
         self.lease = None
 
-    async def entries(self, prefixes: Iterable[str]) -> tuple[Entry, ...]:
+    async def entries(self, prefixes: Iterable[str]) -> tuple[StoreEntry, ...]:
         """Return the entries with these prefixes as they are stored."""
         return tuple([entry for prefix in prefixes for entry in await self._store.read(prefix)])
 
-    def watch(self, prefixes: Iterable[str]) -> AsyncIterator[Change]:
+    def watch(self, prefixes: Iterable[str]) -> AsyncIterator[KeyChange]:
         """Yield the entries with these prefixes, then every later change of one."""
         return self._store.watch(*prefixes)
 
@@ -181,7 +181,7 @@ class SavedState:
             number, previous = self._last_audit or await self._newest_audit()
             self._last_audit = None  # a write that fails may have been done all the same
             number += 1
-            record = AuditRecord(number, at, actor, action, subject, reason, previous)
+            record = ChainedAuditRecord(number, at, actor, action, subject, reason, previous)
             await self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch)
             self._last_audit = self._newest_seen = number, record.hash
             oldest = await self._entry(_audit_key(number - _AUDIT_KEPT)) if number > _AUDIT_KEPT else None
@@ -197,18 +197,18 @@ class SavedState:
         self._newest_seen = int(entries[-1].key.removeprefix(_AUDIT)), record.hash if record else ""
         return self._newest_seen
 
-    async def audit(self) -> tuple[AuditRecord, ...]:
+    async def audit(self) -> tuple[ChainedAuditRecord, ...]:
         """Load the audit log, the oldest record first."""
         loaded = [self._parsed(entry, records.read_audit, entry.key) for entry in await self._store.read(_AUDIT)]
         return tuple(record for record in loaded if record is not None)
 
     # ── The fleets that were served ──────────────────────────────────────────────────────────────────────────────────
 
-    async def save_history(self, entries: tuple[HistoryEntry, ...]) -> None:
+    async def save_history(self, entries: tuple[ServedFleet, ...]) -> None:
         """Save the entries of the history."""
         await self._save(_HISTORY, history.write_entries(entries))
 
-    async def history(self) -> tuple[HistoryEntry, ...]:
+    async def history(self) -> tuple[ServedFleet, ...]:
         """Load the entries of the history, the oldest first; empty where none were saved."""
         return await self._load(_HISTORY, history.read_entries, "the history of fleets") or ()
 
@@ -227,11 +227,11 @@ class SavedState:
         if entry is not None:
             await self._store.delete(entry.key, entry.version, self._epoch)
 
-    async def save_rollback(self, rollback: Rollback | None) -> None:
+    async def save_rollback(self, rollback: ActiveRollback | None) -> None:
         """Save the rollback that is in force, or that none is."""
         await self._save(_ROLLBACK, history.write_rollback(rollback))
 
-    async def rollback(self) -> Rollback | None:
+    async def rollback(self) -> ActiveRollback | None:
         """Load the rollback that is in force; None without one."""
         return await self._load(_ROLLBACK, history.read_rollback, "the rollback")
 
@@ -261,17 +261,17 @@ class SavedState:
                     entry = await self._put(key, value, await self._entry(key), epoch)
             self._written[key] = entry
 
-    async def _put(self, key: str, value: str, before: Entry | None, epoch: int) -> Entry:
+    async def _put(self, key: str, value: str, before: StoreEntry | None, epoch: int) -> StoreEntry:
         return await self._store.put(key, value, before.version if before else ABSENT, epoch)
 
-    async def _entry(self, key: str) -> Entry | None:
+    async def _entry(self, key: str) -> StoreEntry | None:
         return next((entry for entry in await self._store.read(key) if entry.key == key), None)
 
     async def _load(self, key: str, parse: Callable[[str], _T], description: str) -> _T | None:
         entry = await self._entry(key)
         return self._parsed(entry, parse, description) if entry else None
 
-    def _parsed(self, entry: Entry, parse: Callable[[str], _T], description: str) -> _T | None:
+    def _parsed(self, entry: StoreEntry, parse: Callable[[str], _T], description: str) -> _T | None:
         try:
             return parse(entry.value)
         except records.UNREADABLE as error:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from lbctl.serve.state.interface import Entry
+from lbctl.serve.state.interface import StoreEntry
 
 VERSION = 3
 _TABLES = """
@@ -48,7 +48,7 @@ def schema_of(database: sqlite3.Connection) -> int:
     return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
-def write(database: sqlite3.Connection, key: str, value: str) -> Entry:
+def write(database: sqlite3.Connection, key: str, value: str) -> StoreEntry:
     """Write a value as the next revision, within the caller's transaction."""
     database.execute("UPDATE leader SET revision = revision + 1")
     revision = database.execute("SELECT revision FROM leader").fetchone()[0]
@@ -57,7 +57,7 @@ def write(database: sqlite3.Connection, key: str, value: str) -> Entry:
         "value = excluded.value, version = excluded.version, checksum = excluded.checksum",
         (key, value, revision, _checksum(key, value)),
     )
-    return Entry(key, value, str(revision))
+    return StoreEntry(key, value, str(revision))
 
 
 def salvage(damaged: sqlite3.Connection, database: sqlite3.Connection) -> tuple[list[str], list[str]]:
@@ -98,12 +98,12 @@ def _readable(damaged: sqlite3.Connection) -> Iterator[tuple[object, ...]]:
                     yield row
 
 
-def _entry(row: tuple[object, ...]) -> Entry | None:
+def _entry(row: tuple[object, ...]) -> StoreEntry | None:
     """The entry of a row; None where its checksum does not match."""
     key, value, version, checksum = row
     if not isinstance(key, str) or not isinstance(value, str) or checksum != _checksum(key, value):
         return None
-    return Entry(key, value, str(version))
+    return StoreEntry(key, value, str(version))
 
 
 def _checksum(key: str, value: str) -> str:

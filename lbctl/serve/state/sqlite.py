@@ -21,17 +21,17 @@ from lbctl.base.diagnostics import show
 from lbctl.serve.state import schema
 from lbctl.serve.state.interface import (
     ABSENT,
-    Change,
     ConflictError,
-    Entry,
     FencedError,
+    KeyChange,
     Lease,
     LeaseHeldError,
+    StoreEntry,
     StoreError,
     changes_between,
     matches,
 )
-from lbctl.serve.state.lock import LockFile, explained, open_private
+from lbctl.serve.state.lock import LockFile, as_store_error, open_private
 from lbctl.serve.state.schema import VERSION, DamagedError
 
 __all__ = ["DATABASE", "VERSION", "SqliteStore"]
@@ -62,13 +62,13 @@ class SqliteStore:
 
         Raises StoreError where the directory cannot be used.
         """
-        with explained(directory):
+        with as_store_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise StoreError(f"the state directory {show(str(directory))} cannot be written")
             mode = stat.S_IMODE(directory.stat().st_mode)
         store = cls(directory)
-        if mode & 0o022:
+        if _is_open_to_others(mode):
             store._notes.append(
                 f"other users of this machine can change the state directory {show(str(directory))} (mode {mode:04o}): "
                 f"chmod 700 {directory}"
@@ -135,11 +135,11 @@ class SqliteStore:
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, prefix: str = "") -> tuple[Entry, ...]:
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
         """Return all entries with the prefix, sorted by key."""
         return await asyncio.to_thread(self._read, prefix)
 
-    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         """Write one key. Raises FencedError and ConflictError."""
         return await asyncio.to_thread(self._put, key, value, expected_version, epoch)
 
@@ -147,22 +147,22 @@ class SqliteStore:
         """Delete one key. Raises FencedError and ConflictError."""
         await asyncio.to_thread(self._delete, key, expected_version, epoch)
 
-    async def watch(self, *prefixes: str) -> AsyncIterator[Change]:
+    async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes, then every later change."""
-        entries: tuple[Entry, ...] = ()
+        entries: tuple[StoreEntry, ...] = ()
         while True:
             before, entries = entries, tuple(item for item in await self.read() if matches(item.key, prefixes))
             for change in changes_between(before, entries):
                 yield change
             await asyncio.sleep(_POLL_INTERVAL)
 
-    def _read(self, prefix: str) -> tuple[Entry, ...]:
+    def _read(self, prefix: str) -> tuple[StoreEntry, ...]:
         query = "SELECT key, value, version FROM entries WHERE substr(key, 1, ?) = ? ORDER BY key"
         with self._transaction("BEGIN") as database:
             rows = database.execute(query, (len(prefix), prefix)).fetchall()
-        return tuple(Entry(key, value, str(version)) for key, value, version in rows)
+        return tuple(StoreEntry(key, value, str(version)) for key, value, version in rows)
 
-    def _put(self, key: str, value: str, expected_version: str, epoch: int) -> Entry:
+    def _put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
         self._check_directory()
         with self._transaction() as database:
             _check_epoch(database, epoch)
@@ -223,6 +223,16 @@ class SqliteStore:
             )
 
 
+def _is_open_to_others(mode: int) -> bool:
+    """Return whether users may write to a directory of this mode without an administrator's having meant it.
+
+    A directory with setgid is shared with its group on purpose: Kubernetes prepares the volume of a pod with an
+    `fsGroup` so (2775), and the group has no members but that pod.
+    """
+    by_group, by_all = mode & stat.S_IWGRP, mode & stat.S_IWOTH
+    return bool(by_all or (by_group and not mode & stat.S_ISGID))
+
+
 def _connect(file: Path, mode: str = "rw") -> sqlite3.Connection:
     """Connect without implicit transactions. Damaged text is found by its checksum, not here."""
     address = f"{file.absolute().as_uri()}?mode={mode}"
@@ -240,7 +250,7 @@ def _prepared(file: Path) -> sqlite3.Connection:
     for place in (file, *(file.with_name(file.name + end) for end in _SIDE_FILES)):
         if _is_irregular(place):
             raise DamagedError(f"{place.name} is not a regular file")
-    with explained(file.parent):
+    with as_store_error(file.parent):
         os.close(open_private(file))
     database = _connect(file)
     try:
@@ -266,7 +276,7 @@ def _is_irregular(file: Path) -> bool:
 def _set_aside(file: Path) -> Path:
     """Rename the database files to a name with the time, and delete the oldest renamed ones."""
     aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-    with explained(file.parent):
+    with as_store_error(file.parent):
         for end in ("", *_SIDE_FILES):
             with suppress(FileNotFoundError):
                 file.with_name(file.name + end).replace(aside.with_name(aside.name + end))

@@ -23,7 +23,7 @@ from lbctl.control.step import step
 from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.metrics.latency import LatencyMetrics
-from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.reports import ScrapeReport
 
 _MIN_GATHER = 0.01
 """The shortest time for which reports are gathered, in seconds."""
@@ -59,7 +59,7 @@ class ControlLoop:
         self.output = saved
         """The weights and ejections that proxies should have now."""
         self.state = State()
-        self.reports: dict[tuple[str, str], Report] = {}
+        self.reports: dict[tuple[str, str], ScrapeReport] = {}
         self.sampled_at: float | None = None
         """When the newest sample that has changed `output` was taken; None where no sample has."""
         self._ejected_by_checks: Mapping[str, frozenset[str]] = {}
@@ -67,7 +67,7 @@ class ControlLoop:
         self._on_change = on_change
         self._latency = latency
         self._clock = clock
-        self._pending: dict[str, dict[str, Report]] = {}
+        self._pending: dict[str, dict[str, ScrapeReport]] = {}
         self._reported = asyncio.Event()
         self._gather = _MIN_GATHER
         self._frozen: Mapping[str, str] = {}
@@ -95,7 +95,7 @@ class ControlLoop:
         self.reports, self._pending = {}, {}
         self.output, self.sampled_at = output, None
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ScrapeReport) -> None:
         """Take a report of the scraper. The loop decides on it soon."""
         self.reports[report.pool, report.replica] = report
         self._pending.setdefault(report.pool, {})[report.replica] = report
@@ -154,7 +154,7 @@ class ControlLoop:
             newest = max(item.at for reports in pending.values() for item in reports.values())
             self._latency.decided(took, self._clock() - newest)
 
-    def _observation(self, report: Report) -> Observation | None:
+    def _observation(self, report: ScrapeReport) -> Observation | None:
         return observation_of(report, self._in_flight(report.pool, report.replica))
 
     def _handle(self, event: Event, sampled_at: float | None = None) -> None:
@@ -201,7 +201,7 @@ _MODES = {
 }
 
 
-def observation_of(report: Report, in_flight: int | None = None) -> Observation | None:
+def observation_of(report: ScrapeReport, in_flight: int | None = None) -> Observation | None:
     """Return the observation of a report; None where no source of the replica has ever given anything."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
     return Observation(max(times), report.signals, in_flight, report.reserves_memory) if times else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbctl.serve.telemetry.fetch import Fetched, Reason
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals import prometheus
 from lbctl.signals.derive import DerivedSignals, TimedValue, derive
 from lbctl.signals.exposition import MetricsPage
@@ -36,7 +36,7 @@ class ReplicaSources:
                 self._readings[index] = earlier._readings[earlier_index]
                 self.states[index] = earlier.states[earlier_index]
 
-    def page(self, index: int, fetched: Fetched, page: MetricsPage, started: float, ended: float) -> Report:
+    def page(self, index: int, fetched: Fetched, page: MetricsPage, started: float, ended: float) -> ScrapeReport:
         """Handle a metrics page. `started` and `ended`: of the request, in seconds on the scraper's clock."""
         source, refused = self.plan.sources[index], _refused(page)
         table = source.table
@@ -51,7 +51,7 @@ class ReplicaSources:
         self._succeeded(index, fetched, started, ended, refused)
         return self._report(index, ended, derived)
 
-    def answer(self, index: int, fetched: Fetched, started: float, ended: float) -> Report:
+    def answer(self, index: int, fetched: Fetched, started: float, ended: float) -> ScrapeReport:
         """Handle the result of a query."""
         source = self.plan.sources[index]
         try:
@@ -65,7 +65,7 @@ class ReplicaSources:
 
     def failed(
         self, index: int, fetched: Fetched, started: float, ended: float, refused: tuple[tuple[str, str], ...] = ()
-    ) -> Report:
+    ) -> ScrapeReport:
         """Handle a scrape that gave no signal."""
         self.states[index] = replace(
             self.states[index],
@@ -95,9 +95,9 @@ class ReplicaSources:
             state.kind, state.url, ended, started, size=fetched.size, seconds=ended - started, refused=refused
         )
 
-    def _report(self, index: int, ended: float, derived: DerivedSignals) -> Report:
+    def _report(self, index: int, ended: float, derived: DerivedSignals) -> ScrapeReport:
         plan, signals = self.plan, merge(self._signals, ended, self.plan.stale_after)
-        return Report(
+        return ScrapeReport(
             plan.pool,
             plan.replica,
             ended,

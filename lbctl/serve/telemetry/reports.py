@@ -42,7 +42,7 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ScrapeReport:
     """The signals of a replica after one scrape of one of its sources."""
 
     pool: str

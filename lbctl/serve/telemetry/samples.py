@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from lbctl.base.records import dataclass
 from lbctl.serve.telemetry.fetch import Reason
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.derive import BatchEvidence, Evidence, TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import ScrapePlan
@@ -34,7 +34,7 @@ _Shape = Sequence[tuple[str, int]]
 """The names of a replica's signals, each with the index of its source."""
 
 
-def write_samples(reports: Mapping[Key, Report], now: float) -> str:
+def write_samples(reports: Mapping[Key, ScrapeReport], now: float) -> str:
     """Serialize the last report of each replica. `now`: on the clock of the reports."""
     pools: dict[str, dict[str, list[Any]]] = {}
     shapes: dict[_Shape, int] = {}
@@ -54,7 +54,7 @@ class MemberSamples:
     offset: float = math.inf
     """What its clock must be raised by to be that of this process; the fastest text is closest to the truth."""
 
-    def read(self, text: str, received: float, plans: Mapping[Key, ScrapePlan]) -> list[Report]:
+    def read(self, text: str, received: float, plans: Mapping[Key, ScrapePlan]) -> list[ScrapeReport]:
         """Return the reports that are new with this text, of replicas that have a plan.
 
         `received`: now, on the clock of this process. Raises one of `UNREADABLE` where the text is damaged.
@@ -71,7 +71,7 @@ class MemberSamples:
 
     def _new(
         self, pools: Mapping[str, Mapping[str, Any]], shapes: list[_Shape], plans: Mapping[Key, ScrapePlan]
-    ) -> Iterator[Report]:
+    ) -> Iterator[ScrapeReport]:
         for pool, rows in pools.items():
             for replica, row in rows.items():
                 key = pool, replica
@@ -96,7 +96,7 @@ def _decompressed(text: str) -> bytes:
 # milliseconds from where they are expected: the sum is a third of what names and times would need.
 
 
-def _row(report: Report, shapes: dict[_Shape, int]) -> list[Any]:
+def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
     signals, evidence = report.signals, report.signals.evidence
     at = round(report.at, 3)
     begun = [at if item.good_at is None else round(item.good_at, 3) for item in report.sources]
@@ -141,7 +141,7 @@ def _source_row(item: SourceState, at: float) -> list[Any]:
     return [*row, item.reason, item.message, item.refused] if item.reason or item.refused else row
 
 
-def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: float, member: str) -> Report:
+def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: float, member: str) -> ScrapeReport:
     at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, sources = row
     at = _number(at) + offset
     states = tuple(
@@ -155,7 +155,7 @@ def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: floa
         tuple((str(gpu), int(code)) for gpu, code in xids),
         bool(flags & 1),
     )
-    return Report(
+    return ScrapeReport(
         plan.pool,
         plan.replica,
         at,

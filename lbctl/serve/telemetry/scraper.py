@@ -23,7 +23,7 @@ from lbctl.serve.guard import Guard
 from lbctl.serve.net.http_client import session
 from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.exposition import MetricsPage, MetricsReader
 from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.source import MetricsTable
@@ -59,7 +59,7 @@ class _ScrapeTarget:
 class Scraper:
     """Scrapes sources. `report` is called after each scrape, in the event loop, for each source that uses the page."""
 
-    def __init__(self, report: Callable[[Report], None], guard: Guard | None = None) -> None:
+    def __init__(self, report: Callable[[ScrapeReport], None], guard: Guard | None = None) -> None:
         self._report = report
         self._guard = guard or Guard()
         self._replicas: dict[tuple[str, str], ReplicaSources] = {}
@@ -156,7 +156,7 @@ class Scraper:
 
 def _report_of(
     consumer: _Consumer, fetched: Fetched, pages: dict[int, MetricsPage], started: float, ended: float
-) -> Report:
+) -> ScrapeReport:
     """Return the report of one source. `pages`: id of a reader → the page as it has already parsed it."""
     sources, reader = consumer.sources, consumer.reader
     if fetched.reason:

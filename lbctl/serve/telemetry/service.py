@@ -27,7 +27,7 @@ from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.telemetry.control_loop import ControlLoop, InFlightOf
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import ScrapePlan, scrape_plan
 
@@ -59,7 +59,7 @@ async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
     return output if now - at <= _WEIGHTS_MAX_AGE else replace(output, weights={})
 
 
-class Telemetry:
+class TelemetryService:
     """The scraper and the control loop of a fleet."""
 
     def __init__(
@@ -84,7 +84,9 @@ class Telemetry:
         self._follows = shared
         """Whether another member decides on what is scraped here."""
         self._owns: Callable[[str], bool] = lambda _: True
-        self._measured: dict[tuple[str, str], Report] = {}
+        self._measured: dict[tuple[str, str], ScrapeReport] = {}
+        self._restarted: dict[tuple[str, str], float] = {}
+        """(pool, replica) → when its counters had started again last, where that was not announced yet."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         """The write that a publication may no longer wait for."""
@@ -102,6 +104,7 @@ class Telemetry:
         self._reconciler = reconciler
         self._latency = latency
         self._state = state
+        self._failure = log.LastingFailure("the weights and ejections are saved for a restart again")
         self._changed = asyncio.Event()
         self._pools: tuple[Pool, ...] | None = None
         self._saved: tuple[LoopOutput, float] = (saved, 0.0)
@@ -152,17 +155,20 @@ class Telemetry:
         self._owns = owns
         self._watch()
 
-    def measured(self, part: int = 0, parts: int = 1) -> dict[tuple[str, str], Report]:
+    def measured(self, part: int = 0, parts: int = 1) -> dict[tuple[str, str], ScrapeReport]:
         """Return the last report of each replica that is scraped here for another member to decide on, or a part."""
-        return dict(islice(self._measured.items(), part, None, parts))
+        return {
+            key: replace(report, restarted=key in self._restarted)
+            for key, report in islice(self._measured.items(), part, None, parts)
+        }
 
-    def sent(self, measured: Mapping[tuple[str, str], Report]) -> None:
-        """Note that these reports were sent: that counters have started again is said once."""
+    def announced(self, measured: Mapping[tuple[str, str], ScrapeReport]) -> None:
+        """Note that others have these reports: that counters have started again is announced once."""
         for key, report in measured.items():
-            if report.restarted and self._measured.get(key) is report:
-                self._measured[key] = replace(report, restarted=False)
+            if self._restarted.get(key, math.inf) <= report.at:
+                del self._restarted[key]
 
-    def take(self, reports: Iterable[Report]) -> None:
+    def take(self, reports: Iterable[ScrapeReport]) -> None:
         """Decide on reports of other members."""
         for report in reports:
             self.loop.report(report)
@@ -175,15 +181,17 @@ class Telemetry:
     def _watch(self) -> None:
         owned = {pool: self._owns(pool) for pool in self.pools}
         self._measured = {key: item for key, item in self._measured.items() if owned.get(key[0])}
+        self._restarted = {key: at for key, at in self._restarted.items() if key in self._measured}
         self.scraper.watch(plan for (pool, _), plan in self.plans.items() if owned[pool])
 
-    def _scraped(self, report: Report) -> None:
+    def _scraped(self, report: ScrapeReport) -> None:
         if not self._follows:
             self.loop.report(report)
             return
-        before = self._measured.get((report.pool, report.replica))
-        restarted = report.restarted or (before is not None and before.restarted)
-        self._measured[report.pool, report.replica] = replace(report, restarted=restarted)
+        key = report.pool, report.replica
+        self._measured[key] = report
+        if report.restarted:
+            self._restarted[key] = report.at
 
     def adopt(self, output: LoopOutput) -> None:
         """Take the output that the leader has decided; it is in force with the next publication."""
@@ -196,7 +204,7 @@ class Telemetry:
 
     def restart(self) -> None:
         """Decide from now on, beginning with the output that is in force, which is saved anew."""
-        self._follows, self._measured = False, {}
+        self._follows, self._measured, self._restarted = False, {}, {}
         self.loop.adopt(self._publisher.loop_output)
         self._decisions.adopt(self._publisher.loop_output)
         self._saved = (LoopOutput(), 0.0)
@@ -211,7 +219,9 @@ class Telemetry:
             try:
                 await self._save_output(self.loop.output)
             except StoreError as error:
-                log.error(f"the weights and ejections cannot be saved for a restart: {error}")
+                self._failure.failed(f"the weights and ejections cannot be saved for a restart: {error}")
+            else:
+                self._failure.succeeded()
 
     async def _save_output(self, output: LoopOutput) -> None:
         async with self._writing:

@@ -21,7 +21,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.net.http_client import session
-from lbctl.serve.traffic.ledger import Condition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place
@@ -34,10 +34,10 @@ _TIMEOUT = 4.0
 _DOWN = ("failed_active_health_check", "active_hc_timeout", "pending_active_hc")
 _EJECTED = ("failed_outlier_check",)
 _BEST_FIRST = ("up", "draining", "ejected", "down")
-_UP = Condition("up")
+_UP = ReplicaCondition("up")
 
 
-class UnreadableError(Exception):
+class UnreadablePageError(Exception):
     """The page cannot be read; the message says why."""
 
 
@@ -89,7 +89,7 @@ class EnvoyConditions:
         assert proxy.admin is not None, "only proxies with an admin interface are read"
         try:
             conditions = await asyncio.to_thread(_conditions, await _page(client, proxy.admin), self._places)
-        except UnreadableError as error:
+        except UnreadablePageError as error:
             if proxy.name not in self._failing:
                 self._failing.add(proxy.name)
                 log.warn("a proxy's checks are unknown", proxy=proxy.name, admin=str(proxy.admin), why=str(error))
@@ -100,40 +100,40 @@ class EnvoyConditions:
 
 
 async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
-    """Return the page of all clusters. Raises UnreadableError."""
+    """Return the page of all clusters. Raises UnreadablePageError."""
     if admin.path:
-        raise UnreadableError("lbctl reads an admin interface over TCP only")
+        raise UnreadablePageError("lbctl reads an admin interface over TCP only")
     url = f"http://{admin.from_here}/clusters?format=json"
     body = bytearray()
     try:
         async with asyncio.timeout(_TIMEOUT), client.get(url, allow_redirects=False) as response:
             if response.status != 200:
-                raise UnreadableError(f"status {response.status}")
+                raise UnreadablePageError(f"status {response.status}")
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    raise UnreadableError(f"a page of more than {MAX_BYTES >> 20} MiB")
+                    raise UnreadablePageError(f"a page of more than {MAX_BYTES >> 20} MiB")
     except TimeoutError:
-        raise UnreadableError(f"no whole answer within {_TIMEOUT:g} s") from None
+        raise UnreadablePageError(f"no whole answer within {_TIMEOUT:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise UnreadableError(reason_of(error)) from None
+        raise UnreadablePageError(reason_of(error)) from None
     return bytes(body)
 
 
-def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, Condition]:
-    """Return the worst condition of each replica over its clusters and addresses. Raises UnreadableError."""
+def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, ReplicaCondition]:
+    """Return the worst condition of each replica over its clusters and addresses. Raises UnreadablePageError."""
     try:
         clusters = json.loads(page)["cluster_statuses"]
-        conditions: dict[ReplicaKey, Condition] = {}
+        conditions: dict[ReplicaKey, ReplicaCondition] = {}
         for key, condition in _all_conditions(clusters, places):
             before = conditions.get(key, condition)
             conditions[key] = max(before, condition, key=lambda item: _BEST_FIRST.index(item.state))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UnreadableError("the answer is not a page of Envoy's clusters") from None
+        raise UnreadablePageError("the answer is not a page of Envoy's clusters") from None
     return conditions
 
 
-def _all_conditions(clusters: Any, places: FleetPlaces) -> Iterator[tuple[ReplicaKey, Condition]]:
+def _all_conditions(clusters: Any, places: FleetPlaces) -> Iterator[tuple[ReplicaKey, ReplicaCondition]]:
     for cluster in clusters:
         replicas = places.of(cluster["name"])
         for host in cluster.get("host_statuses", ()) if replicas else ():
@@ -148,11 +148,11 @@ def _place(address: Mapping[str, Any]) -> Place:
     return address["socket_address"]["address"], address["socket_address"]["port_value"]
 
 
-def _condition(flags: Mapping[str, Any]) -> Condition:
+def _condition(flags: Mapping[str, Any]) -> ReplicaCondition:
     """Return the condition that the flags say, in Envoy's own words."""
     if failed := [name for name in _DOWN if flags.get(name)]:
-        return Condition("down", ", ".join(failed))
+        return ReplicaCondition("down", ", ".join(failed))
     if ejected := [name for name in _EJECTED if flags.get(name)]:
-        return Condition("ejected", ", ".join(ejected))
+        return ReplicaCondition("ejected", ", ".join(ejected))
     by_lbctl = flags.get("eds_health_status", "HEALTHY")
-    return _UP if by_lbctl in ("HEALTHY", "UNKNOWN") else Condition("draining", f"eds_health_status {by_lbctl}")
+    return _UP if by_lbctl in ("HEALTHY", "UNKNOWN") else ReplicaCondition("draining", f"eds_health_status {by_lbctl}")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lbctl.apply.haproxy import running
-from lbctl.apply.haproxy.running import Counters, Place, ServerCounters, UnreadableError
+from lbctl.apply.haproxy.running import Place, ServerCounters, UnreadableAnswerError, WorkerCounters
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.traffic.interface import Report
-from lbctl.serve.traffic.ledger import NO_COUNTS, Condition, Counts, ReplicaKey
+from lbctl.serve.traffic.interface import TrafficReport
+from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaCondition, ReplicaKey
 from lbctl.targets.haproxy import desired, sections, slots
 
 _TIMEOUT = 2.0
@@ -34,16 +34,16 @@ class HaproxySource:
         """`sections`: what the names of the fleet's backends begin with; a fragment's host has others beside them."""
         self._runtime = runtime
         self._sections = sections
-        self._before: Counters | None = None
+        self._before: WorkerCounters | None = None
 
-    async def poll(self) -> Report | None:
+    async def poll(self) -> TrafficReport | None:
         """Return what HAProxy has counted since the last poll; None where it does not answer."""
         answer = await self._runtime.query(running.COUNTERS)
         if answer.failure:
             return None
         try:
             now = await asyncio.to_thread(running.counters, answer.texts[0])
-        except UnreadableError:
+        except UnreadableAnswerError:
             return None
         own = {place: item for place, item in now.servers.items() if place[0].startswith(self._sections)}
         before, self._before = self._before, replace(now, servers=own)
@@ -57,12 +57,12 @@ def source(proxy: Proxy) -> HaproxySource | None:
     return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT), sections.own("pool_", proxy))
 
 
-def report(now: Counters, before: Counters | None) -> Report:
+def report(now: WorkerCounters, before: WorkerCounters | None) -> TrafficReport:
     """Return what a HAProxy has counted between two polls. The servers of one pool's backends are summed."""
     counts: dict[ReplicaKey, Counts] = {}
     in_flight: dict[ReplicaKey, int] = {}
     assigned: dict[ReplicaKey, int] = {}
-    conditions: dict[ReplicaKey, list[Condition]] = {}
+    conditions: dict[ReplicaKey, list[ReplicaCondition]] = {}
     earlier = before.servers if before is not None and before.pid == now.pid else {}
     for place, item in now.servers.items():
         replica = now.slots.get(place, place[1])
@@ -74,7 +74,7 @@ def report(now: Counters, before: Counters | None) -> Report:
         in_flight[key] = in_flight.get(key, 0) + item.sessions
         assigned[key] = assigned.get(key, 0) + item.sessions + item.queued
         conditions.setdefault(key, []).append(_condition(item))
-    return Report(
+    return TrafficReport(
         {key: each for key, each in counts.items() if each != NO_COUNTS},
         in_flight,
         {key: _worst(each) for key, each in conditions.items()},
@@ -94,19 +94,19 @@ def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, Serve
     return Counts(max(now.ended - before.ended, failed), failed)
 
 
-def _condition(item: ServerCounters) -> Condition:
+def _condition(item: ServerCounters) -> ReplicaCondition:
     status = item.status
     if status.startswith("UP") or status == "no check":
-        return Condition("up")
+        return ReplicaCondition("up")
     if status.startswith("MAINT") and "resolution" in status:
-        return Condition("down", "its name does not resolve")
+        return ReplicaCondition("down", "its name does not resolve")
     if not status.startswith("DOWN"):
-        return Condition("draining", status)
+        return ReplicaCondition("draining", status)
     reason = _readable(f"{item.check} {item.last_check}".strip() or status)
-    return Condition("ejected" if item.check == _BY_PASSIVE_CHECK else "down", reason)
+    return ReplicaCondition("ejected" if item.check == _BY_PASSIVE_CHECK else "down", reason)
 
 
-def _worst(conditions: Iterable[Condition]) -> Condition:
+def _worst(conditions: Iterable[ReplicaCondition]) -> ReplicaCondition:
     return min(conditions, key=lambda item: (_WORST_FIRST.index(item.state), not item.reason))
 
 

@@ -13,18 +13,18 @@ from typing import NamedTuple, Protocol
 
 from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
+from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TrafficReport:
     """What a proxy has counted since its last report, and what it has now."""
 
     counts: Mapping[ReplicaKey, Counts] = field(default_factory=dict)
     """What it has counted since its last report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """The requests that each replica has now."""
-    conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+    conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """What it thinks of each replica."""
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """`in_flight`, and the requests that wait in the proxy for this replica alone."""
@@ -46,7 +46,7 @@ class Assigned(NamedTuple):
 class PolledSource(Protocol):
     """Asks one running proxy for its counters."""
 
-    async def poll(self) -> Report | None:
+    async def poll(self) -> TrafficReport | None:
         """Return what the proxy reports; None where it does not answer, or not as its kind does."""
 
 

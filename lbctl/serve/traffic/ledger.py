@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Literal, NamedTuple
 
-from lbctl.control.analysis.latency import Histogram
+from lbctl.base.records import dataclass
+from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.ir.latencies import LatencyKey
 
 WINDOW = 60.0
@@ -56,7 +57,7 @@ Latencies = Mapping[LatencyKey, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ReplicaCondition:
     """What one proxy thinks of one replica."""
 
     state: Literal["up", "down", "ejected", "draining"]
@@ -84,7 +85,7 @@ class _Reports:
     window: Counter[ReplicaKey] = field(default_factory=Counter)
     """The sum of `recent`."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
-    conditions: Mapping[ReplicaKey, Condition] = field(default_factory=dict)
+    conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """Those that are not `up`."""
 
     def expire(self, now: float) -> None:
@@ -103,7 +104,7 @@ class TrafficLedger:
         self._proxies: dict[str, _Reports] = {}
         self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
         """Replica → its requests in flight, and the number of proxies that report them."""
-        self._troubled: dict[ReplicaKey, dict[str, Condition]] = {}
+        self._troubled: dict[ReplicaKey, dict[str, ReplicaCondition]] = {}
         """Replica → proxy → its condition, where that is not `up`."""
         self._looked_at = -inf
         """When silent proxies were looked for."""
@@ -126,10 +127,10 @@ class TrafficLedger:
         for key, counts in latencies.items():
             reports.latencies.setdefault(key, Counter()).update(counts)
 
-    def latencies(self, wanted: Collection[LatencyKey]) -> dict[tuple[str, LatencyKey], Histogram]:
+    def latencies(self, wanted: Collection[LatencyKey]) -> dict[tuple[str, LatencyKey], LatencyHistogram]:
         """Return (proxy, what is measured) → the latencies since this process started."""
         return {
-            (name, key): Histogram(dict(reports.latencies[key]))
+            (name, key): LatencyHistogram(dict(reports.latencies[key]))
             for name, reports in self._proxies.items()
             for key in wanted
             if key in reports.latencies
@@ -139,7 +140,7 @@ class TrafficLedger:
         """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
         self._replace_in_flight(self._reports(proxy, now), requests)
 
-    def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, Condition], now: float) -> None:
+    def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, ReplicaCondition], now: float) -> None:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         self._replace_conditions(proxy, reports, conditions)
@@ -207,7 +208,7 @@ class TrafficLedger:
         self._forget_silent(now)
         return self._in_flight.get(key, (0, 0))[1]
 
-    def conditions(self, key: ReplicaKey, now: float) -> Mapping[str, Condition]:
+    def conditions(self, key: ReplicaKey, now: float) -> Mapping[str, ReplicaCondition]:
         """Return proxy → what it thinks of the replica, for the proxies to which it is not up."""
         return {
             name: condition
@@ -237,7 +238,9 @@ class TrafficLedger:
             if proxies > 1:
                 totals[key] = total - before[key], proxies - 1
 
-    def _replace_conditions(self, proxy: str, reports: _Reports, conditions: Mapping[ReplicaKey, Condition]) -> None:
+    def _replace_conditions(
+        self, proxy: str, reports: _Reports, conditions: Mapping[ReplicaKey, ReplicaCondition]
+    ) -> None:
         troubled = {key: condition for key, condition in conditions.items() if condition.state != "up"}
         for key in reports.conditions.keys() - troubled.keys():
             del self._troubled[key][proxy]

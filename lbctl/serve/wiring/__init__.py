@@ -25,13 +25,15 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.gauges import MemberGauges
-from lbctl.serve.ha.member import Member, SharedParts
+from lbctl.serve.ha.member import FleetMember
+from lbctl.serve.ha.parts import RoleTasks, SharedParts
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.serve.picker.manager import Picker
+from lbctl.serve.operator.steps_in_force import StepsInForce
+from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
 from lbctl.serve.state.patience import answered
 from lbctl.serve.state.saved import SavedState
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.wiring import rooms
 from lbctl.serve.wiring.inputs import Inputs, OnFleet, RestoredState, Shared, restore
 from lbctl.serve.wiring.rooms import FleetParts, OperatorParts, TrafficParts
@@ -61,7 +63,8 @@ def build(inputs: Inputs) -> Services:
     observed = rooms.build_traffic(inputs, guard, drivers=lambda: supervisor)
     fleet = rooms.build_fleet(inputs, guard, observed.traffic, events)
     telemetry = rooms.build_telemetry(inputs, guard, fleet, observed.traffic)
-    operator = rooms.build_operator(inputs, fleet, telemetry, observed.traffic, events)
+    steps = rooms.build_steps(inputs, lambda: supervisor, lambda: recent, lambda: member)
+    operator = rooms.build_operator(inputs, fleet, telemetry, observed.traffic, events, steps)
     supervisor = rooms.build_drivers(inputs, guard, telemetry)
     picker = rooms.build_picker(inputs, telemetry, supervisor, observed.traffic)
     recent = rooms.build_recent(inputs, supervisor)
@@ -69,7 +72,7 @@ def build(inputs: Inputs) -> Services:
     deciding = telemetry.tasks_of_decisions()
     acting = _acting_tasks(telemetry, operator, fleet.reconciler, supervisor)
     not_acting = {"checks of picked pools": supervisor.check_picked}
-    member = _member(inputs, fleet, telemetry, operator, guard, deciding, acting, not_acting, events)
+    member = _member(inputs, fleet, telemetry, operator, guard, RoleTasks(deciding, acting, not_acting), events, steps)
     views = _views(inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, member)
     _register_gauges(inputs.metrics, fleet, telemetry, picker, observed, member, views)
     return Services(
@@ -99,7 +102,7 @@ def _task_failed(metrics: Metrics, events: EventLog, task: str) -> None:
 
 def _subscribe(
     publisher: Publisher, supervisor: DriverSupervisor, observed: TrafficParts, recent: RecentSnapshots,
-    picker: Picker, events: EventLog,
+    picker: PickerManager, events: EventLog,
 ) -> None:  # fmt: skip
     """Let every part that follows the published fleet know of each new one."""
     publisher.subscribe("drivers: new fleet", supervisor.follow)
@@ -113,7 +116,7 @@ def _subscribe(
 
 
 def _acting_tasks(
-    telemetry: Telemetry, operator: OperatorParts, reconciler: Reconciler, supervisor: DriverSupervisor
+    telemetry: TelemetryService, operator: OperatorParts, reconciler: Reconciler, supervisor: DriverSupervisor
 ) -> Mapping[str, Work]:
     """Return the tasks that save and execute decisions, by name; of several members the leader alone runs them."""
     return {
@@ -127,9 +130,9 @@ def _acting_tasks(
 
 
 def _member(
-    inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, operator: OperatorParts, guard: Guard,
-    deciding: Mapping[str, Work], acting: Mapping[str, Work], not_acting: Mapping[str, Work], events: EventLog,
-) -> Member | None:  # fmt: skip
+    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, operator: OperatorParts, guard: Guard,
+    role_tasks: RoleTasks, events: EventLog, steps: StepsInForce,
+) -> FleetMember | None:  # fmt: skip
     """Build the election and what follows it; None where this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
     if shared is None:
@@ -140,16 +143,24 @@ def _member(
     election = Election(
         shared.store, inputs.state, shared.authority, shared.ttl, partial(events.store_changed, shared.name)
     )
-    return Member(
-        shared.name, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, deciding,
-        acting, not_acting, lambda: endpoints.advertised(shared.name), events,
+    return FleetMember(
+        shared.name, shared.store, inputs.state, shared.authority, election, shared.clock, parts, guard, role_tasks,
+        lambda: endpoints.advertised(shared.name), events, steps,
     )  # fmt: skip
 
 
 def _views(
-    inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, operator: OperatorParts, supervisor: DriverSupervisor,
-    events: EventLog, observed: TrafficParts, recent: RecentSnapshots, picker: Picker, member: Member | None,
-) -> Views:  # fmt: skip
+    inputs: Inputs,
+    fleet: FleetParts,
+    telemetry: TelemetryService,
+    operator: OperatorParts,
+    supervisor: DriverSupervisor,
+    events: EventLog,
+    observed: TrafficParts,
+    recent: RecentSnapshots,
+    picker: PickerManager,
+    member: FleetMember | None,
+) -> Views:
     parts = ViewParts(
         inputs.options,
         inputs.endpoints,
@@ -173,8 +184,8 @@ def _views(
 
 
 def _register_gauges(
-    metrics: Metrics, fleet: FleetParts, telemetry: Telemetry, picker: Picker, observed: TrafficParts,
-    member: Member | None, views: Views,
+    metrics: Metrics, fleet: FleetParts, telemetry: TelemetryService, picker: PickerManager, observed: TrafficParts,
+    member: FleetMember | None, views: Views,
 ) -> None:  # fmt: skip
     """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
     metrics.registry.register(Gauges(fleet.publisher, telemetry, time.monotonic))

@@ -15,14 +15,17 @@ from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard
+from lbctl.serve.ha.member import FleetMember
+from lbctl.serve.ha.presence import steps_of_others
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService
-from lbctl.serve.picker.manager import Picker
-from lbctl.serve.picker.tables import Measured
+from lbctl.serve.operator.steps_in_force import StepsInForce
+from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.picker.tables import FleetMeasurements
 from lbctl.serve.state.audit import AuditLog
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.request_logs import RequestLogs
@@ -106,9 +109,9 @@ def build_fleet(inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog
     return FleetParts(publisher, watcher, audit, history, reconciler)
 
 
-def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Traffic) -> Telemetry:
+def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Traffic) -> TelemetryService:
     """Build the scraper and the control loop. Where members share a store, decisions are saved before they are sent."""
-    return Telemetry(
+    return TelemetryService(
         fleet.publisher,
         fleet.reconciler,
         inputs.metrics.latency,
@@ -123,7 +126,12 @@ def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Tr
 
 
 def build_operator(
-    inputs: Inputs, fleet: FleetParts, telemetry: Telemetry, traffic: Traffic, events: EventLog
+    inputs: Inputs,
+    fleet: FleetParts,
+    telemetry: TelemetryService,
+    traffic: Traffic,
+    events: EventLog,
+    steps: StepsInForce,
 ) -> OperatorParts:
     """Build overrides, rollouts with the evidence about them, and rollbacks."""
     publisher, reconciler, audit, state = fleet.publisher, fleet.reconciler, fleet.audit, inputs.state
@@ -132,22 +140,25 @@ def build_operator(
     )
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(
-        publisher, reconciler, state, audit, evidence, events.rollouts_changed, inputs.restored.rollouts, inputs.now
-    )
+        publisher, reconciler, state, audit, evidence, events.rollouts_changed, steps.routes,
+        inputs.restored.rollouts, inputs.now,
+    )  # fmt: skip
     return OperatorParts(overrides, rollouts, RollbackService(reconciler, fleet.history))
 
 
-def build_drivers(inputs: Inputs, guard: Guard, telemetry: Telemetry) -> DriverSupervisor:
+def build_drivers(inputs: Inputs, guard: Guard, telemetry: TelemetryService) -> DriverSupervisor:
     """Build the supervisor of the drivers."""
     authority = inputs.authority
     return DriverSupervisor(telemetry.eject, guard, dry_run=inputs.options.dry_run, permit=lambda: authority.acts)
 
 
-def build_picker(inputs: Inputs, telemetry: Telemetry, supervisor: DriverSupervisor, traffic: Traffic) -> Picker:
+def build_picker(
+    inputs: Inputs, telemetry: TelemetryService, supervisor: DriverSupervisor, traffic: Traffic
+) -> PickerManager:
     """Build what runs the picker and feeds it."""
     endpoints = inputs.endpoints
-    return Picker(
-        lambda: Measured(
+    return PickerManager(
+        lambda: FleetMeasurements(
             time.monotonic(),
             telemetry.loop.reports,
             supervisor.checks,
@@ -158,6 +169,24 @@ def build_picker(inputs: Inputs, telemetry: Telemetry, supervisor: DriverSupervi
         inputs.metrics.task_failed,
         dry_run=inputs.options.dry_run,
         insecure=inputs.options.insecure,
+    )
+
+
+def build_steps(
+    inputs: Inputs,
+    supervisor: Callable[[], DriverSupervisor],
+    recent: Callable[[], RecentSnapshots],
+    member: Callable[[], FleetMember | None],
+) -> StepsInForce:
+    """Build what compares the steps of rollouts with what proxies have. The arguments return parts that come later."""
+    nodes = inputs.nodes
+
+    def announced() -> frozenset[str]:
+        current = member()
+        return steps_of_others(current.members, current.name) if current is not None else frozenset()
+
+    return StepsInForce(
+        lambda: [*nodes.proxies(), *supervisor().rows()], lambda version: recent().get(version), announced
     )
 
 

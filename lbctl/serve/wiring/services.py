@@ -11,11 +11,11 @@ from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.ha.member import Member
+from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
-from lbctl.serve.picker.manager import Picker
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
 from lbctl.serve.traffic.request_logs import RequestLogs
@@ -34,7 +34,7 @@ class Services:
     """Composes and publishes what the proxies get."""
     reconciler: Reconciler
     """Reads the files and hands valid fleets to the publisher."""
-    telemetry: Telemetry
+    telemetry: TelemetryService
     """Scrapes metrics and runs the control loop."""
     overrides: OverrideService
     """Executes and expires the overrides of operators."""
@@ -50,13 +50,13 @@ class Services:
     """Adds the latencies of Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
     """Reads into the ledger what Envoys' own checks say."""
-    picker: Picker
+    picker: PickerManager
     """Runs the picker, and feeds it and others."""
     views: Views
     """Builds the answers of the API."""
     leading: Mapping[str, Work]
     """The tasks that run in the leader alone."""
-    member: Member | None
+    member: FleetMember | None
     """Leads or follows; None where there is one process."""
 
     def tasks(self) -> Mapping[str, Work]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.ir.own_lines import Place
+from lbctl.ir.own_lines import OwnLinesPlace
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward
@@ -50,7 +50,10 @@ class ToyTarget:
         item.id: Rendered() if item.id in _RENDERED else CONTROL_PLANE.get(item.id, _NO) for item in FEATURES
     }
 
-    own_line_places: Mapping[str, Place] = {"http": Place(), "backend": Place("pools", in_fragments=False)}
+    own_line_places: Mapping[str, OwnLinesPlace] = {
+        "http": OwnLinesPlace(),
+        "backend": OwnLinesPlace("pools", in_fragments=False),
+    }
     fragment_example = "/etc/toy/lbctl.json"
     service_config = ""
 

@@ -16,13 +16,13 @@ T = TypeVar("T")
 KIND, PACKAGE = "toy", "tests.support.fourth_proxy"
 
 
-def _with(known: Registry[T], value: T) -> Registry[T]:
-    return Registry({**{name: known.get(name) for name in known.names}, KIND: value})
+def _with(kinds: Registry[T], value: T) -> Registry[T]:
+    return Registry({**{name: kinds.get(name) for name in kinds.names}, KIND: value})
 
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """The kind is in both registries inside the block, for modules that are imported there."""
+    """Keep the kind in both registries inside the block, for modules that are imported there."""
     packages = _with(targets.PACKAGES, PACKAGE)
     drivers = _with(registry.DRIVERS, registry.DriverKind(f"{PACKAGE}.driver:ToyDriver", (("config",),)))
     with (

@@ -31,7 +31,7 @@ class ToyDriver:
         self._queue.put_nowait(served)
 
     def checks_changed(self) -> None:
-        """The toy has no active checks; what they hold out is not taken out here."""
+        """Ignore active checks, which the toy does not have: it goes on sending to the replicas that they hold out."""
 
     async def run(self) -> None:
         while True:

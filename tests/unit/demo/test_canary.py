@@ -10,7 +10,7 @@ from typing import Any
 
 from lbctl.demo.canary import Canaries, Canary
 from lbctl.demo.canary_fleet import PLANS, new_canary
-from lbctl.demo.load import Arrival, Load, Outcomes
+from lbctl.demo.load import Arrival, LoadGenerator, Outcomes
 from lbctl.demo.replica import PacedReplica
 from lbctl.demo.report import progress
 from lbctl.simulate.engine import CostModel
@@ -60,7 +60,7 @@ def test_a_second_start_that_serve_does_not_take_changes_nothing(tmp_path: Path)
 
 async def _outcomes(replica: PacedReplica, requests: int) -> Outcomes:
     await replica.start()
-    load = Load([replica.port], "/x", keep=False)
+    load = LoadGenerator([replica.port], "/x", keep=False)
     began = time.monotonic()
     await load.run([Arrival(0.0, 1, 2)] * requests, began)
     await asyncio.sleep(0.3)

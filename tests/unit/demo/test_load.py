@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lbctl.demo.load import Arrival, Load, Outcomes, poisson
+from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.lengths import lognormal
@@ -21,7 +21,7 @@ _CURVE = CostModel(_STEP, 0.0, 0.0, 0.0, 2)
 
 async def _answered(engine: PacedReplica, requests: Sequence[Arrival], wait: float, patience: float = 60.0) -> Outcomes:
     await engine.start()
-    load = Load([engine.port], "/x", patience)
+    load = LoadGenerator([engine.port], "/x", patience)
     began = time.monotonic()
     await load.run(requests, began)
     await asyncio.sleep(wait)
@@ -77,7 +77,7 @@ async def _with_fault(engine: PacedReplica, begin: Callable[[], object], end: Ca
     """Whether a request has its last token: during the fault, and after it."""
     await engine.start()
     begin()
-    load = Load([engine.port], "/x")
+    load = LoadGenerator([engine.port], "/x")
     began = time.monotonic()
     await load.run([Arrival(0.0, 1, 2)], began)
     await asyncio.sleep(0.3)
@@ -102,11 +102,11 @@ def test_a_replica_that_died_comes_back_on_its_port() -> None:
         await engine.start()
         port = engine.port
         await engine.stop()
-        refused = Load([port], "/x")
+        refused = LoadGenerator([port], "/x")
         await refused.run([Arrival(0.0, 1, 2)], time.monotonic())
         await asyncio.sleep(0.1)
         await engine.start()
-        answered = Load([port], "/x", keep=False)
+        answered = LoadGenerator([port], "/x", keep=False)
         await answered.run([Arrival(0.0, 1, 2)] * 2, time.monotonic())
         await asyncio.sleep(0.3)
         await engine.stop()

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from lbctl.demo.load import Load, SentRequest
+from lbctl.demo.load import LoadGenerator, SentRequest
 from lbctl.demo.totals import Totals
 
 
 def test_figures_that_were_added_up_are_those_of_all_requests() -> None:
-    load, chance, began = Load([1], "/x", 5.0), Random("totals"), time.monotonic() - 1000
+    load, chance, began = LoadGenerator([1], "/x", 5.0), Random("totals"), time.monotonic() - 1000
     totals = Totals(load)
     for number in range(2_000):
         request = SentRequest(began + number / 100, 10)
@@ -37,4 +37,4 @@ def test_figures_that_were_added_up_are_those_of_all_requests() -> None:
 
 
 def test_without_requests_there_are_no_times() -> None:
-    assert Totals(Load([1], "/x")).first_token(50) == 0.0
+    assert Totals(LoadGenerator([1], "/x")).first_token(50) == 0.0

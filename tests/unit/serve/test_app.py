@@ -225,7 +225,7 @@ def test_a_token_that_could_not_be_written_is_made_the_next_time(tmp_path: Path)
         "import sys; from lbctl.serve.settings import *; make_token(Path(sys.argv[1]))",
     )
     limited = ["prlimit", "--fsize=0", sys.executable, "-c", script, str(file)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
     assert "File too large" in done.stderr
     assert make_token(file)
     assert file.read_text().strip()
@@ -290,7 +290,7 @@ def test_a_share_is_of_the_weight_of_those_that_carry_something() -> None:
             replica("slow", capacity=1.0), replica("spare", priority=1),
         ),
     )  # fmt: skip
-    (shown,) = pool_rows.pools(compose(Snapshot(topology(pool)), LoopOutput(), (), {}, 0.0), pool_rows.Live())
+    (shown,) = pool_rows.pools(compose(Snapshot(topology(pool)), LoopOutput(), (), {}, 0.0), pool_rows.LiveState())
     rows = {row.name: row for row in shown.replicas}
     assert {name: row.share for name, row in rows.items()} == {"busy": 0.75, "drained": 0, "slow": 0.25, "spare": 0}
     assert rows["drained"].drained == "1970-01-01T00:00:00.000Z"
@@ -300,7 +300,7 @@ def test_a_share_is_of_the_weight_of_those_that_carry_something() -> None:
 
 def test_a_pool_that_is_all_drained_has_no_shares() -> None:
     fleet = Snapshot(topology(Pool("p", (replica("a", drain=True),), drain_deadline=60_000)))
-    (shown,) = pool_rows.pools(compose(fleet, LoopOutput(), (), {("p", "a"): 0.0}, 60.0), pool_rows.Live())
+    (shown,) = pool_rows.pools(compose(fleet, LoopOutput(), (), {("p", "a"): 0.0}, 60.0), pool_rows.LiveState())
     assert [(row.share, row.out) for row in shown.replicas] == [(0, True)]
 
 

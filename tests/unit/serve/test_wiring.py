@@ -18,7 +18,7 @@ from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
-from lbctl.serve.telemetry.service import Telemetry
+from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.service import Traffic
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -41,7 +41,7 @@ def test_a_part_that_fails_with_a_new_fleet_is_not_counted_under_the_name_of_a_t
     def fail(*_: object) -> NoReturn:
         raise ValueError
 
-    followers = (DriverSupervisor, Traffic, EventLog, Telemetry)
+    followers = (DriverSupervisor, Traffic, EventLog, TelemetryService)
     for follower in followers:
         monkeypatch.setattr(follower, "follow", fail)
     path = tmp_path / "fleet.yaml"
@@ -60,7 +60,7 @@ def test_a_part_that_fails_with_a_new_fleet_is_not_counted_under_the_name_of_a_t
         await state.close()
         return set(services.tasks())
 
-    tasks = asyncio.run(asyncio.wait_for(serve(), 30))
+    tasks = asyncio.run(asyncio.wait_for(serve(), 120))
     samples = [sample for metric in metrics.registry.collect() for sample in metric.samples]
     failed = {item.labels["task"] for item in samples if item.name == "lbctl_task_failures_total" and item.value}
     failed -= {"xDS stream"}
@@ -103,4 +103,4 @@ def test_a_dry_run_checks_no_replica(tmp_path: Path, dry_run: bool) -> None:
         return set(services.supervisor.checks)
 
     expected = set() if dry_run else {("chat", "127.0.0.1-9")}
-    assert asyncio.run(asyncio.wait_for(checked(), 30)) == expected
+    assert asyncio.run(asyncio.wait_for(checked(), 120)) == expected

@@ -10,8 +10,8 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.serve.settings import Options, settings
 from lbctl.targets.load import load
 from lbctl.up.banner import banner
-from lbctl.up.keys import Keys
-from lbctl.up.prepare import Prepared
+from lbctl.up.keys import KeyFiles
+from lbctl.up.prepare import PreparedRun
 
 FLEET = """\
 version: 1
@@ -47,10 +47,10 @@ def test_all_addresses_are_reached_from_this_machine(tmp_path: Path) -> None:
 def test_the_key_is_in_it_only_where_it_was_just_made(tmp_path: Path) -> None:
     auth, file = ", auth: {api_keys: {file: keys}}", tmp_path / "keys"
     file.write_text("")
-    made = text(tmp_path, "path_prefix: /v1/", auth=auth, keys=Keys({file: "sk-new"}, {"chat": file}))
+    made = text(tmp_path, "path_prefix: /v1/", auth=auth, keys=KeyFiles({file: "sk-new"}, {"chat": file}))
     assert '/v1/models -H "authorization: Bearer sk-new"\n' in made
     assert f"  key        sk-new   (shown only now; its line is in {file})\n" in made
-    earlier = text(tmp_path, "path_prefix: /v1/", auth=auth, keys=Keys({}, {"chat": file}))
+    earlier = text(tmp_path, "path_prefix: /v1/", auth=auth, keys=KeyFiles({}, {"chat": file}))
     assert '/v1/models -H "authorization: Bearer $KEY"\n' in earlier
     assert f"  key        one of those in {file};" in earlier
 
@@ -62,12 +62,12 @@ def text(
     *,
     bind: str = "127.0.0.1:8080",
     auth: str = "",
-    keys: Keys | None = None,
+    keys: KeyFiles | None = None,
 ) -> str:
     file = tmp_path / "fleet.yaml"
     file.write_text(FLEET.format(bind=bind, match=match, model=model, auth=auth))
     diagnostics = Diagnostics()
     loaded = load([str(file)], diagnostics)
     assert loaded is not None, [str(item) for item in diagnostics]
-    prepared = Prepared([], (str(file),), loaded, keys or Keys({}, {}), None)
+    prepared = PreparedRun([], (str(file),), loaded, keys or KeyFiles({}, {}), None)
     return banner(prepared, settings(Options((str(file),), str(tmp_path)), loaded.source))

@@ -28,7 +28,7 @@ _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SampleLayout:
     """Which replica has which place in the arrays of a sample."""
 
     names: Mapping[str, tuple[str, ...]]
@@ -39,7 +39,7 @@ class Layout:
     """The number of replicas."""
 
     @classmethod
-    def of(cls, rows: Iterable[schema.LiveReplica]) -> Layout:
+    def of(cls, rows: Iterable[schema.LiveReplica]) -> SampleLayout:
         """Return the layout of these rows, which come pool by pool."""
         names: dict[str, list[str]] = {}
         starts: dict[str, int] = {}
@@ -51,12 +51,12 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class HistorySample:
     """The values of all replicas at one moment."""
 
     at: float
     """Seconds since the epoch."""
-    layout: Layout
+    layout: SampleLayout
     """Which place is whose."""
     columns: Mapping[schema.SeriesMetric, array[float]]
     """Metric → value of each replica; NaN where it was unknown."""
@@ -67,15 +67,15 @@ class Sample:
         return () if start is None else self.columns[metric][start : start + len(self.layout.names[pool])]
 
 
-class History:
+class SampleHistory:
     """The samples of the last `seconds`."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
-        self._samples: list[Sample] = []
+        self._samples: list[HistorySample] = []
 
     @property
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[HistorySample, ...]:
         """The samples, the oldest first."""
         return tuple(self._samples)
 
@@ -90,10 +90,10 @@ class History:
 
     def add(self, now: float, rows: Sequence[schema.LiveReplica], seconds: float) -> None:
         """Add a sample of these rows, which come pool by pool, and forget what is too old or too much."""
-        layout = Layout.of(rows)
+        layout = SampleLayout.of(rows)
         if self._samples and self._samples[-1].layout == layout:
             layout = self._samples[-1].layout
-        self._samples.append(Sample(now, layout, {metric: _column(metric, rows) for metric in METRICS}))
+        self._samples.append(HistorySample(now, layout, {metric: _column(metric, rows) for metric in METRICS}))
         self._samples = [item for item in self._samples if now - seconds < item.at <= now]
         if self._bytes() > self._budget:
             del self._samples[-2::-2]

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from lbctl.serve.api.dashboard.pages import HEADERS, pages
 from lbctl.serve.api.dashboard.series import Query
-from lbctl.serve.api.dashboard.service import Dashboard
+from lbctl.serve.api.dashboard.service import DashboardService
 
 INDEX = "index.html"
 
@@ -31,7 +31,7 @@ async def page(request: web.Request) -> web.Response:
     return web.Response(body=file.compressed if packed else file.content, headers=headers)
 
 
-async def series(request: web.Request, dashboard: Dashboard) -> web.Response:
+async def series(request: web.Request, dashboard: DashboardService) -> web.Response:
     """Answer the history of a metric. Raises BadRequestError."""
     version, content = await dashboard.series(Query.parse(request.query))
     headers = {"cache-control": "no-cache", "x-content-type-options": "nosniff", "etag": f'"{version}"'}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from lbctl.base.records import dataclass
 from lbctl.serve.api import schema
-from lbctl.serve.api.dashboard.history import METRICS, STATES, Sample
+from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 from lbctl.serve.errors import BadRequestError
 
 EVERY = "*"
@@ -45,7 +45,7 @@ class Query:
         return cls(values["pool"], metric, values.get("replica", ""), int(points))
 
 
-def series(samples: Sequence[Sample], query: Query) -> schema.Series:
+def series(samples: Sequence[HistorySample], query: Query) -> schema.Series:
     """Return the series."""
     step = -(-len(samples) // query.points) or 1
     kept = [item for item in samples[::-1][::step][::-1] if query.pool in item.layout.starts]
@@ -59,7 +59,7 @@ def series(samples: Sequence[Sample], query: Query) -> schema.Series:
     )
 
 
-def _replicas(query: Query, samples: Sequence[Sample]) -> tuple[schema.ReplicaSeries, ...]:
+def _replicas(query: Query, samples: Sequence[HistorySample]) -> tuple[schema.ReplicaSeries, ...]:
     """Return a series for each replica that the newest sample has."""
     names = samples[-1].layout.names[query.pool] if samples else ()
     wanted = tuple(name for name in names if query.replica in (EVERY, name))
@@ -67,7 +67,7 @@ def _replicas(query: Query, samples: Sequence[Sample]) -> tuple[schema.ReplicaSe
     return tuple(schema.ReplicaSeries(name, row) for name, row in zip(wanted, rows, strict=True))
 
 
-def _values(query: Query, sample: Sample, wanted: Sequence[str]) -> list[float | None]:
+def _values(query: Query, sample: HistorySample, wanted: Sequence[str]) -> list[float | None]:
     values, names = sample.of_pool(query.pool, query.metric), sample.layout.names[query.pool]
     if names == wanted:
         return [_number(value) for value in values]
@@ -75,7 +75,7 @@ def _values(query: Query, sample: Sample, wanted: Sequence[str]) -> list[float |
     return [_number(by_name[name]) if name in by_name else None for name in wanted]
 
 
-def _total(query: Query, sample: Sample) -> float | None:
+def _total(query: Query, sample: HistorySample) -> float | None:
     values = [value for value in sample.of_pool(query.pool, query.metric) if value == value]
     if not values:
         return None

@@ -1,8 +1,8 @@
 """The running part of the dashboard: one task reads the fleet for all browsers, and each of them costs only bytes.
 
 Once a second, while anybody looks, the rows are built and compared, and what has changed is encoded and compressed
-once. While nobody looks they are built for the history alone. The task pauses between parts of a pool and takes a
-bounded part of the processor, so that publishing to proxies does not wait for it.
+once. While nobody looks they are built for the history alone. The task works in short turns and takes a bounded part of
+the processor, so that publishing to proxies does not wait for it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Protocol
 from lbctl.serve.api import schema, status_rows
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.frames import Frame
-from lbctl.serve.api.dashboard.history import SHORTEST, History
+from lbctl.serve.api.dashboard.history import SHORTEST, SampleHistory
 from lbctl.serve.api.dashboard.series import Query, series
-from lbctl.serve.api.dashboard.state import SECTIONS, Change, State
-from lbctl.serve.api.dashboard.stream import Stream
+from lbctl.serve.api.dashboard.state import SECTIONS, DashboardState, FrameChange
+from lbctl.serve.api.dashboard.stream import FrameStream
 from lbctl.serve.api.events import EventLog, TooManyClientsError
 from lbctl.serve.api.json_codec import encode
+from lbctl.serve.turns import in_turns
 
 MOST_STREAMS = 96
 """With the streams of events fewer than the connections of the API, so that they never keep a request out."""
@@ -33,14 +34,14 @@ _INTERVAL = 1.0
 """Seconds between two frames, at least."""
 _BUSY = 0.05
 """The part of the time that building frames may take."""
-_AT_ONCE, _APART = 4, 0.005
+_AT_ONCE, _APART = 2, 0.004
 """Browsers that are written to in one turn of the event loop, and the seconds until the next ones are: fifty at once
 would hold up for milliseconds what goes to the proxies."""
 _SILENCE = 5.0
 """Seconds after which a stream without news gets a comment, so that a browser knows the connection works."""
 
 
-class Source(Protocol):
+class DashboardSource(Protocol):
     """What the dashboard reads."""
 
     @property
@@ -63,16 +64,16 @@ class Source(Protocol):
         """Return the splits of routes that forward to several pools."""
 
 
-class Dashboard:
+class DashboardService:
     """The stream of frames and the history."""
 
-    def __init__(self, source: Source, events: EventLog, now: Callable[[], float] = time.time) -> None:
-        self.history = History()
+    def __init__(self, source: DashboardSource, events: EventLog, now: Callable[[], float] = time.time) -> None:
+        self.history = SampleHistory()
         self._source = source
         self._events = events
         self._now = now
-        self._state = State()
-        self._streams: dict[Stream, None] = {}
+        self._state = DashboardState()
+        self._streams: dict[FrameStream, None] = {}
         self._number = 0
         self._last_event = events.last
         self._complete: Frame | None = None
@@ -86,11 +87,11 @@ class Dashboard:
     # ── For browsers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def subscribe(self, *, packed: bool) -> Iterator[Stream]:
+    def subscribe(self, *, packed: bool) -> Iterator[FrameStream]:
         """Give a browser its stream, compressed or not. Raises TooManyClientsError."""
         if len(self._streams) >= MOST_STREAMS:
             raise TooManyClientsError
-        stream = Stream(self._everything, packed)
+        stream = FrameStream(self._everything, packed)
         if self._ended:
             stream.end()
         self._streams[stream] = None
@@ -141,7 +142,8 @@ class Dashboard:
                         await self._looked_at.wait()
 
     async def _tick(self) -> None:
-        change = await self._update()
+        pools: list[schema.LivePool] = []
+        change, self._busy = await in_turns(self._state.update(self._rows(pools), self._sections(pools)))
         self._sample()
         news = self._events.since(self._last_event, self._events.last)
         self._last_event = self._events.last
@@ -151,22 +153,6 @@ class Dashboard:
         elif time.monotonic() - self._sent_at >= _SILENCE:
             await self._send(Frame(self._number + 1, b": nothing new\n\n"))
 
-    async def _update(self) -> Change:
-        """Read everything in small parts, and note how long that has taken without the pauses."""
-        pools: list[schema.LivePool] = []
-        parts = self._state.update(lambda: self._sections(pools), self._rows(pools))
-        self._busy = 0.0
-        while True:
-            started = time.perf_counter()
-            try:
-                next(parts)
-            except StopIteration as done:
-                change: Change = done.value
-                return change
-            finally:
-                self._busy += time.perf_counter() - started
-            await asyncio.sleep(0)
-
     def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
         """Yield the replicas of each pool, and nothing for a pause; add the pool to `pools`."""
         for item in self._source.live():
@@ -174,15 +160,13 @@ class Dashboard:
                 pools.append(item[0])
             yield () if item is None else item[1]
 
-    def _sections(self, pools: list[schema.LivePool]) -> dict[str, object]:
+    def _sections(self, pools: list[schema.LivePool]) -> Iterator[tuple[str, object]]:
         source = self._source
-        return {
-            "status": rows.status(source.status()),
-            "pools": pools,
-            "proxies": [rows.proxy(item) for item in source.proxies().proxies],
-            "rollouts": source.rollouts().rollouts,
-            "splits": source.splits(),
-        }
+        yield "status", rows.status(source.status())
+        yield "pools", pools
+        yield "proxies", [rows.proxy(item) for item in source.proxies().proxies]
+        yield "rollouts", source.rollouts().rollouts
+        yield "splits", source.splits()
 
     def _sample(self) -> None:
         now, replicas, seconds = self._now(), self._state.rows, self._source.history_seconds
@@ -198,7 +182,7 @@ class Dashboard:
                 await asyncio.sleep(_APART)
             stream.put(frame)
 
-    def _frame(self, change: Change, events: Sequence[bytes], *, complete: bool = False) -> Frame:
+    def _frame(self, change: FrameChange, events: Sequence[bytes], *, complete: bool = False) -> Frame:
         """Return the frame as server-sent events: a `live` with the change, then the events of the control plane."""
         sections = {name: change.sections.get(name, "null") for name in SECTIONS}
         members = {

@@ -1,13 +1,13 @@
 """What the dashboards have, as JSON: each row is encoded once, when it changes, and every frame is made of these texts.
 
 `update` compares new rows with those before and returns what a frame has to tell. It is a generator that stops after
-every few rows, so that whoever runs it can let other work pass.
+every row, so that whoever runs it can let other work pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import field
 
 from lbctl.base.records import dataclass
 from lbctl.serve.api import schema
@@ -15,13 +15,11 @@ from lbctl.serve.api.json_codec import encode
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
 """The sections of a frame beside the replicas."""
-_SLICE = 50
-"""Rows that are compared and encoded without a pause."""
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FrameChange:
     """What has changed, as JSON texts."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +33,7 @@ class Change:
         return bool(self.sections or self.replicas or self.gone)
 
 
-class State:
+class DashboardState:
     """The newest rows."""
 
     def __init__(self) -> None:
@@ -44,29 +42,31 @@ class State:
         self._sections: dict[str, str] = {}
 
     def update(
-        self, sections: Callable[[], Mapping[str, object]], rows: Iterable[Iterable[schema.LiveReplica]]
-    ) -> Generator[None, None, Change]:
-        """Take the rows, which come pool by pool, and then the sections, and return what has changed."""
+        self, rows: Iterable[Iterable[schema.LiveReplica]], sections: Iterable[tuple[str, object]]
+    ) -> Generator[None, None, FrameChange]:
+        """Take the rows, which come pool by pool, and then the sections by name, and return what has changed."""
         changed: dict[_Key, str] = {}
         current: dict[_Key, schema.LiveReplica] = {}
         for of_pool in rows:
             yield
-            for count, row in enumerate(of_pool, 1):
+            for row in of_pool:
                 key = row.pool, row.name
                 current[key] = row
                 if self.rows.get(key) != row:
                     changed[key] = encode(row)
-                if not count % _SLICE:
-                    yield
-        yield
-        encoded = {name: encode(section) for name, section in sections().items()}
+                yield
+        encoded: dict[str, str] = {}
+        for name, section in sections:
+            yield
+            encoded[name] = encode(section)
+            yield
         gone = tuple(encode(schema.ReplicaName(*key)) for key in self.rows if key not in current)
         # Nothing can fail from here on: what is taken as known to the browsers is in the change that is returned.
         changed_sections = {name: text for name, text in encoded.items() if self._sections.get(name) != text}
         self._encoded = {key: changed.get(key) or self._encoded[key] for key in current}
         self.rows, self._sections = current, encoded
-        return Change(changed_sections, tuple(changed.values()), gone)
+        return FrameChange(changed_sections, tuple(changed.values()), gone)
 
-    def everything(self) -> Change:
+    def everything(self) -> FrameChange:
         """Return all that there is."""
-        return Change(dict(self._sections), tuple(self._encoded.values()))
+        return FrameChange(dict(self._sections), tuple(self._encoded.values()))

@@ -12,7 +12,7 @@ _WAITING = 4
 """Frames that wait for a slow browser; instead of more it gets everything once it reads again."""
 
 
-class Stream:
+class FrameStream:
     """The frames that one browser has yet to be sent. `complete` returns a frame that holds everything."""
 
     def __init__(self, complete: Callable[[], Awaitable[Frame]], packed: bool) -> None:

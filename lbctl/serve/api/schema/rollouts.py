@@ -122,7 +122,8 @@ class Rollout:
     since: Timestamp | None
     """When the current step or phase began."""
     next_at: Timestamp | None
-    """When the current step ends by itself, at the earliest; None where somebody has to end it."""
+    """When the current step ends by itself, at the earliest; None where somebody has to end it, and while the hold of
+    the step stands still."""
     reason: str | None
     """Why somebody, or the analysis, acted on it last; None where nobody gave a reason."""
     analysis: RolloutAnalysis | None
@@ -130,6 +131,8 @@ class Rollout:
     held_by: str | None = None
     """Who holds the split of the route by hand, and why: it applies in place of that of the rollout. None where nobody
     does."""
+    hold_waits_for: str | None = None
+    """Why the hold of the current step stands still; None while it passes, and without a hold."""
     observed: float | None = None
     """The target's part of the last minute's requests to the pools of the split, from 0 to 1, as the proxies count
     them, those of other routes to these pools included; None without reported requests."""

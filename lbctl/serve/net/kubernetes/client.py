@@ -25,7 +25,7 @@ import aiohttp
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.serve.net import http_client
-from lbctl.serve.net.kubernetes.cluster import Access, Cluster, ClusterError
+from lbctl.serve.net.kubernetes.cluster import CallerIdentity, Cluster, ClusterError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -71,7 +71,7 @@ class ApiClient:
         self._started_at: float | None = None
         """The server's time, in seconds since the epoch, at which the monotonic clock of this machine was 0."""
         self._cluster: Cluster | None = None
-        self._access: Access | None = None
+        self._access: CallerIdentity | None = None
         self._session: aiohttp.ClientSession | None = None
         self._preparing = asyncio.Lock()
         self._tls: ssl.SSLContext | None = None
@@ -162,7 +162,7 @@ class ApiClient:
             if self._started_at is None or not 0.0 <= self._started_at - started_at <= _TIME_TOLERANCE:
                 self._started_at = started_at
 
-    async def _prepared(self) -> tuple[Cluster, Access, aiohttp.ClientSession]:
+    async def _prepared(self) -> tuple[Cluster, CallerIdentity, aiohttp.ClientSession]:
         """Return the cluster and the access of now, and a session with their TLS settings."""
         cluster = await asyncio.to_thread(self._load)
         if cluster == self._cluster:
@@ -181,7 +181,7 @@ class ApiClient:
         return cluster, access, self._session
 
 
-def _tls(cluster: Cluster, access: Access) -> ssl.SSLContext:
+def _tls(cluster: Cluster, access: CallerIdentity) -> ssl.SSLContext:
     """Return the TLS settings. Raises ClusterError for what is no certificate, or no key."""
     try:
         context = ssl.create_default_context(cadata=cluster.ca)

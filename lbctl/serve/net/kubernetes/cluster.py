@@ -26,7 +26,7 @@ class ClusterError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class CallerIdentity:
     """What identifies the caller in one request."""
 
     authorization: str = field(default="", repr=False)
@@ -35,10 +35,10 @@ class Access:
     """The client certificate and its private key in PEM; None: none is shown."""
 
 
-class Credentials(Protocol):
+class ClusterCredentials(Protocol):
     """A source of access, which may change while the process runs."""
 
-    async def access(self) -> Access:
+    async def access(self) -> CallerIdentity:
         """Return what identifies the caller now. Raises ClusterError."""
         ...
 
@@ -51,10 +51,10 @@ class Credentials(Protocol):
 class FixedAccess:
     """Credentials that stay as they are."""
 
-    value: Access = Access()
+    value: CallerIdentity = CallerIdentity()
     """What identifies the caller."""
 
-    async def access(self) -> Access:
+    async def access(self) -> CallerIdentity:
         """Return the value."""
         return self.value
 
@@ -71,13 +71,13 @@ class TokenFile:
     certificate: tuple[str, str] | None = field(default=None, repr=False)
     """The client certificate that is shown beside the token."""
 
-    async def access(self) -> Access:
+    async def access(self) -> CallerIdentity:
         """Read the token. Raises ClusterError."""
         try:
             token = (await asyncio.to_thread(_read_text, self.path)).strip()
         except OSError as error:
             raise ClusterError(f"the token {self.path} cannot be read: {reason_of(error)}") from None
-        return Access(bearer(token, str(self.path)), self.certificate)
+        return CallerIdentity(bearer(token, str(self.path)), self.certificate)
 
     def expire(self) -> None:
         """Do nothing: the next request reads the file again."""
@@ -95,7 +95,7 @@ class Cluster:
     """Whether the server's certificate is checked."""
     server_name: str | None = None
     """The name in the server's certificate where it is not that of the URL."""
-    credentials: Credentials = field(default_factory=FixedAccess, repr=False)
+    credentials: ClusterCredentials = field(default_factory=FixedAccess, repr=False)
     """Who asks; equal where they come from the same place, so that a cached token outlives the next reading."""
 
 

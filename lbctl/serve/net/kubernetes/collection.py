@@ -29,8 +29,9 @@ _WATCH = (120, 240)
 _MARGIN = 15.0
 """Seconds beyond that for which a silent watch is waited for."""
 _FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 2.0
-"""Seconds until a failed request is repeated: doubled with each failure, less a random part of at most half."""
+_LONGEST_PAUSE = 0.8
+"""Seconds until a failed request is repeated: doubled with each failure, less a random part of at most half. Pods that
+came meanwhile wait for it, and a request a second is no load for an API server."""
 _SHORT = 1.0
 """Seconds: a watch that ends sooner without an event counts as a failure, so that no server is asked in a loop."""
 _GONE = 410

@@ -13,12 +13,13 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
 from lbctl.base.errors import reason_of
-from lbctl.serve.net.kubernetes.cluster import Access, ClusterError, bearer
+from lbctl.base.records import dataclass
+from lbctl.serve.net.kubernetes.cluster import CallerIdentity, ClusterError, bearer
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _TIMEOUT = 30.0
@@ -52,7 +53,7 @@ class ExecPlugin:
         self._now = now
         self._timeout = timeout
         self._lock = asyncio.Lock()
-        self._held: Access | None = None
+        self._held: CallerIdentity | None = None
         self._until: float | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -61,7 +62,7 @@ class ExecPlugin:
     def __hash__(self) -> int:
         return hash(self._command)
 
-    async def access(self) -> Access:
+    async def access(self) -> CallerIdentity:
         """Return what the program said last, or run it where that has expired. Raises ClusterError."""
         async with self._lock:
             if self._held is None or (self._until is not None and self._now() > self._until - _MARGIN):
@@ -96,7 +97,7 @@ class ExecPlugin:
             raise self._error(f"has ended with {process.returncode}; run it by hand to see why")
         return output
 
-    def _parse(self, output: bytes) -> tuple[Access, float | None]:
+    def _parse(self, output: bytes) -> tuple[CallerIdentity, float | None]:
         """Return the access and when it expires, in seconds since the epoch."""
         try:
             credential = json.loads(output)
@@ -111,7 +112,7 @@ class ExecPlugin:
         if not token and not (certificate and key):
             raise self._error("has written neither a token nor a client certificate")
         pair = (str(certificate), str(key)) if certificate and key else None
-        return Access(bearer(str(token), "its answer") if token else "", pair), until
+        return CallerIdentity(bearer(str(token), "its answer") if token else "", pair), until
 
     def _error(self, problem: str) -> ClusterError:
         return ClusterError(f"{self._command.origin}: the program {self._command.argv[0]} {problem}")

@@ -23,10 +23,10 @@ from lbctl.compile.files import read_regular
 from lbctl.model import yaml
 from lbctl.model.node import Node
 from lbctl.serve.net.kubernetes.cluster import (
-    Access,
+    CallerIdentity,
     Cluster,
+    ClusterCredentials,
     ClusterError,
-    Credentials,
     FixedAccess,
     TokenFile,
     bearer,
@@ -114,7 +114,7 @@ class _Reader:
             raise _error(_child(cluster, "server") or cluster, f"{show(server)} is no URL of an API server")
         return server
 
-    def _credentials(self, user: Node, server: str) -> Credentials:
+    def _credentials(self, user: Node, server: str) -> ClusterCredentials:
         if (provider := _child(user, "auth-provider")) is not None:
             raise _error(provider, "auth-provider was removed from Kubernetes; use exec")
         certificate, key = self._pem(user, "client-certificate"), self._pem(user, "client-key")
@@ -125,7 +125,7 @@ class _Reader:
             return ExecPlugin(self._command(plugin, server))
         if token_file := _text(user, "tokenFile"):
             return TokenFile(self._path(token_file), pair)
-        return FixedAccess(Access(self._authorization(user), pair))
+        return FixedAccess(CallerIdentity(self._authorization(user), pair))
 
     def _authorization(self, user: Node) -> str:
         if (token := _child(user, "token")) is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.serve.api.consequences import not_served, unserved
-from lbctl.serve.fleet.reload_result import ReloadResult
+from lbctl.serve.fleet.reload_result import ReloadOutcome
 from tests.support import api
 from tests.support.fleet import compiled
 
@@ -51,11 +51,11 @@ def test_a_pool_with_a_fit_replica_and_a_pool_that_was_not_asked_about_are_not_n
 
 def test_files_that_are_not_served_are_named_with_their_first_error() -> None:
     errors = tuple(Diagnostic("LB101", Position("f.yaml", line, 1), "routes", "no pool x") for line in (3, 4))
-    (text,) = not_served(ReloadResult("invalid", errors, 0.0, "2 errors in its files"))
+    (text,) = not_served(ReloadOutcome("invalid", errors, 0.0, "2 errors in its files"))
     assert text == f"the files are not served, an earlier fleet is: 2 errors in its files: {errors[0]}"
-    (text,) = not_served(ReloadResult("refused", (), 0.0, "it would lose half of the replicas"))
+    (text,) = not_served(ReloadOutcome("refused", (), 0.0, "it would lose half of the replicas"))
     assert text.endswith("it would lose half of the replicas")
-    (text,) = not_served(ReloadResult("rolled_back", (), 0.0))
+    (text,) = not_served(ReloadOutcome("rolled_back", (), 0.0))
     assert "ignored until they change" in text
-    assert list(not_served(ReloadResult("published", (), 0.0))) == []
+    assert list(not_served(ReloadOutcome("published", (), 0.0))) == []
     assert list(not_served(None)) == []

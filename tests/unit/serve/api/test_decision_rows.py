@@ -146,7 +146,7 @@ def _shares(fleet: Pool, *held: Override, ejected: tuple[str, ...] = ()) -> tupl
     """Of the rows of `/api/v1/pools`, and of those of `/api/v1/decisions`."""
     output = LoopOutput({}, {NAME: dict.fromkeys(ejected, ("XID 79",))})
     composed = compose(Snapshot(Topology((), (), (fleet,))), output, held, {}, 0.0)
-    (row,) = pool_rows.pools(composed, pool_rows.Live())
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState())
     weights = decision_rows.published_weights(fleet, composed, [], {})
     explained = [
         decision_rows.decision(item, weights[item.replica], composed.overrides, ACKNOWLEDGED, 0.0).share

@@ -10,9 +10,9 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import stream_handlers
-from lbctl.serve.api.authorization import Access
+from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.events import MOST_CLIENTS, EventLog
-from lbctl.serve.api.server import Api
+from lbctl.serve.api.server import ApiServer
 from tests.support.api import Fleet
 
 
@@ -75,7 +75,7 @@ def test_streams_are_limited_so_that_other_requests_get_in_and_one_that_ends_mak
     monkeypatch.setattr(stream_handlers, "HEARTBEAT", 0.2)
 
     async def script() -> None:
-        api = Api(Fleet(), Access(Address("127.0.0.1", 0)))
+        api = ApiServer(Fleet(), ApiAccess(Address("127.0.0.1", 0)))
         url = f"http://127.0.0.1:{await api.start()}"
         try:
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -104,7 +104,7 @@ def test_streams_are_limited_so_that_other_requests_get_in_and_one_that_ends_mak
 def test_a_client_whose_socket_is_full_is_dropped_and_delays_nobody() -> None:
     async def script() -> None:
         fleet = Fleet()
-        api = Api(fleet, Access(Address("127.0.0.1", 0)))
+        api = ApiServer(fleet, ApiAccess(Address("127.0.0.1", 0)))
         port = await api.start()
         with socket.socket() as stuck:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -9,14 +9,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
-from lbctl.serve.api.forwarding import Forwarding, NoLeaderError, forward
+from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:18080", "http://leader.example:18080", "ftp://127.0.0.1/"])
 def test_a_token_is_not_sent_in_clear_text_beyond_this_machine(url: str) -> None:
     request = make_mocked_request("POST", "/api/v1/overrides", headers={"authorization": "Bearer secret"})
     with pytest.raises(NoLeaderError, match="not reached by TLS"):
-        asyncio.run(forward(request, Forwarding("cp-2", url, None)))
+        asyncio.run(forward(request, LeaderAddress("cp-2", url, None)))
 
 
 def test_a_leader_on_this_machine_gets_the_token() -> None:
@@ -27,11 +27,11 @@ def test_a_leader_on_this_machine_gets_the_token() -> None:
         leader = web.Application()
         leader.router.add_post("/", answer)
         async with TestServer(leader) as server:
-            target = Forwarding("cp-2", f"http://127.0.0.1:{server.port}", None)
+            target = LeaderAddress("cp-2", f"http://127.0.0.1:{server.port}", None)
             follower = web.Application()
             follower.router.add_post("/", partial(forward, target=target))
             async with TestClient(TestServer(follower)) as client:
                 given = await client.post("/", headers={"authorization": "Bearer secret"})
                 assert await given.text() == "Bearer secret"
 
-    asyncio.run(asyncio.wait_for(work(), 30))
+    asyncio.run(asyncio.wait_for(work(), 120))

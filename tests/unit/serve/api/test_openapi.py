@@ -14,10 +14,10 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema
-from lbctl.serve.api.authorization import Access
+from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.json_codec import SchemaError, decode, encode
 from lbctl.serve.api.openapi import document
-from lbctl.serve.api.server import Api
+from lbctl.serve.api.server import ApiServer
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.openapi import validate
@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 
 def test_every_route_that_is_served_is_in_the_document_and_no_other() -> None:
     async def served() -> set[tuple[str, str]]:
-        server = Api(Fleet(), Access(Address("127.0.0.1", 0)))
+        server = ApiServer(Fleet(), ApiAccess(Address("127.0.0.1", 0)))
         port = await server.start()
         try:
             assert server._runner is not None
@@ -88,7 +88,7 @@ def test_what_a_newer_server_adds_is_ignored() -> None:
 def test_the_schema_imports_no_server() -> None:
     code = "import sys, lbctl.cli.status, lbctl.serve.api.schema; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     modules = set(done.stdout.split())
     assert "lbctl.serve.api.json_codec" in modules

@@ -15,7 +15,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.api import pool_rows
 from lbctl.serve.api.replica_shares import Carrier
 from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey, TrafficLedger
 from tests.support.control import NAME, pool, replica
 from tests.support.fleet import compiled
 
@@ -32,7 +32,7 @@ def carrier(proxy: Proxy, composed: Composed, *nodes: str) -> Carrier:
     return Carrier(proxy, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=nodes)
 
 
-def shares(live: pool_rows.Live, composed: Composed) -> Mapping[str, tuple[float | None, ...]]:
+def shares(live: pool_rows.LiveState, composed: Composed) -> Mapping[str, tuple[float | None, ...]]:
     """Replica → declared, decided, acknowledged, observed."""
     (row,) = pool_rows.pools(composed, live)
     return {item.name: (item.declared, item.share, item.acknowledged, item.observed) for item in row.replicas}
@@ -40,17 +40,20 @@ def shares(live: pool_rows.Live, composed: Composed) -> Mapping[str, tuple[float
 
 def test_without_proxies_a_share_is_decided_and_neither_acknowledged_nor_observed() -> None:
     composed = fleet(TWO, Override("drain", NAME, "r00001"))
-    assert shares(pool_rows.Live(), composed) == {"r00000": (0.5, 1.0, None, None), "r00001": (0.5, 0.0, None, None)}
+    assert shares(pool_rows.LiveState(), composed) == {
+        "r00000": (0.5, 1.0, None, None),
+        "r00001": (0.5, 0.0, None, None),
+    }
 
 
 def test_a_share_is_acknowledged_as_in_the_oldest_fleet_that_a_connected_proxy_has() -> None:
     before, now = fleet(TWO), fleet(TWO, Override("drain", NAME, "r00001"))
     old = Carrier(HA, frozenset({NAME}), now.snapshot, before.snapshot)
-    assert shares(pool_rows.Live((old,)), now)["r00001"] == (0.5, 0.0, 0.5, None)
+    assert shares(pool_rows.LiveState((old,)), now)["r00001"] == (0.5, 0.0, 0.5, None)
     new = Carrier(SITE, frozenset({NAME}), now.snapshot, None)
-    assert shares(pool_rows.Live((old, new)), now)["r00001"] == (0.5, 0.0, None, None)
+    assert shares(pool_rows.LiveState((old, new)), now)["r00001"] == (0.5, 0.0, None, None)
     gone = Carrier(SITE, frozenset({NAME}), now.snapshot, None, connected=False)
-    assert shares(pool_rows.Live((old, gone)), now)["r00001"] == (0.5, 0.0, 0.5, None)
+    assert shares(pool_rows.LiveState((old, gone)), now)["r00001"] == (0.5, 0.0, 0.5, None)
 
 
 def test_a_replica_that_lbctl_wrote_as_down_into_one_proxy_has_no_share_there_and_says_so() -> None:
@@ -58,7 +61,7 @@ def test_a_replica_that_lbctl_wrote_as_down_into_one_proxy_has_no_share_there_an
     own = for_proxy(composed, {NAME: frozenset({"r00001"})}, Ramps(), 0.0, 30.0)
     site = Carrier(SITE, frozenset({NAME}), own.snapshot, view(own.snapshot, SITE), checked=True)
     down = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
-    live = pool_rows.Live((site,), checks={(NAME, "r00001"): down})
+    live = pool_rows.LiveState((site,), checks={(NAME, "r00001"): down})
     (row,) = pool_rows.pools(composed, live)
     good, bad = row.replicas
     assert (good.share, bad.declared, bad.share, bad.state) == (1.0, 0.5, 0.0, "down")
@@ -66,7 +69,7 @@ def test_a_replica_that_lbctl_wrote_as_down_into_one_proxy_has_no_share_there_an
     assert bad.reasons == (bad.state_reason,)
     assert not bad.out
     edge = Carrier(EDGE, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=("e1",))
-    assert shares(pool_rows.Live((site, edge)), composed)["r00001"][1] == 0.5 * 3 / 4
+    assert shares(pool_rows.LiveState((site, edge)), composed)["r00001"][1] == 0.5 * 3 / 4
 
 
 def test_what_one_nginx_runs_is_its_own_view() -> None:
@@ -81,7 +84,7 @@ def test_what_one_nginx_runs_is_its_own_view() -> None:
     (chat,) = topology.pools
     own = for_proxy(composed, {"p": frozenset({chat.replicas[0].name})}, Ramps(), 0.0, 30.0)
     site = Carrier(SITE, pools_reached(topology, SITE), composed.snapshot, view(own.snapshot, SITE))
-    (row,) = pool_rows.pools(composed, pool_rows.Live((site,)))
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState((site,)))
     assert [(item.share, item.acknowledged) for item in row.replicas] == [(0.5, 0.0), (0.5, 1.0)]
 
 
@@ -92,7 +95,7 @@ def test_slow_start_by_lbctl_is_in_the_share_and_the_state() -> None:
     composed = fleet(both)
     own = for_proxy(composed, {}, first.ramps, 10.0, 30.0)
     site = Carrier(SITE, frozenset({NAME}), own.snapshot, None, factors=own.factors)
-    (row,) = pool_rows.pools(composed, pool_rows.Live((site,)))
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState((site,)))
     assert row.replicas[1].state_reason == "slow start: site gives it 10% of its weight"
     assert (row.replicas[1].state, row.replicas[1].ramp, row.replicas[1].share) == ("ramping", 0.1, 0.090909)
 
@@ -103,9 +106,9 @@ def test_traffic_is_what_the_reporting_proxies_count_and_the_silent_ones_are_nam
     ledger.add("ha", {}, 0.0)
     ledger.add("ha", {a: Counts(30), b: Counts(10, 1)}, 10.0)
     ledger.set_in_flight("ha", {a: 2, b: 0}, 10.0)
-    ledger.set_conditions("ha", {b: Condition("down", "L4CON")}, 10.0)
+    ledger.set_conditions("ha", {b: ReplicaCondition("down", "L4CON")}, 10.0)
     carriers = (carrier(HA, composed), carrier(EDGE, composed, "e1", "e2"))
-    (row,) = pool_rows.pools(composed, pool_rows.Live(carriers, ledger, now=10.0))
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState(carriers, ledger, now=10.0))
     assert (row.reporting, row.silent, row.requests_per_second) == (("ha",), ("e1", "e2"), 4.0)
     first, second = row.replicas
     assert (first.observed, first.requests_per_second, first.in_flight, first.state) == (0.75, 3.0, 2, "in")
@@ -115,9 +118,9 @@ def test_traffic_is_what_the_reporting_proxies_count_and_the_silent_ones_are_nam
 
 def test_a_pool_without_reports_has_no_rate_and_one_without_requests_no_observed_share() -> None:
     ledger, composed = TrafficLedger(), fleet(TWO)
-    rows = tuple(pool_rows.pools(composed, pool_rows.Live((carrier(HA, composed),), ledger)))
+    rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((carrier(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (None, None)
     ledger.add("ha", {}, 0.0)
-    rows = tuple(pool_rows.pools(composed, pool_rows.Live((carrier(HA, composed),), ledger)))
+    rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((carrier(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (0.0, 0.0)
     assert rows[0].replicas[0].observed is None

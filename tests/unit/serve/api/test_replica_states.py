@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from lbctl.control.compose import EffectiveReplica, ReplicaStatus
-from lbctl.control.health import Health, Level
+from lbctl.control.health import DeepHealth, Level
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.serve.api.replica_states import ReplicaFacts, State, StateTimes, state_of
+from lbctl.serve.api.replica_states import ReplicaFacts, StateTimes, StateWithReason, state_of
 from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
 from tests.support.control import replica
 
 REFUSED = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
@@ -26,69 +26,79 @@ def facts(
 
 
 def test_a_replica_with_its_full_weight_is_in_and_needs_no_reason() -> None:
-    assert state_of(facts()) == State("in")
-    assert state_of(facts(weight=Weight(0.95, 1.0, 0.95))) == State("in")
-    assert state_of(facts(conditions={"ha": Condition("up")}, check=replace(REFUSED, out=False))) == State("in")
+    assert state_of(facts()) == StateWithReason("in")
+    assert state_of(facts(weight=Weight(0.95, 1.0, 0.95))) == StateWithReason("in")
+    assert state_of(
+        facts(conditions={"ha": ReplicaCondition("up")}, check=replace(REFUSED, out=False))
+    ) == StateWithReason("in")
 
 
 def test_a_drained_replica_is_draining_while_requests_are_known_to_be_in_flight() -> None:
     why = "drained by an operator: swap"
-    assert state_of(facts("drained", why, in_flight=3)) == State("draining", f"{why}; 3 requests in flight")
-    assert state_of(facts("drained", why, in_flight=1)) == State("draining", f"{why}; 1 request in flight")
-    assert state_of(facts("drained", why, in_flight=0, in_flight_known_by=1)) == State("drained", why)
+    assert state_of(facts("drained", why, in_flight=3)) == StateWithReason("draining", f"{why}; 3 requests in flight")
+    assert state_of(facts("drained", why, in_flight=1)) == StateWithReason("draining", f"{why}; 1 request in flight")
+    assert state_of(facts("drained", why, in_flight=0, in_flight_known_by=1)) == StateWithReason("drained", why)
     partly = facts("drained", why, in_flight=0, in_flight_known_by=2, carriers=3)
     assert state_of(partly).reason == f"{why}; no requests in flight at 2 of 3 proxies, not known at the others"
-    assert state_of(facts("drained", why)) == State("drained", f"{why}; its requests in flight are not known")
+    assert state_of(facts("drained", why)) == StateWithReason("drained", f"{why}; its requests in flight are not known")
     removed = facts("removed", "its drain deadline has passed", "drained by the files", check=REFUSED)
-    assert state_of(removed) == State("removed", "its drain deadline has passed; drained by the files")
+    assert state_of(removed) == StateWithReason("removed", "its drain deadline has passed; drained by the files")
 
 
 def test_who_keeps_requests_away_is_named() -> None:
-    assert state_of(facts("ejected", "XID 79", check=REFUSED)) == State("ejected", "ejected by deep health: XID 79")
-    assert state_of(facts(check=REFUSED, checked_for=("site",))) == State(
+    assert state_of(facts("ejected", "XID 79", check=REFUSED)) == StateWithReason(
+        "ejected", "ejected by deep health: XID 79"
+    )
+    assert state_of(facts(check=REFUSED, checked_for=("site",))) == StateWithReason(
         "down", "the active check of lbctl for site fails: connection refused"
     )
     assert state_of(facts(check=replace(REFUSED, at=None), checked_for=("site",))).reason == (
         "the active check of lbctl for site has no result yet"
     )
-    both = facts(check=REFUSED, checked_for=("site",), conditions={"ha": Condition("down", "L4CON")}, carriers=2)
+    both = facts(check=REFUSED, checked_for=("site",), conditions={"ha": ReplicaCondition("down", "L4CON")}, carriers=2)
     assert state_of(both).reason == (
         "the active check of lbctl for site fails: connection refused; "
         "the active check of ha (1 of 2 proxies) fails: L4CON"
     )
-    down, up = Condition("down", "L4CON"), Condition("up")
-    assert state_of(facts(conditions={"ha": down}, weight=Weight(0.3, 1.0, 0.3))) == State(
+    down, up = ReplicaCondition("down", "L4CON"), ReplicaCondition("up")
+    assert state_of(facts(conditions={"ha": down}, weight=Weight(0.3, 1.0, 0.3))) == StateWithReason(
         "down", "the active check of ha fails: L4CON"
     )
-    assert state_of(facts(conditions={"e1": down, "e2": up, "e3": down}, carriers=3)) == State(
+    assert state_of(facts(conditions={"e1": down, "e2": up, "e3": down}, carriers=3)) == StateWithReason(
         "down", "the active check of e1, e3 (2 of 3 proxies) fails: L4CON"
     )
-    assert state_of(facts(conditions={"e1": Condition("ejected", "5 × 5xx"), "e2": up}, carriers=2)) == State(
-        "ejected", "ejected by the passive check of e1 (1 of 2 proxies): 5 × 5xx"
+    assert state_of(
+        facts(conditions={"e1": ReplicaCondition("ejected", "5 × 5xx"), "e2": up}, carriers=2)
+    ) == StateWithReason("ejected", "ejected by the passive check of e1 (1 of 2 proxies): 5 × 5xx")
+    assert state_of(facts(conditions={"ha": ReplicaCondition("draining")})) == StateWithReason(
+        "draining", "ha sends it no new requests"
     )
-    assert state_of(facts(conditions={"ha": Condition("draining")})) == State("draining", "ha sends it no new requests")
 
 
 def test_a_lower_weight_has_its_cause_as_state() -> None:
-    assert state_of(facts(weight=Weight(1.0, 3.0, 1 / 3), capacity=3.0)) == State(
+    assert state_of(facts(weight=Weight(1.0, 3.0, 1 / 3), capacity=3.0)) == StateWithReason(
         "slow", "three times slower than its peers"
     )
-    assert state_of(facts(weight=Weight(0.4, 1.0, 0.4))) == State("slow", "2.5 times slower than its peers")
-    assert state_of(facts(weight=Weight(0.7, 1.0, 0.7))) == State("slow", "30% slower than its peers")
-    assert state_of(facts(weight=Weight(0.5, 0.5))) == State("hot", "it has room for 50% of what its capacity says")
+    assert state_of(facts(weight=Weight(0.4, 1.0, 0.4))) == StateWithReason("slow", "2.5 times slower than its peers")
+    assert state_of(facts(weight=Weight(0.7, 1.0, 0.7))) == StateWithReason("slow", "30% slower than its peers")
+    assert state_of(facts(weight=Weight(0.5, 0.5))) == StateWithReason(
+        "hot", "it has room for 50% of what its capacity says"
+    )
     assert state_of(facts(weight=Weight(0.5, 1.0), is_composite=True)).name == "hot"
-    assert state_of(facts(weight=Weight(0.5, 1.0))) == State(
+    assert state_of(facts(weight=Weight(0.5, 1.0))) == StateWithReason(
         "ramping", "its weight moves in bounded steps: 50% of its capacity"
     )
-    hot = Health(temperature=Level(exceeded=True))
-    assert state_of(facts(health=hot)) == State("hot", "above the limit of temperature")
-    trial = Health(phase="trial", reasons=("on trial",))
-    assert state_of(facts(health=trial)) == State("ramping", "at the floor weight: on trial")
-    assert state_of(facts(ramps={"site": 0.5})) == State("ramping", "slow start: site gives it 50% of its weight")
+    hot = DeepHealth(temperature=Level(exceeded=True))
+    assert state_of(facts(health=hot)) == StateWithReason("hot", "above the limit of temperature")
+    trial = DeepHealth(phase="trial", reasons=("on trial",))
+    assert state_of(facts(health=trial)) == StateWithReason("ramping", "at the floor weight: on trial")
+    assert state_of(facts(ramps={"site": 0.5})) == StateWithReason(
+        "ramping", "slow start: site gives it 50% of its weight"
+    )
 
 
 def test_a_weight_that_an_operator_holds_is_no_fault_of_the_replica() -> None:
-    assert state_of(facts(weight=from_capacity(0.1), is_held=True)) == State("in")
+    assert state_of(facts(weight=from_capacity(0.1), is_held=True)) == StateWithReason("in")
     assert state_of(facts(weight=from_capacity(0.1), is_held=True, check=REFUSED)).name == "down"
 
 

@@ -21,9 +21,9 @@ import pytest
 from lbctl.cli import run
 from lbctl.ir.address import Address
 from lbctl.serve.api import schema, status_rows
-from lbctl.serve.api.authorization import Access
-from lbctl.serve.api.connections import MOST, Connection, Connections
-from lbctl.serve.api.server import Api
+from lbctl.serve.api.authorization import ApiAccess
+from lbctl.serve.api.connections import MOST, ConnectionLimit, LimitedConnection
+from lbctl.serve.api.server import ApiServer
 from lbctl.serve.metrics.instruments import Metrics
 from tests.e2e.support.certs import Authority, client_context, server_context
 from tests.support import api
@@ -55,7 +55,7 @@ def conversation(
     trust: ssl.SSLContext | None = None,
 ) -> None:
     async def talk() -> None:
-        server = Api(fleet, Access(Address(host, 0), token, tls))
+        server = ApiServer(fleet, ApiAccess(Address(host, 0), token, tls))
         port = await server.start()
         try:
             async with aiohttp.ClientSession() as session:
@@ -553,14 +553,14 @@ def test_a_request_that_is_being_answered_is_not_closed_for_another() -> None:
             made.append(_Inner())
             return made[-1]
 
-        connections = Connections(inner, most=2)
+        connections = ConnectionLimit(inner, most=2)
         server = await asyncio.get_running_loop().create_server(connections.protocol, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         await _until(lambda: len(made) == 2 and all(item.transport for item in made))
         for item in made:
             protocol = item.transport.get_protocol()  # type: ignore[union-attr]
-            assert isinstance(protocol, Connection)
+            assert isinstance(protocol, LimitedConnection)
             protocol.begin()
         held.append(await asyncio.open_connection("127.0.0.1", port))
         with suppress(ConnectionResetError):

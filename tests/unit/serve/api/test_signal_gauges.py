@@ -11,12 +11,12 @@ from prometheus_client.registry import Collector
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.serve.api import signal_gauges
-from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.signals.merge import Signal, Signals
 
 
 class _Gauges(Collector):
-    def __init__(self, pool: Pool, report: Report) -> None:
+    def __init__(self, pool: Pool, report: ScrapeReport) -> None:
         self._pool, self._report = pool, report
 
     def collect(self) -> Iterator[Metric]:
@@ -26,7 +26,7 @@ class _Gauges(Collector):
 def _page(signals: Signals) -> str:
     pool = Pool("chat", tuple(Replica(name, Address("10.0.0.1", port)) for name, port in (("a", 1), ("b", 2))))
     registry = CollectorRegistry()
-    registry.register(_Gauges(pool, Report("chat", "a", 9.0, 0, signals, ())))
+    registry.register(_Gauges(pool, ScrapeReport("chat", "a", 9.0, 0, signals, ())))
     return generate_latest(registry).decode()
 
 

@@ -352,7 +352,7 @@ def test_lookups_that_fail_unexpectedly_start_again_and_are_counted(tmp_path: Pa
         await source.stop()
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        asyncio.run(asyncio.wait_for(whole(), 60))
+        asyncio.run(asyncio.wait_for(whole(), 120))
     assert failures == ["DNS lookups"]
 
 

@@ -69,7 +69,7 @@ def follow(
         finally:
             await watching.source.stop()
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 def pods(*numbers: int, **states: str) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             finally:
                 await publisher.discovery.stop()
 
-        asyncio.run(asyncio.wait_for(whole(), 20))
+        asyncio.run(asyncio.wait_for(whole(), 120))
 
     return run
 

@@ -14,7 +14,7 @@ from lbctl.model.load import SourceText
 from lbctl.serve.errors import BadRequestError
 from lbctl.serve.fleet import history
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory, digest_of
-from lbctl.serve.state.history import Cause, HistoryEntry, Revision, Rollback, read_texts, write_texts
+from lbctl.serve.state.history import ActiveRollback, Cause, Revision, ServedFleet, read_texts, write_texts
 from lbctl.serve.state.memory import MemoryStore
 from lbctl.serve.state.saved import SavedState
 
@@ -23,9 +23,9 @@ def files(content: str) -> tuple[SourceText, ...]:
     return (SourceText("fleet/fleet.yaml", content.encode(), "fleet"),)
 
 
-def entry(content: str, size: int = 100, at: float = 1.0) -> HistoryEntry:
+def entry(content: str, size: int = 100, at: float = 1.0) -> ServedFleet:
     cause, revision = Cause("lbctl"), Revision("c" * 40, dirty=True)
-    return HistoryEntry(digest_of(files(content)), at, cause, revision, "v1", 1, 2, size)
+    return ServedFleet(digest_of(files(content)), at, cause, revision, "v1", 1, 2, size)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_what_is_saved_is_found_by_the_next_process_and_files_without_an_entry_a
         for content in ("a", "b"):
             kept._unsaved[digest_of(files(content))] = write_texts(files(content))
             kept.entries = (*kept.entries, entry(content))
-        kept.rollback = Rollback(digest_of(files("a")), digest_of(files("b")), 5.0, "anna", "c is slow")
+        kept.rollback = ActiveRollback(digest_of(files("a")), digest_of(files("b")), 5.0, "anna", "c is slow")
         await kept.save()
         assert await state.history() == (entry("a"), entry("b"))
         assert await state.rollback() == kept.rollback
@@ -111,7 +111,7 @@ def test_a_change_of_the_files_ends_a_rollback(state: SavedState, tmp_path: Path
 
     async def script() -> None:
         await state.save_history_files(digest_of(files("old")), write_texts(files("old")))
-        rollback = Rollback(digest_of(files("old")), digest_of(files("new")), 5.0, "anna", "")
+        rollback = ActiveRollback(digest_of(files("old")), digest_of(files("new")), 5.0, "anna", "")
         kept = FleetHistory((str(tmp_path),), state, RestoredHistory((entry("old"),), rollback))
         assert await kept.pinned() == files("old")
         file.touch()

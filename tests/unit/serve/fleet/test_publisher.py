@@ -53,6 +53,6 @@ def test_a_cancelled_publication_ends_only_after_its_build(tmp_path: Path, monke
         await publisher.discovery.stop()
 
     try:
-        asyncio.run(asyncio.wait_for(work(), 30))
+        asyncio.run(asyncio.wait_for(work(), 120))
     finally:
         goes_on.set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.fleet.reload import Reloader
+from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.serve.state.records import SavedFleet
 from tests.support.reload import SECRET, Fleet, certificate, sizes
 from tests.support.state import led
@@ -170,7 +170,7 @@ def test_the_last_good_fleet_comes_back_when_its_files_are_gone(fleet: Fleet, tm
     before = fleet.load()
     (fleet.folder / "fleet.yaml").unlink()
     (fleet.folder / "targets.json").unlink()
-    reloader = Reloader([str(fleet.folder)])
+    reloader = FleetReloader([str(fleet.folder)])
     assert reloader.load().loaded is None
     outcome = reloader.restore(kept)
     assert sizes(outcome) == {"filed": 4, "llama": 10}
@@ -185,17 +185,17 @@ def test_restored_targets_are_those_of_today_where_they_are_good(fleet: Fleet, t
     kept = stored(fleet, tmp_path / "state")
     (fleet.folder / "fleet.yaml").write_text("broken: [")
     fleet.target(3)
-    assert sizes(Reloader([str(fleet.folder)]).restore(kept))["filed"] == 3
+    assert sizes(FleetReloader([str(fleet.folder)]).restore(kept))["filed"] == 3
     fleet.target(1)
-    assert sizes(Reloader([str(fleet.folder)]).restore(kept))["filed"] == 4
+    assert sizes(FleetReloader([str(fleet.folder)]).restore(kept))["filed"] == 4
     (fleet.folder / "targets.json").write_text("[[[")
-    assert sizes(Reloader([str(fleet.folder)]).restore(kept))["filed"] == 4
+    assert sizes(FleetReloader([str(fleet.folder)]).restore(kept))["filed"] == 4
 
 
 def test_a_shrink_while_nobody_was_there_is_judged_by_what_ran_before(fleet: Fleet, tmp_path: Path) -> None:
     kept = stored(fleet, tmp_path / "state")
     fleet.write(2)
-    reloader = Reloader([str(fleet.folder)])
+    reloader = FleetReloader([str(fleet.folder)])
     reloader.accept(reloader.restore(kept))
     assert [item.path for item in reloader.load().shrink] == [("pools", "llama"), ("pools",)]
 
@@ -203,7 +203,7 @@ def test_a_shrink_while_nobody_was_there_is_judged_by_what_ran_before(fleet: Fle
 def test_a_fleet_that_can_no_longer_be_restored_says_why(fleet: Fleet, tmp_path: Path) -> None:
     kept = stored(fleet, tmp_path / "state")
     (fleet.folder / "tls" / "server.key").unlink()
-    outcome = Reloader([str(fleet.folder)]).restore(kept)
+    outcome = FleetReloader([str(fleet.folder)]).restore(kept)
     assert outcome.loaded is None
     assert outcome.refused == "1 error in its files"
     assert fleet.folder / "tls" / "server.key" in outcome.files

@@ -16,7 +16,7 @@ from lbctl.serve.state.history import Revision
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=anna", "-c", "user.email=anna@example.com", "-c", "commit.gpgsign=false")
     command = ["git", "-C", str(folder), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
 
 @pytest.fixture

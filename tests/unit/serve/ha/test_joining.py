@@ -53,7 +53,7 @@ def test_a_member_whose_files_cannot_be_read_waits_for_them(tmp_path: Path, capl
         (tmp_path / "state" / "shared").unlink()
         assert await shared_store(options, parse_lenient(options.paths)) is None
 
-    asyncio.run(asyncio.wait_for(work(), 30))
+    asyncio.run(asyncio.wait_for(work(), 120))
 
 
 def test_a_process_without_a_store_says_that_one_in_the_files_counts_at_the_next_start(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_a_process_without_a_store_says_that_one_in_the_files_counts_at_the_next
         finally:
             await endpoints.close()
 
-    asyncio.run(asyncio.wait_for(work(), 30))
+    asyncio.run(asyncio.wait_for(work(), 120))

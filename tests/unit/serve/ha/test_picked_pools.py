@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 
 from lbctl.serve.guard import end_tasks
+from tests.support.member import Running, running, until
 from tests.support.stores import shared_server
-from tests.unit.serve.ha.test_member import Running, running, until
+from tests.support.web import serving_get
 
 FLEET = """version: 1
 listeners: {gateway: {bind: "127.0.0.1:8080"}}
@@ -39,16 +40,8 @@ class _Replica:
         async def answer(_: web.Request) -> web.Response:
             return web.Response(status=self.status)
 
-        app = web.Application()
-        app.router.add_get("/health", answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        try:
+        async with serving_get("/health", answer) as self.port:
             yield
-        finally:
-            await runner.cleanup()
 
 
 def _fit(member: Running) -> bool | None:

@@ -193,7 +193,7 @@ def test_a_leader_keeps_its_lease_where_one_of_three_servers_of_etcd_ends() -> N
             server.launch()
         for server in servers:
             server.wait()
-        asyncio.run(asyncio.wait_for(work(), 60))
+        asyncio.run(asyncio.wait_for(work(), 120))
 
 
 def test_calls_that_run_together_find_the_server_of_etcd_that_answers() -> None:
@@ -207,7 +207,7 @@ def test_calls_that_run_together_find_the_server_of_etcd_that_answers() -> None:
             await store.close()
 
     with started(server):
-        asyncio.run(asyncio.wait_for(work(), 60))
+        asyncio.run(asyncio.wait_for(work(), 120))
 
 
 async def _says(server: RedisProcess, text: bytes, *command: str) -> None:
@@ -235,7 +235,7 @@ def test_sentinel_names_the_primary_after_a_failover_too() -> None:
             await store.close()
 
     with started(primary, replica, sentinel):
-        asyncio.run(asyncio.wait_for(work(), 60))
+        asyncio.run(asyncio.wait_for(work(), 120))
 
 
 # ── The packages ─────────────────────────────────────────────────────────────────────────────────────────────────────

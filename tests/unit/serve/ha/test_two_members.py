@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,21 +13,14 @@ import pytest
 from aiohttp import web
 
 from lbctl.serve.ha.sharing import owner_of
+from tests.support.member import Running, running, until, version
 from tests.support.stores import RedisServer
-from tests.unit.serve.ha.test_member import Running, running, until, version
+from tests.support.web import serving_get
 
 HASTY = "hasty"
 """A pool whose samples count too shortly for another member to scrape them."""
 POOLS = [*(f"pool-{number}" for number in range(7)), HASTY]
 PAGE = 'vllm:num_requests_running{model_name="m"} 3\nvllm:kv_cache_usage_perc{model_name="m"} 0.25\n'
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer()
-    server.start()
-    yield server
-    server.close()
 
 
 @asynccontextmanager
@@ -37,15 +30,8 @@ async def pages() -> AsyncIterator[int]:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=PAGE)
 
-    app = web.Application()
-    app.router.add_get("/{pool}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with serving_get("/{pool}", answer) as port:
+        yield port
 
 
 def owners(leader: str) -> dict[str, str]:

@@ -104,14 +104,15 @@ def test_a_drain_ends_when_its_replica_has_been_gone_for_the_grace(
             assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "chat/a")
             assert newest.reason == "its replica is gone"
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 @pytest.mark.parametrize("refused", ["append_audit", "save_overrides"])
 def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
-    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(service, "_EXPIRY_INTERVAL", 0.01)
+    caplog.set_level("INFO", "lbctl")
     clock = Clock()
 
     async def refuse(*_: object) -> None:
@@ -128,8 +129,13 @@ def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
                 await asyncio.sleep(0.01)
             actions = [item.action for item in await state.audit()]
             assert actions.count("end drain") == 1
+            about = "the audit log" if refused == "append_audit" else "overrides"
+            lines = [line for line in caplog.messages if line.startswith(about)]
+            assert len(lines) == 2, "its beginning, and its end"
+            assert "no room" in lines[0]
+            assert "again" in lines[1]
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 def test_no_more_overrides_are_taken_than_a_restart_would_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,4 +149,4 @@ def test_no_more_overrides_are_taken_than_a_restart_would_read(tmp_path: Path, m
                 await services.overrides.put(Override("drain", "chat", "b"), None, None, "anna")
             assert [(item.replica, item.reason) for item in await state.overrides()] == [("a", "again")]
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 120))

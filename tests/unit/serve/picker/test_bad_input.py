@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import grpc
+import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, Prefix, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker.grpc_server import GrpcServer
-from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.http_api import HttpApi, connections
 from lbctl.serve.picker.service import PickService
 from tests.unit.serve.picker.test_grpc_server import HOST, PROCESS
@@ -88,7 +89,7 @@ def test_http_picks_by_load_whatever_the_body_is_and_refuses_the_rest_by_status(
 
 @asynccontextmanager
 async def _grpc(service: PickService) -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
-    server = GrpcServer(service, Health(lambda: True, _never), None)
+    server = GrpcServer(service, PickerHealth(lambda: True, _never), None)
     port = await server.start(Address(HOST, 0))
     async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
         yield server, channel
@@ -133,6 +134,7 @@ def test_grpc_picks_by_load_whatever_the_body_and_the_session_are() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_open_streams_are_counted_and_each_ends_its_pick() -> None:
     async def run() -> None:
         service = _service()
@@ -145,7 +147,7 @@ def test_open_streams_are_counted_and_each_ends_its_pick() -> None:
                 await call.write(text)
                 await call.read()
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(250):
                 await asyncio.gather(*map(pick, calls))
                 assert (service.open_picks, server.streams) == (STREAMS, STREAMS)
                 for call in calls:

@@ -13,7 +13,7 @@ from lbctl.pick.books import Count, Counts
 from lbctl.serve.guard import Guard
 from lbctl.serve.picker.exchange import Exchange, parse
 from lbctl.serve.picker.grpc_server import GrpcServer
-from lbctl.serve.picker.health import Health
+from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.service import PickService
 
 HOST = "127.0.0.1"
@@ -32,7 +32,7 @@ class _Picker:
     @asynccontextmanager
     async def listening(self, port: int = 0) -> AsyncIterator[str]:
         """It listens at the address that is yielded."""
-        health = Health(lambda: True, self._never)
+        health = PickerHealth(lambda: True, self._never)
         server = GrpcServer(PickService(), health, None, self.exchange.handler())
         port = await server.start(Address(HOST, port))
         try:

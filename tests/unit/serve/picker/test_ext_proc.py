@@ -8,28 +8,28 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from lbctl.serve.picker.ext_proc import ProcessorStream
-from lbctl.serve.picker.question import Answer, Caller, Picked, Question
+from lbctl.serve.picker.question import Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 NONE, BUFFERED, PARTIAL, DUPLEX = 0, 2, 3, 4
 KEY = "x-gateway-destination-endpoint"
-TWO = Picked("1", ("a", "b"), ("10.0.0.1:80", "[2001:db8::1]:80"))
+TWO = PickerAnswer("1", ("a", "b"), ("10.0.0.1:80", "[2001:db8::1]:80"))
 DESTINATION = "10.0.0.1:80,[2001:db8::1]:80"
 
 
 class _Picking:
     """Answers what it is told, and records what it is asked."""
 
-    def __init__(self, picked: Picked = TWO) -> None:
+    def __init__(self, picked: PickerAnswer = TWO) -> None:
         self.picked = picked
-        self.questions: list[Question] = []
-        self.answers: list[Answer] = []
+        self.questions: list[PickerQuestion] = []
+        self.answers: list[ResponseStart] = []
         self.ended: list[str] = []
 
-    def pick(self, question: Question) -> Picked:
+    def pick(self, question: PickerQuestion) -> PickerAnswer:
         self.questions.append(question)
         return self.picked
 
-    def answered(self, pick: str, answer: Answer) -> None:
+    def answered(self, pick: str, answer: ResponseStart) -> None:
         self.answers.append(answer)
 
     def finished(self, pick: str) -> None:
@@ -159,13 +159,17 @@ def test_the_subset_hint_of_a_gateway_is_read(hint: object, subset: set[str] | N
 
 
 def test_a_gateway_is_answered_503_without_a_ready_replica_and_429_when_all_are_full() -> None:
-    for picked, status in ((Picked(), 503), (Picked(full=True), 429), (Picked(subset_empty=True), 503)):
+    for picked, status in (
+        (PickerAnswer(), 503),
+        (PickerAnswer(full=True), 429),
+        (PickerAnswer(subset_empty=True), 503),
+    ):
         (answer,) = _Stream(_Picking(picked), pool=None).headers()
         assert answer.immediate_response.status.code == status
 
 
 def test_an_envoy_that_names_its_pool_chooses_by_itself_where_there_is_no_replica() -> None:
-    for picked in (Picked(), Picked(full=True)):
+    for picked in (PickerAnswer(), PickerAnswer(full=True)):
         (answer,) = _Stream(_Picking(picked)).headers()
         assert answer.WhichOneof("response") == "request_headers"
         assert not answer.HasField("dynamic_metadata")
@@ -183,14 +187,14 @@ def test_the_end_of_the_stream_ends_the_pick_once() -> None:
 @pytest.mark.parametrize(
     ("attributes", "answer"),
     [
-        ({"upstream.address": "10.0.0.2:80", "response.code_details": "via_upstream"}, Answer("10.0.0.2:80")),
+        ({"upstream.address": "10.0.0.2:80", "response.code_details": "via_upstream"}, ResponseStart("10.0.0.2:80")),
         (
             {"response.code_details": "upstream_reset_before_response_started{remote_connection_failure}"},
-            Answer("", by_replica=False),
+            ResponseStart("", by_replica=False),
         ),
     ],
 )
-def test_the_answer_says_which_replica_gave_it(attributes: dict[str, str], answer: Answer) -> None:
+def test_the_answer_says_which_replica_gave_it(attributes: dict[str, str], answer: ResponseStart) -> None:
     picking = _Picking()
     stream = _Stream(picking)
     stream.headers()
@@ -207,7 +211,7 @@ def test_a_gateway_says_in_its_metadata_which_replica_has_answered() -> None:
     request = ProcessingRequest(response_headers={})
     request.metadata_context.filter_metadata["envoy.lb"].update({f"{KEY}-served": "10.0.0.1:80"})
     stream.stream.receive(request)
-    assert picking.answers == [Answer("10.0.0.1:80")]
+    assert picking.answers == [ResponseStart("10.0.0.1:80")]
 
 
 @pytest.mark.parametrize("length", ["", "-1", "x", "9" * 400, "\uff11"])

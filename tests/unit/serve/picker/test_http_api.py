@@ -14,7 +14,7 @@ from lbctl.ir.routes import Forward, Retry, Route, Share
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds
 from lbctl.serve.picker.http_protocol import HttpRequest
-from lbctl.serve.picker.question import Answer, Caller, Question
+from lbctl.serve.picker.question import Caller, PickerQuestion, ResponseStart
 from lbctl.serve.picker.service import PickService
 from lbctl.targets import picker
 
@@ -24,8 +24,8 @@ HAPROXY = (
 )
 NGINX = '<190>Nov 23 18:40:00 lbctl: {{"pick":"{pick}","status":200,"unreached":{rest}}}'
 POOL, ROUTE = Pool("p", ()), Route("r", Forward((Share("p", 1),)), regions=("eu", "us"))
-LEAVES_BUSY = Question(Caller("p", leaves_busy=True), {"x-session-id": ["s"]}, b"", 0)
-QUESTION = Question(Caller("p"), {"x-session-id": ["s"]}, b"", 0)
+LEAVES_BUSY = PickerQuestion(Caller("p", leaves_busy=True), {}, b"", 0)
+QUESTION = PickerQuestion(Caller("p"), {"x-session-id": ["s"]}, b"", 0)
 
 
 class _Clock:
@@ -83,7 +83,7 @@ def test_a_question_says_whether_busy_replicas_are_left() -> None:
     target = picker.target(POOL, replace(ROUTE, retry=retry, regions=()), Proxy("h", "haproxy", ()))
     service = _service()
     answer = HttpApi(service, bytes).handle(HttpRequest("GET", target, {}, b""))
-    service.answered(answer.headers["x-lbctl-pick-id"], Answer(moved=True))
+    service.answered(answer.headers["x-lbctl-pick-id"], ResponseStart(moved=True))
     explained = service.explain(QUESTION)
     assert explained is not None
     reasons = {item.name: item.reason for item in explained.candidates if item.reason}

@@ -126,7 +126,7 @@ async def _sent(service: PickService, data: bytes) -> None:
     address = receiver.get_extra_info("sockname")[:2]
     sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=address)
     sender.sendto(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while service.open_picks:
             await asyncio.sleep(0.01)
     sender.close()

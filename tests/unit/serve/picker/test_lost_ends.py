@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.picker.question import Caller, Question
+from lbctl.serve.picker.question import Caller, PickerQuestion
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.wire import EngineSample, ProxySample
 from tests.unit.serve.picker.test_service import POLICY
@@ -24,7 +24,7 @@ def _picked(*proxies: str) -> tuple[PickService, _Clock, list[str]]:
     clock = _Clock()
     service = PickService(clock)
     service.set_table("chat", PoolTable("chat", POLICY, (Candidate("a", "10.0.0.1:80"),)))
-    return service, clock, [service.pick(Question(Caller("chat", proxy), {}, b"", 0)).id for proxy in proxies]
+    return service, clock, [service.pick(PickerQuestion(Caller("chat", proxy), {}, b"", 0)).id for proxy in proxies]
 
 
 def _work(service: PickService) -> int:
@@ -52,7 +52,7 @@ def test_requests_of_other_proxies_and_new_ones_stay() -> None:
     for _ in range(3):
         _report(service, clock, "edge", 0)
     assert service.open_picks == 2
-    service.pick(Question(Caller("chat", "edge"), {}, b"", 0))
+    service.pick(PickerQuestion(Caller("chat", "edge"), {}, b"", 0))
     for _ in range(3):
         service.assigned([ProxySample("edge", "chat", "a", 0)])
     assert service.open_picks == 3

@@ -14,8 +14,8 @@ from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.books import Count
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
-from lbctl.serve.picker.link import explained
-from lbctl.serve.picker.question import Answer, Caller, Question
+from lbctl.serve.picker.link import explanation_line
+from lbctl.serve.picker.question import Caller, PickerQuestion, ResponseStart
 from lbctl.serve.picker.service import PickService
 
 POLICY = PickPolicy((SessionKey(header="x-session-id"),))
@@ -47,10 +47,10 @@ def _service(*tables: PoolTable) -> tuple[PickService, _Clock]:
     return service, clock
 
 
-def _question(pool: str | None = "chat", session: str = "", subset: frozenset[str] | None = None) -> Question:
+def _question(pool: str | None = "chat", session: str = "", subset: frozenset[str] | None = None) -> PickerQuestion:
     headers = {"x-session-id": [session]} if session else {}
     body = json.dumps({"model": "m", "prompt": f"{session}: " + "word " * 2000}).encode()
-    return Question(Caller(pool), headers, body, len(body), subset)
+    return PickerQuestion(Caller(pool), headers, body, len(body), subset)
 
 
 def test_requests_in_flight_are_spread_and_their_ends_make_room() -> None:
@@ -77,7 +77,7 @@ def test_a_session_stays_and_moves_once_when_its_replica_leaves() -> None:
 def test_a_replica_that_a_proxy_cannot_reach_is_left_for_a_moment() -> None:
     service, clock = _service(_table(A, B))
     first = service.pick(_question(session="s"))
-    service.answered(first.id, Answer("", by_replica=False))
+    service.answered(first.id, ResponseStart("", by_replica=False))
     assert all(service.pick(_question(session=f"s{number}")).names[0] != first.names[0] for number in range(5))
     clock.now += 0.6
     assert first.names[0] in {service.pick(_question(session=f"t{number}")).names[0] for number in range(5)}
@@ -85,7 +85,7 @@ def test_a_replica_that_a_proxy_cannot_reach_is_left_for_a_moment() -> None:
 
 def test_a_replica_that_has_left_is_no_longer_remembered_as_unreachable() -> None:
     service, clock = _service(_table(A))
-    service.answered(service.pick(_question()).id, Answer("", by_replica=False))
+    service.answered(service.pick(_question()).id, ResponseStart("", by_replica=False))
     service.set_table("chat", _table(B))
     service.sweep()
     assert len(service.suspects) == 1
@@ -97,7 +97,7 @@ def test_a_replica_that_has_left_is_no_longer_remembered_as_unreachable() -> Non
 def test_a_replica_that_answers_503_itself_is_not_left() -> None:
     service, _ = _service(_table(A))
     first = service.pick(_question())
-    service.answered(first.id, Answer(first.addresses[0]))
+    service.answered(first.id, ResponseStart(first.addresses[0]))
     assert service.pick(_question()).names == ("a",)
 
 
@@ -147,12 +147,12 @@ def test_an_explanation_says_what_would_be_picked_and_records_nothing() -> None:
         "length": 16,
         "place": [None, None],
     }
-    values = wire.parse(explained(service, question))
+    values = wire.parse(explanation_line(service, question))
     assert (values["kind"], values["number"], values["explanation"]["choices"]) == ("explained", 7, ["a"])
     eligible = {item["name"]: item["eligible"] for item in values["explanation"]["candidates"]}
     assert eligible == {"a": True, "b": False}
     assert service.open_picks == 0
-    assert wire.parse(explained(service, {**question, "pool": "gone"}))["explanation"] is None
+    assert wire.parse(explanation_line(service, {**question, "pool": "gone"}))["explanation"] is None
 
 
 def test_after_an_error_the_proxy_chooses_and_the_error_is_logged_once_a_minute(

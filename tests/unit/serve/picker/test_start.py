@@ -17,7 +17,7 @@ from lbctl.ir.address import Address
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.child import PickerChild, PickerEndedError
 from lbctl.serve.picker.feed import Feed
-from lbctl.serve.picker.tables import Measured
+from lbctl.serve.picker.tables import FleetMeasurements
 from tests.e2e.support.ports import HOST, free_pair, release
 
 AS_IN_A_CONTAINER = "import os; os.getppid = lambda: 1\n"
@@ -39,7 +39,7 @@ def _started(parent: int, before: str = "") -> Iterator[tuple[subprocess.Popen[b
             yield process, ours
         finally:
             ours.close()
-            process.wait(30)
+            process.wait(60)
             release()
 
 
@@ -50,7 +50,7 @@ def test_it_starts_where_its_parent_is_the_first_process_of_a_container() -> Non
 
 def test_it_ends_at_once_where_its_parent_has_already_ended() -> None:
     with _started(os.getpid() + 1) as (process, _):
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("taken", [0, 1])
@@ -60,7 +60,7 @@ def test_a_taken_port_is_the_reason_with_its_address_and_the_next_picker_runs(ta
 
 async def _with_a_taken_port(taken: int) -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
-    child = PickerChild(Feed(lambda: Measured(0.0)), lambda: (bind, None), lambda _: reported.set())
+    child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     release()
     with socket.create_server((HOST, bind.port + taken)), pytest.raises(PickerEndedError) as ended:
         await child.run()

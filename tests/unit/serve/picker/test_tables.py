@@ -16,9 +16,9 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.picker import tables
-from lbctl.serve.picker.tables import Arrivals, Measured, NewSamples
-from lbctl.serve.telemetry.reports import Report
-from lbctl.serve.traffic.ledger import Condition, ReplicaKey
+from lbctl.serve.picker.tables import Arrivals, FleetMeasurements, NewSamples
+from lbctl.serve.telemetry.reports import ScrapeReport
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
 from lbctl.signals.merge import Signal, Signals
 from tests.support.fleet import compiled
 
@@ -52,7 +52,11 @@ def _served(
     return cast(PublishedFleet, SimpleNamespace(composed=composed))
 
 
-def _table(served: PublishedFleet, measured: Measured = Measured(50.0), arrivals: Arrivals | None = None) -> PoolTable:  # noqa: B008 -- a frozen value
+def _table(
+    served: PublishedFleet,
+    measured: FleetMeasurements = FleetMeasurements(50.0),  # noqa: B008 -- a frozen value
+    arrivals: Arrivals | None = None,
+) -> PoolTable:
     (pool,) = tables.picked_pools(served)
     return tables.table(served, pool, measured, arrivals or Arrivals())
 
@@ -65,9 +69,9 @@ def _unfit(table: PoolTable) -> dict[str, str]:
     return {item.name: item.reason for item in table.candidates if not item.fit}
 
 
-def _report(at: float, **values: float) -> Report:
+def _report(at: float, **values: float) -> ScrapeReport:
     signals = Signals({name: Signal(value, at, 0) for name, value in values.items()})
-    return Report("chat", "a", at, 0, signals, (), first_tokens=12.0)
+    return ScrapeReport("chat", "a", at, 0, signals, (), first_tokens=12.0)
 
 
 def test_a_fleet_as_its_files_say_has_every_replica_fit_with_address_capacity_and_place() -> None:
@@ -101,43 +105,45 @@ def test_live_weights_are_those_that_proxies_get() -> None:
 
 def test_failing_the_checks_of_lbctl_or_of_most_proxies() -> None:
     checks = {A: CheckState(out=True, since=0.0, reason="refused")}
-    assert _unfit(_table(_served(), Measured(50.0, checks=checks))) == {"a": "the active check of lbctl fails: refused"}
-    up, down, out = Condition("up"), Condition("down", "no answer"), Condition("ejected", "5xx")
+    assert _unfit(_table(_served(), FleetMeasurements(50.0, checks=checks))) == {
+        "a": "the active check of lbctl fails: refused"
+    }
+    up, down, out = ReplicaCondition("up"), ReplicaCondition("down", "no answer"), ReplicaCondition("ejected", "5xx")
     for conditions, fit in (
         ({"e1": down}, False),
         ({"e1": up, "e2": out}, False),
         ({"e1": up, "e2": up, "e3": out}, True),
     ):
-        measured = Measured(50.0, conditions=lambda key, say=conditions: say if key == B else {})
+        measured = FleetMeasurements(50.0, conditions=lambda key, say=conditions: say if key == B else {})
         assert ("b" not in _unfit(_table(_served(), measured))) is fit
 
 
 def test_signals_are_known_while_they_are_fresh() -> None:
     reports = {A: _report(48.0, queue=3.0, running=5.0, kv_cache=0.5)}
-    fresh = _candidates(_table(_served(), Measured(50.0, reports)))["a"]
+    fresh = _candidates(_table(_served(), FleetMeasurements(50.0, reports)))["a"]
     assert (fresh.queue, fresh.kv) == (3.0, 0.5)
-    stale = _candidates(_table(_served(), Measured(60.0, reports)))["a"]
+    stale = _candidates(_table(_served(), FleetMeasurements(60.0, reports)))["a"]
     assert (stale.queue, stale.kv) == (None, None)
 
 
 def test_a_replica_that_becomes_fit_later_begins_then() -> None:
     arrivals = Arrivals()
-    first = _table(_served(drain=True), Measured(50.0), arrivals)
+    first = _table(_served(drain=True), FleetMeasurements(50.0), arrivals)
     assert {item.started for item in first.candidates} == {None}
-    after = _table(_served(), Measured(60.0), arrivals)
+    after = _table(_served(), FleetMeasurements(60.0), arrivals)
     assert {name: item.started for name, item in _candidates(after).items()} == {"a": None, "b": 60.0, "c": None}
-    later = _table(_served(), Measured(70.0), arrivals)
+    later = _table(_served(), FleetMeasurements(70.0), arrivals)
     assert _candidates(later)["b"].started == 60.0
 
 
 def test_a_report_of_an_engine_is_sent_once() -> None:
     served, samples = _served(), NewSamples()
     pools = tables.picked_pools(served)
-    measured = Measured(50.0, {A: _report(48.0, running=5.0)})
+    measured = FleetMeasurements(50.0, {A: _report(48.0, running=5.0)})
     (sample,) = samples.of(pools, measured)
     assert (sample.replica, sample.running, sample.queue, sample.first_tokens) == ("a", 5.0, None, 12.0)
     assert samples.of(pools, measured) == []
-    assert len(samples.of(pools, Measured(51.0, {A: _report(50.0, running=5.0)}))) == 1
+    assert len(samples.of(pools, FleetMeasurements(51.0, {A: _report(50.0, running=5.0)}))) == 1
 
 
 @pytest.mark.parametrize("at", [1_000.0])

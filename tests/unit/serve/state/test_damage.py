@@ -183,6 +183,7 @@ def test_a_record_that_makes_no_sense_is_lost_and_named_and_the_others_count(
     assert state.overrides() == OVERRIDES
 
 
+@pytest.mark.slow
 def test_of_too_many_overrides_the_newest_are_kept_and_the_others_are_counted(place: Place) -> None:
     many = MAX_OVERRIDES + 7
     place.filled()

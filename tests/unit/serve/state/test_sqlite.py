@@ -189,6 +189,14 @@ def test_a_directory_that_others_can_change_is_reported(tmp_path: Path) -> None:
     assert f"chmod 700 {tmp_path}" in note
 
 
+def test_a_directory_that_is_shared_with_its_group_on_purpose_is_not_reported(tmp_path: Path) -> None:
+    reported = {}
+    for value in (0o2775, 0o2770, 0o775, 0o2777):
+        tmp_path.chmod(value)
+        reported[value] = bool(SqliteStore.open(tmp_path).notes())
+    assert reported == {0o2775: False, 0o2770: False, 0o775: True, 0o2777: True}
+
+
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "lock").symlink_to(tmp_path / "victim")

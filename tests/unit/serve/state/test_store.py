@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import resource
 import secrets
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +18,9 @@ import pytest
 from lbctl.control.rollouts import EndedRollout, RolloutState
 from lbctl.serve.state.interface import (
     ABSENT,
-    Change,
     ConflictError,
     FencedError,
+    KeyChange,
     LeaseHeldError,
     StateStore,
     StoreError,
@@ -28,7 +30,7 @@ from lbctl.serve.state.memory import MemoryStore, SharedMemory
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from tests.support.stores import STORES as SHARED
-from tests.support.stores import opened
+from tests.support.stores import EtcdServer, opened, shared_server
 
 
 class Handles:
@@ -103,6 +105,28 @@ def test_one_handle_leads_and_every_new_leader_has_a_greater_epoch(handles: Hand
         assert later.epoch > lease.epoch
         await second.release()
         assert (await first.acquire()).epoch > later.epoch
+
+    run(work)
+
+
+def test_an_emptied_etcd_gives_no_epoch_again_after_a_leader_whose_clock_was_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        prefix = f"test:{secrets.token_hex(4)}"
+        handles = Handles(lambda: opened("etcd", prefix, f"cp-{secrets.token_hex(2)}", lease=10_000))
+        ahead, other = handles(), handles()
+        now = time.time()
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time", lambda: now + 300)
+            lease = await ahead.acquire()
+        with pytest.raises(LeaseHeldError):
+            await other.acquire()
+        server = shared_server("etcd")
+        assert isinstance(server, EtcdServer)
+        first, last = (base64.b64encode(f"{prefix}{end}".encode()).decode() for end in "/0")
+        server.call("kv/deleterange", {"key": first, "range_end": last})
+        assert (await other.acquire()).epoch > lease.epoch
 
     run(work)
 
@@ -236,12 +260,12 @@ def test_a_watch_reports_what_is_there_and_then_every_change_of_its_prefix(handl
         epoch = (await leader.acquire()).epoch
         there = await leader.put("w/a", "1", ABSENT, epoch)
         changes = standby.watch("w/")
-        assert await anext(changes) == Change("w/a", there)
+        assert await anext(changes) == KeyChange("w/a", there)
         await leader.put("other", "1", ABSENT, epoch)
         new = await leader.put("w/b", "2", ABSENT, epoch)
-        assert await anext(changes) == Change("w/b", new)
+        assert await anext(changes) == KeyChange("w/b", new)
         await leader.delete("w/a", there.version, epoch)
-        assert await anext(changes) == Change("w/a", None)
+        assert await anext(changes) == KeyChange("w/a", None)
 
     run(work)
 
@@ -259,7 +283,9 @@ def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> No
         state = SavedState(store, pytest.fail)
         await state.lead(pytest.fail)
         assert await state.rollouts() == ()
-        moved = RolloutState("chat", "k", (("new", 0), ("old", 1)), "paused", 1, 12.5, 99.5, 3.25, "asked", models="d")
+        moved = RolloutState(
+            "chat", "k", (("new", 0), ("old", 1)), "paused", 1, 12.5, 99.5, 3.25, 2.5, "asked", models="d"
+        )
         earlier = EndedRollout("j", (("new", 0), ("old", 1)), "promoted", 2, 100.0, "good")
         moved = replace(moved, earlier=(earlier,))
         await state.save_rollouts((RolloutState("chat", "k", ()),))

@@ -22,9 +22,9 @@ from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry.control_loop import ControlLoop, observation_of
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.service import saved_loop_output
-from lbctl.targets.envoy.endpoints import Layout, Placement, as_written
+from lbctl.targets.envoy.endpoints import EndpointLayout, Placement, as_written
 from tests.support.control import NAME, pool, replica, seen
 from tests.support.state import OpenState, led
 
@@ -63,9 +63,9 @@ class _Running:
         return self.loop.output.weights.get(NAME, {}).get(name, from_capacity(1.0)).rate
 
 
-def _report(name: str, at: float, **told: Any) -> Report:
+def _report(name: str, at: float, **told: Any) -> ScrapeReport:
     state = SourceState("vllm", "http://x/metrics", at, at)
-    return Report(NAME, name, at, 0, seen(at, **told).signals, (state,))
+    return ScrapeReport(NAME, name, at, 0, seen(at, **told).signals, (state,))
 
 
 def _fleet(*names: str, **more: Any) -> Pool:
@@ -237,7 +237,7 @@ def test_a_weight_by_hand_is_over_what_was_decided_and_of_what_is_gone_nothing_i
 
 def test_who_is_out_loses_its_own_clients_and_who_is_drained_keeps_them() -> None:
     upstream = pool((Replica("a", Address("10.0.0.1", 1)), Replica("b", Address("10.0.0.2", 1))))
-    layout = Layout(
+    layout = EndpointLayout(
         "p", upstream, frozenset({"a", "b"}), Proxy("", "envoy", ()), Placement(), as_written, frozenset({"b"})
     )
     found = [item.health_status for group in layout.unweighed.endpoints for item in group.lb_endpoints]

@@ -13,7 +13,7 @@ import pytest
 from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.serve.state.records import UNREADABLE
-from lbctl.serve.telemetry.reports import Report, SourceState
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.samples import MemberSamples, write_samples
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
@@ -30,7 +30,7 @@ KEY = ("chat", "a")
 PLANS = {KEY: PLAN}
 OTHER_CLOCK = 5_000_000.0
 """Seconds that the clock of the member that scrapes is ahead."""
-REPORT = Report(
+REPORT = ScrapeReport(
     "chat", "a", OTHER_CLOCK + 9.5, 0,
     Signals(
         {"queue": Signal(3.0, OTHER_CLOCK + 9.0, 0)}, {"gpu": Signal(0.123456, OTHER_CLOCK + 1.0, 0)},
@@ -41,7 +41,7 @@ REPORT = Report(
 )  # fmt: skip
 
 
-def text_of(report: Report, at: float) -> str:
+def text_of(report: ScrapeReport, at: float) -> str:
     return write_samples({KEY: report}, OTHER_CLOCK + at)
 
 
@@ -101,7 +101,7 @@ def test_a_replica_that_the_reader_does_not_scrape_so_is_left_out() -> None:
         replace(REPORT, sources=(replace(REPORT.sources[0], reason="because"),)),  # type: ignore[arg-type]
     ],
 )
-def test_nonsense_is_refused(report: Report) -> None:
+def test_nonsense_is_refused(report: ScrapeReport) -> None:
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(text_of(report, 10.0), 50.0, PLANS)
 
@@ -128,10 +128,11 @@ def test_the_number_of_a_shape_that_is_not_there_is_refused() -> None:
         MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
 
 
+@pytest.mark.slow
 def test_the_samples_of_ten_thousand_replicas_are_small_enough_for_any_store() -> None:
     numbers = random.Random(1)
 
-    def measured() -> Report:
+    def measured() -> ScrapeReport:
         at, seconds = OTHER_CLOCK + numbers.random(), numbers.random() / 20
         values = {name: numbers.random() for name in ("itl", "ttft", "cache")} | {"queue": 7.0, "running": 31.0}
         signals = {name: Signal(value, at - seconds, 0) for name, value in values.items()}

@@ -16,7 +16,7 @@ from aiohttp import web
 from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.serve.guard import Guard
-from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.plan import ScrapePlan, scrape_plan
@@ -48,18 +48,18 @@ def _says(body: bytes | str, **headers: str) -> Handler:
     return handler
 
 
-class _Taken(list[Report]):
+class _Taken(list[ScrapeReport]):
     """The reports, and a way to wait for one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._came = asyncio.Event()
 
-    def take(self, report: Report) -> None:
+    def take(self, report: ScrapeReport) -> None:
         self.append(report)
         self._came.set()
 
-    async def until(self, wanted: Callable[[Report], bool], patience: float = 5) -> Report:
+    async def until(self, wanted: Callable[[ScrapeReport], bool], patience: float = 5) -> ScrapeReport:
         async with asyncio.timeout(patience):
             while True:
                 found = next((item for item in self if wanted(item)), None)
@@ -96,7 +96,7 @@ def _vllm(port: int, name: str = "a", timeout: float = 1.0, stale: float = 15.0)
     return _replica(name, MetricsSource("vllm", f"http://127.0.0.1:{port}/metrics"), timeout=timeout, stale=stale)
 
 
-async def _first(handler: Handler, timeout: float = 1.0) -> Report:
+async def _first(handler: Handler, timeout: float = 1.0) -> ScrapeReport:
     async with _server(handler) as port, _scraping(_vllm(port, timeout=timeout)) as (taken, _):
         return await taken.until(lambda report: True)
 
@@ -224,7 +224,7 @@ def test_a_server_that_says_nothing_and_one_that_hangs_up() -> None:
     ],
 )
 def test_addresses_that_no_replica_can_have_are_not_connected_to(url: str, reasons: set[str]) -> None:
-    async def run() -> Report:
+    async def run() -> ScrapeReport:
         async with _scraping(_replica("a", MetricsSource("vllm", url), timeout=2)) as (taken, _):
             return await taken.until(lambda report: True)
 
@@ -232,7 +232,7 @@ def test_addresses_that_no_replica_can_have_are_not_connected_to(url: str, reaso
 
 
 def test_an_ipv4_address_in_another_form_is_told_in_words() -> None:
-    async def run() -> Report:
+    async def run() -> ScrapeReport:
         async with _scraping(_replica("a", MetricsSource("vllm", "http://2852039166/"), timeout=2)) as (taken, _):
             return await taken.until(lambda report: True)
 
@@ -246,7 +246,7 @@ def test_the_values_of_a_query_are_sent_and_never_told() -> None:
         asked.append(request.path_qs)
         return web.Response(body=fixture("vllm_v1"))
 
-    async def run() -> Report:
+    async def run() -> ScrapeReport:
         async with _server(handler) as port:
             url = f"http://127.0.0.1:{port}/metrics?token=SECRET&SECRET#SECRET"
             async with _scraping(_replica("a", MetricsSource("vllm", url))) as (taken, _):
@@ -373,7 +373,7 @@ def test_counters_become_rates_and_a_restart_begins_anew() -> None:
         lines = [f"vllm:{name} {n}" for name in names] + [f"vllm:inter_token_latency_seconds_sum {n / 50}"]
         return web.Response(text="\n".join(lines) + "\n")
 
-    async def run() -> list[Report]:
+    async def run() -> list[ScrapeReport]:
         async with _server(handler) as port, _scraping(_vllm(port)) as (taken, _):
             await taken.until(lambda report: len(taken) > 5)
             return list(taken)
@@ -438,7 +438,7 @@ def test_the_first_source_that_is_alive_gives_a_signal() -> None:
 
 
 def test_a_replica_whose_exporter_dies_keeps_its_last_values_apart_from_what_is_known() -> None:
-    async def dying() -> Report:
+    async def dying() -> ScrapeReport:
         up = True
 
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -465,7 +465,7 @@ def test_prometheus_is_asked_and_its_words_are_kept() -> None:
             {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": value}]}}
         )
 
-    async def run() -> tuple[Report, Report]:
+    async def run() -> tuple[ScrapeReport, ScrapeReport]:
         async with _server(handler) as port:
             url = f"http://127.0.0.1:{port}"
             good = _replica("good", MetricsSource("prometheus", url, "queue", query='q{i="{host}:{port}"}'))
@@ -503,9 +503,9 @@ def test_a_fleet_that_changes_keeps_what_is_known_of_those_that_stay() -> None:
 
 def test_an_error_of_whoever_takes_the_reports_is_counted_and_the_page_is_fetched_again() -> None:
     failures: list[str] = []
-    taken: list[Report] = []
+    taken: list[ScrapeReport] = []
 
-    def broken_once(report: Report) -> None:
+    def broken_once(report: ScrapeReport) -> None:
         if not failures:
             raise RuntimeError("of the taker")
         taken.append(report)

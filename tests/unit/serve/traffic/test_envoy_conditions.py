@@ -15,7 +15,7 @@ from aiohttp import web
 from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.traffic import envoy_conditions
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
-from lbctl.serve.traffic.ledger import Condition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
 from tests.support.fleet import compiled
 
 A, B, S = ReplicaKey("llama", "a"), ReplicaKey("llama", "b"), ReplicaKey("llama", "s")
@@ -71,18 +71,18 @@ async def read(ledger: TrafficLedger, port: int, nodes: list[str], instances: in
     await asyncio.gather(task, return_exceptions=True)
 
 
-def of(ledger: TrafficLedger) -> dict[ReplicaKey, dict[str, Condition]]:
+def of(ledger: TrafficLedger) -> dict[ReplicaKey, dict[str, ReplicaCondition]]:
     return {key: dict(found) for key in (A, B, S) if (found := ledger.conditions(key, 0.0))}
 
 
-def reading(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaKey, dict[str, Condition]]:
+def reading(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaKey, dict[str, ReplicaCondition]]:
     ledger = TrafficLedger()
 
     async def run() -> None:
         async with admin(body, more.get("status", 200), more.get("delay", 0.0)) as port:
             await read(ledger, port, nodes, more.get("instances", 1))
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 120))
     return of(ledger)
 
 
@@ -97,8 +97,8 @@ def test_a_failed_check_is_down_and_an_ejection_is_ejected_in_envoys_words() -> 
         strange=[host("10.0.0.1", failed_active_health_check=True)],
     )
     assert reading(body, ["edge-1"]) == {
-        A: {"edge-1": Condition("down", "failed_active_health_check, active_hc_timeout")},
-        B: {"edge-1": Condition("ejected", "failed_outlier_check")},
+        A: {"edge-1": ReplicaCondition("down", "failed_active_health_check, active_hc_timeout")},
+        B: {"edge-1": ReplicaCondition("ejected", "failed_outlier_check")},
     }, "what is up is in no trouble"
 
 
@@ -110,15 +110,15 @@ def test_the_worst_of_a_pools_clusters_counts_and_lbctls_own_marks_are_no_fault(
         }
     )
     assert reading(body, ["edge-1"]) == {
-        A: {"edge-1": Condition("down", "pending_active_hc")},
-        B: {"edge-1": Condition("draining", "eds_health_status DRAINING")},
+        A: {"edge-1": ReplicaCondition("down", "pending_active_hc")},
+        B: {"edge-1": ReplicaCondition("draining", "eds_health_status DRAINING")},
     }
 
 
 @pytest.mark.parametrize("nodes", [[], ["edge-1", "edge-2"]], ids=["none", "two"])
 def test_without_exactly_one_node_it_is_the_entrys(nodes: list[str]) -> None:
     body = page(llama=[host("10.0.0.1", failed_outlier_check=True)])
-    assert reading(body, nodes) == {A: {"edge": Condition("ejected", "failed_outlier_check")}}
+    assert reading(body, nodes) == {A: {"edge": ReplicaCondition("ejected", "failed_outlier_check")}}
 
 
 def test_an_entry_with_several_instances_is_not_read() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.traffic.haproxy import HaproxySource, report
-from lbctl.serve.traffic.interface import Report
-from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
+from lbctl.serve.traffic.interface import TrafficReport
+from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
 
 A, B, OTHER = ReplicaKey("llama", "a"), ReplicaKey("llama", "b"), ReplicaKey("other", "a")
 _HEAD = "# pxname,svname,qcur,scur,stot,econ,eresp,wredis,hrsp_5xx,status,check_status,last_chk,"
@@ -24,7 +24,7 @@ def answer(*rows: str, pid: int = 7) -> str:
     return f"Name: HAProxy\nPid: {pid}\n\n{_HEAD}\n" + "\n".join(lines) + "\n\n"
 
 
-def differences(*answers: str) -> list[Report]:
+def differences(*answers: str) -> list[TrafficReport]:
     """The reports of these answers, one after the other."""
     parsed = [running.counters(text) for text in answers]
     return [report(now, before) for now, before in zip(parsed, [None, *parsed], strict=False)]
@@ -38,7 +38,7 @@ def test_the_first_answer_is_the_base_and_the_next_one_counts_what_came_since() 
     assert first.counts == {}
     assert first.in_flight == {A: 3, B: 0}
     assert second.counts == {A: Counts(10, 7)}
-    assert second.conditions == {A: Condition("up"), B: Condition("up")}
+    assert second.conditions == {A: ReplicaCondition("up"), B: ReplicaCondition("up")}
 
 
 def test_the_backends_of_a_pool_are_summed_and_another_pools_replica_of_the_same_name_is_another() -> None:
@@ -85,20 +85,20 @@ def test_each_state_of_a_server_has_its_condition() -> None:
         )
     )
     assert {key.replica: item for key, item in found.conditions.items()} == {
-        "up": Condition("up"),
-        "down": Condition("down", "L4CON Connection refused"),
-        "rising": Condition("down", "L7STS HTTP status <500>"),
-        "passive": Condition("ejected", "HANA Health analyze"),
-        "nameless": Condition("down", "its name does not resolve"),
-        "drained": Condition("draining", "DRAIN"),
-        "maintained": Condition("draining", "MAINT"),
+        "up": ReplicaCondition("up"),
+        "down": ReplicaCondition("down", "L4CON Connection refused"),
+        "rising": ReplicaCondition("down", "L7STS HTTP status <500>"),
+        "passive": ReplicaCondition("ejected", "HANA Health analyze"),
+        "nameless": ReplicaCondition("down", "its name does not resolve"),
+        "drained": ReplicaCondition("draining", "DRAIN"),
+        "maintained": ReplicaCondition("draining", "MAINT"),
     }
 
 
 def test_of_several_backends_the_one_with_the_check_gives_the_reason() -> None:
     tracking = "pool_p.IN.0f0f0f0f,a,0,0,0,0,0,0,DOWN (via pool_p/a),,"
     (found,) = differences(answer("pool_p,a,0,0,0,0,0,0,MAINT,,", tracking, "pool_p,a,0,0,0,0,0,0,DOWN,L4TOUT,"))
-    assert found.conditions[ReplicaKey("p", "a")] == Condition("down", "L4TOUT")
+    assert found.conditions[ReplicaKey("p", "a")] == ReplicaCondition("down", "L4TOUT")
 
 
 def test_what_a_replica_says_in_a_check_is_shown_short_and_harmless() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lbctl.control.analysis.latency import Histogram
+from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.ir.latencies import LatencyKey
-from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Condition, Counts, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Counts, ReplicaCondition, ReplicaKey, TrafficLedger
 
 A, B = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
 
@@ -23,9 +23,9 @@ def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
     ledger = TrafficLedger()
     ledger.add("edge", {A: Counts(10, 2)}, 0.0)
     ledger.set_in_flight("edge", {A: 3}, 0.0)
-    ledger.set_conditions("edge", {A: Condition("down", "Layer4 timeout")}, 0.0)
+    ledger.set_conditions("edge", {A: ReplicaCondition("down", "Layer4 timeout")}, 0.0)
     assert ledger.in_flight(A, 1.0) == 3
-    assert ledger.conditions(A, 1.0) == {"edge": Condition("down", "Layer4 timeout")}
+    assert ledger.conditions(A, 1.0) == {"edge": ReplicaCondition("down", "Layer4 timeout")}
     late = STALE_AFTER + 1
     assert ledger.reporting(late) == frozenset()
     assert ledger.in_flight(A, late) is None
@@ -36,15 +36,15 @@ def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
 
 def test_a_proxy_that_says_its_conditions_alone_does_not_report_its_requests() -> None:
     ledger = TrafficLedger()
-    ledger.set_conditions("edge", {A: Condition("up")}, 0.0)
+    ledger.set_conditions("edge", {A: ReplicaCondition("up")}, 0.0)
     assert ledger.reporting(0.0) == frozenset()
     ledger.add("edge", {A: Counts(10)}, 0.0)
     ledger.set_in_flight("edge", {A: 3}, 0.0)
     late = STALE_AFTER + 1
-    ledger.set_conditions("edge", {A: Condition("down")}, late)
+    ledger.set_conditions("edge", {A: ReplicaCondition("down")}, late)
     assert ledger.reporting(late) == frozenset()
     assert ledger.in_flight(A, late) is None
-    assert ledger.conditions(A, late) == {"edge": Condition("down")}
+    assert ledger.conditions(A, late) == {"edge": ReplicaCondition("down")}
     ledger.add("edge", {}, 2 * late)
     assert ledger.reporting(2 * late) == {"edge"}
     assert ledger.conditions(A, 2 * late) == {}
@@ -77,10 +77,10 @@ def test_a_removed_replica_is_forgotten_and_so_is_a_latency_that_nobody_asks_for
     ledger.add("edge", {A: Counts(10), B: Counts(5)}, 0.0)
     ledger.add_latencies("edge", {first: {3: 2}, last: {9: 2}}, 0.0)
     ledger.add_latencies("edge", {first: {3: 1, 4: 1}}, 1.0)
-    assert ledger.latencies({first}) == {("edge", first): Histogram({3: 3, 4: 1})}
+    assert ledger.latencies({first}) == {("edge", first): LatencyHistogram({3: 3, 4: 1})}
     ledger.keep_replicas({B}, {last})
     assert ledger.totals() == {("edge", B): Counts(5)}
-    assert ledger.latencies({first, last}) == {("edge", last): Histogram({9: 2})}
+    assert ledger.latencies({first, last}) == {("edge", last): LatencyHistogram({9: 2})}
 
 
 def test_a_removed_proxy_is_forgotten() -> None:

@@ -13,8 +13,8 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard
 from lbctl.serve.traffic import service
-from lbctl.serve.traffic.interface import Report
-from lbctl.serve.traffic.ledger import Condition, Counts, ReplicaKey
+from lbctl.serve.traffic.interface import TrafficReport
+from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
 from lbctl.serve.traffic.service import Traffic, with_websockets
 from tests.support.fleet import compiled
 
@@ -36,10 +36,10 @@ PLAIN, TALK, GONE = ReplicaKey("plain", "a"), ReplicaKey("talk", "a"), ReplicaKe
 class Scripted:
     """A source with these reports, one a poll."""
 
-    def __init__(self, *reports: Report | None) -> None:
+    def __init__(self, *reports: TrafficReport | None) -> None:
         self._reports = list(reports)
 
-    async def poll(self) -> Report | None:
+    async def poll(self) -> TrafficReport | None:
         return self._reports.pop(0) if self._reports else None
 
 
@@ -63,7 +63,9 @@ def poll(traffic: Traffic, times: int) -> None:
 
 def test_a_report_counts_for_the_replicas_of_the_fleet_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {PLAIN: 2, TALK: 1, GONE: 5}
-    first = Report({key: Counts(count) for key, count in values.items()}, values, {GONE: Condition("down")})
+    first = TrafficReport(
+        {key: Counts(count) for key, count in values.items()}, values, {GONE: ReplicaCondition("down")}
+    )
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(first))
     traffic = Traffic(lambda: (), clock=lambda: 0.0)
     traffic.follow(published(compiled(FLEET).topology))
@@ -76,7 +78,7 @@ def test_a_report_counts_for_the_replicas_of_the_fleet_alone(monkeypatch: pytest
 
 def test_of_a_proxy_that_does_not_answer_only_the_totals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_INTERVAL", 0.001)
-    report = Report({PLAIN: Counts(3)}, {PLAIN: 3}, {PLAIN: Condition("up")})
+    report = TrafficReport({PLAIN: Counts(3)}, {PLAIN: 3}, {PLAIN: ReplicaCondition("up")})
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(report, None))
     traffic = Traffic(lambda: (), clock=lambda: 0.0)
     traffic.follow(published(compiled(FLEET).topology))
@@ -90,11 +92,11 @@ def test_a_proxy_whose_counters_cannot_be_read_does_not_keep_the_others_from_bei
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken:
-        async def poll(self) -> Report | None:
+        async def poll(self) -> TrafficReport | None:
             raise RuntimeError("a bug")
 
     failures: list[str] = []
-    good = Scripted(Report({PLAIN: Counts(3)}))
+    good = Scripted(TrafficReport({PLAIN: Counts(3)}))
     monkeypatch.setattr(service, "polled_source", lambda proxy: Broken() if proxy.name == "broken" else good)
     traffic = Traffic(lambda: (), clock=lambda: 0.0, guard=Guard(failures.append))
     more = "  broken: {kind: haproxy, runtime_api: /run/b.sock}\n"
@@ -106,7 +108,7 @@ def test_a_proxy_whose_counters_cannot_be_read_does_not_keep_the_others_from_bei
 
 
 def test_a_proxy_that_the_fleet_no_longer_has_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "polled_source", lambda _: Scripted(Report({PLAIN: Counts(3)})))
+    monkeypatch.setattr(service, "polled_source", lambda _: Scripted(TrafficReport({PLAIN: Counts(3)})))
     traffic = Traffic(lambda: ["edge-1"], clock=lambda: 0.0)
     topology = compiled(FLEET).topology
     traffic.follow(published(topology))

@@ -73,6 +73,7 @@ function isRolledBack({ fleet, served }) {
 }
 
 function filesTile(status) {
+  if (!status.fleet.read) return ["Files", "being read", "", ""];
   if (isRolledBack(status)) return ["Files", "ignored", `${version(status)}rolled back until the files change`, "warn"];
   const problems = status.fleet.diagnostics.filter((item) => item.severity !== "note").length;
   return [
@@ -92,7 +93,8 @@ function unsynced(proxies) {
 /** What is wrong or waits for somebody: tone, text, and perhaps a button with its action. */
 export function alertsOf(status) {
   return [
-    !status.fleet.valid &&
+    status.fleet.read &&
+      !status.fleet.valid &&
       !isRolledBack(status) && [
         "bad",
         status.fleet.refused ?? "The files are refused.",

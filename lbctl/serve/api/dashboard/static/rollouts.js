@@ -110,7 +110,8 @@ export class Rollouts {
 
 function sentence(item, now) {
   const left = item.next_at ? Math.max(0, (Date.parse(item.next_at) - now) / 1000) : null;
-  const when = left === null ? "somebody has to promote it" : `the next step is in ${span(left)}`;
+  const hold = item.hold_waits_for ? `its hold waits for ${item.hold_waits_for}` : "somebody has to promote it";
+  const when = left === null ? hold : `the next step is in ${span(left)}`;
   return (
     {
       waiting: "Nobody has started it.",

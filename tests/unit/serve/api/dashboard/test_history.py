@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lbctl.serve.api import schema
-from lbctl.serve.api.dashboard.history import BUDGET, METRICS, History, interval
+from lbctl.serve.api.dashboard.history import BUDGET, METRICS, SampleHistory, interval
 from lbctl.serve.api.dashboard.series import Query, series
 from lbctl.serve.errors import BadRequestError
 from tests.support.dashboard import MovingFleet
@@ -21,8 +21,8 @@ def rows(*values: float | None, pool: str = "p") -> list[schema.LiveReplica]:
     return [replace(first, pool=pool, name=f"r{number}", queue=value) for number, value in enumerate(values)]
 
 
-def filled(*samples: list[schema.LiveReplica], seconds: float = HOUR) -> History:
-    history = History()
+def filled(*samples: list[schema.LiveReplica], seconds: float = HOUR) -> SampleHistory:
+    history = SampleHistory()
     for number, each in enumerate(samples):
         history.add(1000.0 + 5 * number, each, seconds)
     return history
@@ -42,7 +42,7 @@ def test_an_hour_of_any_fleet_stays_within_the_budget(replicas: int) -> None:
 
 
 def test_a_fleet_that_grows_thins_the_samples_and_keeps_the_newest_and_the_first() -> None:
-    history = History(budget=4 * 3 * len(METRICS) * 4)  # four samples of three replicas
+    history = SampleHistory(budget=4 * 3 * len(METRICS) * 4)  # four samples of three replicas
     for number in range(9):
         history.add(float(number), rows(1.0, 2.0, 3.0), HOUR)
     times = [item.at for item in history.samples]

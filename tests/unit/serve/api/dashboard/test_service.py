@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from lbctl.serve.api import streaming
 from lbctl.serve.api.dashboard import service
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
 from lbctl.serve.api.dashboard.series import Query
-from lbctl.serve.api.dashboard.service import Dashboard
-from lbctl.serve.api.dashboard.state import Change, State
-from lbctl.serve.api.dashboard.stream import Stream
+from lbctl.serve.api.dashboard.service import DashboardService
+from lbctl.serve.api.dashboard.state import DashboardState, FrameChange
+from lbctl.serve.api.dashboard.stream import FrameStream
 from lbctl.serve.api.events import TooManyClientsError
 from tests.support.api import Fleet
 from tests.support.dashboard import MovingFleet, serving
@@ -55,7 +58,7 @@ def frames(text: bytes) -> list[Any]:
 
 
 @asynccontextmanager
-async def running(fleet: Fleet) -> AsyncIterator[Dashboard]:
+async def running(fleet: Fleet) -> AsyncIterator[DashboardService]:
     task = asyncio.create_task(fleet.dashboard.run())
     try:
         yield fleet.dashboard
@@ -63,7 +66,7 @@ async def running(fleet: Fleet) -> AsyncIterator[Dashboard]:
         task.cancel()
 
 
-def conversation(fleet: Fleet, script: Callable[[Dashboard], Awaitable[None]]) -> None:
+def conversation(fleet: Fleet, script: Callable[[DashboardService], Awaitable[None]]) -> None:
     async def talk() -> None:
         async with running(fleet) as dashboard, asyncio.timeout(20):
             await script(dashboard)
@@ -71,7 +74,7 @@ def conversation(fleet: Fleet, script: Callable[[Dashboard], Awaitable[None]]) -
     asyncio.run(talk())
 
 
-async def next_frame(stream: Stream) -> Any:
+async def next_frame(stream: FrameStream) -> Any:
     """The next `live` of the stream."""
     while True:
         part = await stream.next()
@@ -83,7 +86,7 @@ async def next_frame(stream: Stream) -> Any:
 def test_a_stream_begins_with_everything_and_goes_on_with_what_changes() -> None:
     fleet = StillFleet()
 
-    async def script(dashboard: Dashboard) -> None:
+    async def script(dashboard: DashboardService) -> None:
         with dashboard.subscribe(packed=False) as stream:
             first = await next_frame(stream)
             assert first["complete"]
@@ -103,32 +106,33 @@ def test_a_stream_begins_with_everything_and_goes_on_with_what_changes() -> None
 
 def test_what_changed_while_a_section_could_not_be_made_is_sent_with_the_next_frame() -> None:
     fleet = StillFleet(2)
-    state = State()
+    state = DashboardState()
 
-    def update(sections: Callable[[], dict[str, object]]) -> Change:
-        parts = state.update(sections, [rows for _, rows in fleet.live()])
+    def update(sections: Iterable[tuple[str, object]]) -> FrameChange:
+        parts = state.update([rows for _, rows in fleet.live()], sections)
         while True:
             try:
                 next(parts)
             except StopIteration as done:
-                change: Change = done.value
+                change: FrameChange = done.value
                 return change
 
-    def failing() -> dict[str, object]:
+    def failing() -> Iterator[tuple[str, object]]:
         raise RuntimeError("a bug")
+        yield "pools", []
 
     with pytest.raises(RuntimeError):
-        update(failing)
+        update(failing())
     assert not state.everything()
-    assert len(update(lambda: {"pools": [1]}).replicas) == 2
-    assert not update(lambda: {"pools": [1]})
+    assert len(update([("pools", [1])]).replicas) == 2
+    assert not update([("pools", [1])])
 
 
 def test_events_of_the_control_plane_come_with_the_frames_the_last_ones_at_first() -> None:
     fleet = StillFleet()
     fleet.events.task_failed("an earlier one")
 
-    async def script(dashboard: Dashboard) -> None:
+    async def script(dashboard: DashboardService) -> None:
         with dashboard.subscribe(packed=False) as stream:
             first = await stream.next()
             assert first is not None
@@ -145,7 +149,7 @@ def test_events_of_the_control_plane_come_with_the_frames_the_last_ones_at_first
 def test_a_browser_that_does_not_read_gets_everything_again_and_no_more_waits_for_it() -> None:
     fleet = StillFleet()
 
-    async def script(dashboard: Dashboard) -> None:
+    async def script(dashboard: DashboardService) -> None:
         with dashboard.subscribe(packed=False) as slow, dashboard.subscribe(packed=False) as quick:
             await slow.next()
             for number in range(12):
@@ -157,6 +161,38 @@ def test_a_browser_that_does_not_read_gets_everything_again_and_no_more_waits_fo
             assert {row["name"]: row["queue"] for row in caught_up["replicas"]}["llama-01"] == 11.0
 
     conversation(fleet, script)
+
+
+def test_a_browser_whose_socket_is_full_loses_its_connection_and_delays_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "_SLOWEST", 0.2)
+    fleet = StillFleet()
+
+    async def script() -> None:
+        async with serving(fleet) as port, aiohttp.ClientSession() as session, asyncio.timeout(30):
+            with socket.socket() as stuck:
+                stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                stuck.connect(("127.0.0.1", port))
+                stuck.sendall(b"GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                while not fleet.dashboard._streams:
+                    await asyncio.sleep(0.01)
+                async with session.get(f"http://127.0.0.1:{port}/api/v1/live") as answer:
+                    descriptors = _descriptors()
+                    while _descriptors() == descriptors:
+                        fleet.events.task_failed("x" * 200_000)
+                        await answer.content.readany()
+                    fleet.queues["llama-00"] = 77.0
+                    text = b""
+                    while b'"queue": 77.0' not in text:
+                        text += await answer.content.readany()
+
+    asyncio.run(script())
+
+
+def _descriptors() -> int:
+    """The number of open ones of this process, the server's end of each connection among them."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_frames_that_are_compressed_once_are_one_gzip_stream_for_everybody() -> None:
@@ -194,7 +230,7 @@ def test_a_compressed_stream_is_read_by_an_ordinary_client_as_it_comes() -> None
 def test_there_are_so_many_streams_and_no_more_and_all_end_with_the_process() -> None:
     fleet = StillFleet()
 
-    async def script(dashboard: Dashboard) -> None:
+    async def script(dashboard: DashboardService) -> None:
         with dashboard.subscribe(packed=True) as stream:
             others: Sequence[Any] = [dashboard.subscribe(packed=True) for _ in range(service.MOST_STREAMS - 1)]
             for each in others:
@@ -232,7 +268,7 @@ def test_a_series_that_has_not_changed_is_not_sent_again() -> None:
 
 
 def test_the_answers_that_are_kept_do_not_grow_with_what_clients_ask_for() -> None:
-    async def script(dashboard: Dashboard) -> None:
+    async def script(dashboard: DashboardService) -> None:
         for points in range(2, 102):
             await dashboard.series(Query("pool", "queue", "*", points))
         assert len(dashboard._answers) == service._MOST_ANSWERS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.cluster import Access, ClusterError, in_cluster
+from lbctl.serve.net.kubernetes.cluster import CallerIdentity, ClusterError, in_cluster
 
 CONFIG = """\
 apiVersion: v1
@@ -43,7 +43,7 @@ def config(tmp_path: Path, user: str = "{token: t0ken}", *changes: tuple[str, st
     return file
 
 
-def access(file: Path) -> Access:
+def access(file: Path) -> CallerIdentity:
     return asyncio.run(kubeconfig.read(file).credentials.access())
 
 

@@ -1,0 +1,44 @@
+"""What a member is built from: the parts that decide in the leader and follow in the others, and tasks by role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lbctl.base.records import dataclass
+from lbctl.serve.fleet.history import FleetHistory
+from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.fleet.reconciler import Reconciler
+from lbctl.serve.guard import Work
+from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.telemetry.service import TelemetryService
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts of this process that decide in the leader and follow in the others."""
+
+    publisher: Publisher
+    """Composes and publishes."""
+    reconciler: Reconciler
+    """Reads the files."""
+    telemetry: TelemetryService
+    """Decides weights and health."""
+    overrides: OverrideService
+    """Holds overrides."""
+    rollouts: RolloutService
+    """Moves rollouts."""
+    history: FleetHistory
+    """Has the fleets that were served."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTasks:
+    """The tasks that a member runs in one role and not in another, by name."""
+
+    deciding: Mapping[str, Work]
+    """The tasks of a leader, also of an isolated one."""
+    acting: Mapping[str, Work]
+    """The tasks of a leader that is not isolated."""
+    not_acting: Mapping[str, Work]
+    """The tasks of a member that does not act."""

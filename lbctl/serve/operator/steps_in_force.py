@@ -1,0 +1,80 @@
+"""Which steps of rollouts a proxy has: the hold of a step passes only while one of the proxies of its route has it.
+
+A proxy has a step if it is connected and the snapshot that it has acknowledged gives the route the shares of the step.
+Of several members each knows its own proxies, and announces the steps that these have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from lbctl.control import splits
+from lbctl.control.rollouts import Rollouts, rollout_of, shares_at, step_id
+from lbctl.control.splits import Shares
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, routes_reached
+from lbctl.ir.topology import Topology
+
+Rows = Callable[[], Collection[Mapping[str, object]]]
+"""Returns the status of each proxy, as `NodeStatus.proxies` and `DriverSupervisor.rows` have it."""
+_REFUSED = "REFUSED"
+
+
+class StepsInForce:
+    """Compares the steps of rollouts with what the proxies have."""
+
+    def __init__(
+        self, rows: Rows, snapshot_of: Callable[[str], Snapshot | None], announced: Callable[[], Collection[str]]
+    ) -> None:
+        """`snapshot_of` returns the snapshot of a version; None where it is not kept.
+
+        `announced` returns the ids of the steps that proxies of other members have.
+        """
+        self._rows = rows
+        self._snapshot_of = snapshot_of
+        self._announced = announced
+
+    def routes(self, states: Rollouts, topology: Topology) -> frozenset[str]:
+        """Return the routes whose current step a proxy has, also one of another member."""
+        in_force = {*self.own(states, topology), *self._announced()}
+        return frozenset(item.route for item in states if step_id(item) in in_force)
+
+    def own(self, states: Rollouts, topology: Topology | None) -> tuple[str, ...]:
+        """Return the ids of the current steps that a proxy of this member has. `topology`: that of the files."""
+        routes = self._own_routes(states, topology) if topology is not None else frozenset()
+        return tuple(step_id(item) for item in states if item.route in routes)
+
+    def _own_routes(self, states: Rollouts, topology: Topology) -> frozenset[str]:
+        steps = {
+            state.route: shares_at(state.base, rollout.to, state.percent)
+            for state in states
+            if state.phase == "progressing" and (rollout := rollout_of(topology, state.route)) is not None
+        }
+        return frozenset(self._in_force(steps)) if steps else frozenset()
+
+    def _in_force(self, steps: Mapping[str, Shares]) -> Iterator[str]:
+        acknowledged = {(str(row["last_good"]), row["proxy"]) for row in self._rows() if _has_answered(row)}
+        for version, name in acknowledged:
+            snapshot = self._snapshot_of(version)
+            if snapshot is not None:
+                yield from _routes_at(steps, snapshot.topology, name)
+
+
+def _has_answered(row: Mapping[str, object]) -> bool:
+    return bool(row["connected"] and row["last_good"]) and not row.get("reader") and row["state"] != _REFUSED
+
+
+def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: object) -> Iterator[str]:
+    """Yield the routes of the proxy of this name that have the shares of their step; without a name: of all routes."""
+    proxy = next((item for item in topology.proxies if item.name == name), None)
+    reached = routes_reached(topology, proxy or Proxy("", "", ()))
+    for route in topology.routes:
+        step = steps.get(route.name)
+        if step is not None and route.name in reached and _as_parts(splits.shares_of(route)) == _as_parts(step):
+            yield route.name
+
+
+def _as_parts(shares: Shares) -> dict[str, float]:
+    """Return pool → its part, since the same split can be written with other numbers."""
+    total = sum(share for _, share in shares)
+    return {pool: share / total for pool, share in shares} if total else {}

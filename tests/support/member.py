@@ -1,0 +1,102 @@
+"""A member of a control plane in this process: its parts and its store are real, and it opens no endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from lbctl.ir.proxies import Store
+from lbctl.serve import log, wiring
+from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.guard import end_tasks
+from lbctl.serve.ha.member import FleetMember
+from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.settings import Options
+from lbctl.serve.state.authority import Authority
+from lbctl.serve.state.open import open_shared
+from lbctl.serve.state.saved import SavedState
+from lbctl.serve.wiring import Services, Shared
+from lbctl.targets.load import Loaded
+from lbctl.xds.protocol.node_status import NodeStatus
+
+FLEET = """version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {chat: {match: {path_prefix: /}, pool: chat}}
+pools: {chat: {replicas: [{name: a, address: "10.9.9.9:8000"}, {name: NAME, address: "10.9.9.8:8000"}]}}
+proxies: {edge: {kind: envoy}}
+"""
+
+
+async def _ignore(_loaded: Loaded, _can_be_served: bool) -> None:
+    """Open no endpoints for the first fleet."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Running:
+    """A member without endpoints, its fleet file, and its parts."""
+
+    def __init__(self, name: str, path: Path, services: Services, state: SavedState) -> None:
+        assert services.member is not None
+        self.name = name
+        self.path = path
+        self.services = services
+        self.state = state
+        self.member: FleetMember = services.member
+
+
+@asynccontextmanager
+async def running(
+    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = FLEET
+) -> AsyncIterator[Running]:
+    """Run a member whose store is a Redis at this port, with the keys of this prefix."""
+    path = directory / name / "fleet.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(fleet.replace("NAME", "b"))
+    store = open_shared(Store(f"redis://127.0.0.1:{port}", prefix, lease=2_000, password_file=password), name)
+    shared = Shared(name, store, 2.0, Authority())
+    options, nodes, metrics = Options((str(path),), str(path.parent / "state")), NodeStatus(), Metrics()
+    state = SavedState(store, log.warn, shared.authority)
+    services, restored = await wiring.build_from(
+        options, Endpoints(options, nodes, metrics), metrics, nodes, state, _ignore, shared
+    )
+    await services.reconciler.start(restored.fleet)
+    assert services.member is not None
+    tasks = [services.guard.start(task, work) for task, work in services.member.tasks().items()]
+    try:
+        yield Running(name, path, services, state)
+    finally:
+        await end_tasks(tasks)
+        await services.publisher.discovery.stop()
+        with suppress(Exception):
+            await state.close()
+
+
+@asynccontextmanager
+async def leading(directory: Path, port: int, prefix: str = "", fleet: str = FLEET) -> AsyncIterator[Running]:
+    """Run the member cp-1, which leads when the block begins. Without a prefix it has keys of its own."""
+    async with running("cp-1", directory, port, prefix or f"test:{secrets.token_hex(4)}", fleet=fleet) as member:
+        await until(lambda: member.member.leads)
+        yield member
+
+
+def served(member: Running) -> set[str]:
+    """Return the names of the replicas that the member serves."""
+    published = member.services.publisher.served
+    assert published is not None
+    return {item.name for pool in published.composed.whole.topology.pools for item in pool.replicas}
+
+
+def version(member: Running) -> str:
+    """Return the version of what the member serves by xDS."""
+    published = member.services.publisher.served
+    assert published is not None
+    return published.cached_snapshot.version

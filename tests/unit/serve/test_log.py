@@ -1,0 +1,22 @@
+"""What is logged of a failure that lasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbctl.serve.log import LastingFailure
+
+
+def test_a_failure_that_lasts_is_logged_at_its_beginning_then_every_five_minutes_and_at_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "lbctl")
+    now = 0.0
+    failure = LastingFailure("it is written again", lambda: now)
+    failure.succeeded()
+    for now in map(float, range(650)):
+        failure.failed("no room" if now < 640 else "no disk")
+    failure.succeeded()
+    failure.succeeded()
+    failure.failed("no disk")
+    assert caplog.messages == ["no room", "no room", "no room", "no disk", "it is written again", "no disk"]
