@@ -63,12 +63,15 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
         option("--tls-ca", metavar="F", help="TLS: who signs the control plane's certificate."),
         option("--tls-cert", metavar="F", help="The certificate that the node shows."),
         option("--tls-key", metavar="F", help="Its key."),
+        options_of("")(
+            "--server-ca", metavar="FILE", help="Who signed the certificate of --server; default: the system's CAs."
+        ),
     ]
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
         def wrapper(**given: Any) -> int:
-            found = _Running(given.pop("server"), given.pop("token_file"), patience)
-            return function(ads=_ads({name: given.pop(name) for name in _FLAGS}, found), **given)
+            running = _Running(given.pop("server"), given.pop("token_file"), given.pop("server_ca"), patience)
+            return function(ads=_ads({name: given.pop(name) for name in _FLAGS}, running), **given)
 
         wrapper.__doc__ = function.__doc__
         wrapper.__dict__.update(function.__dict__)
@@ -114,15 +117,16 @@ class _Running:
 
     url: str
     token_file: str | None
+    ca: str | None
     patience: float
 
     @property
     def is_nearer_than_xds(self) -> bool:
         """Whether --server or --fleet is given more closely than --xds."""
-        from lbctl.cli.api_client import nearness
+        from lbctl.cli.api_client import option_precedence
 
         context = click.get_current_context()
-        return nearness(context, "server") > nearness(context, "xds")
+        return option_precedence(context, "server") > option_precedence(context, "xds")
 
     def address(self) -> tuple[str, str]:
         """Return `unix:PATH` of the `serve`; else a TCP address, its own where it is named, and why not the socket.
@@ -167,9 +171,9 @@ class _Running:
 
     def _listens(self) -> Mapping[str, Any]:
         """Return where the `serve` listens now. Raises ClickException where it does not answer, or not yet."""
-        from lbctl.cli.api_client import Server
+        from lbctl.cli.api_client import ServeClient
 
-        status = Server(self.url, self.token_file, None).get_object("/api/v1/status")
+        status = ServeClient(self.url, self.token_file, self.ca).get_object("/api/v1/status")
         listens = status.get("listens")
         if not isinstance(listens, dict) or not (listens.get("xds_socket") or status.get("ready")):
             raise click.ClickException(f"the serve at {self.url} is not ready: {status.get('waiting')}")

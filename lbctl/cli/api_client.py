@@ -63,7 +63,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServeClient:
     """A running control plane.
 
     Every method raises RemoteError if the server does not answer or answers with another version's types, and
@@ -160,7 +160,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
             help="A running serve.",
         ),
         option("--token-file", metavar="FILE", help=token),
-        option("--fleet", metavar="PATH", help="The fleet that serve runs: in place of --server and --token-file."),
+        option("--fleet", metavar="PATH", help="The fleet of serve or up: in place of --server and --token-file."),
         *((option("--tls-ca", metavar="FILE", help="Who signed its certificate; default: the system's CAs."),) * tls),
     )  # fmt: skip
 
@@ -181,7 +181,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
 def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
     """Replace the options that the fleet gives, unless they are named as closely: the command line goes first."""
     context = click.get_current_context()
-    if fleet is None or nearness(context, "server") >= nearness(context, "fleet"):
+    if fleet is None or option_precedence(context, "server") >= option_precedence(context, "fleet"):
         return
     from lbctl.cli.fleet_server import server_of_fleet
 
@@ -191,7 +191,7 @@ def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
         options["token_file"] = token_file
 
 
-def nearness(context: click.Context, option: str) -> int:
+def option_precedence(context: click.Context, option: str) -> int:
     """Return 2 for an option of the command line, 1 for one of the environment, 0 for its default."""
     sources = click.core.ParameterSource
     levels = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from lbctl.cli.api_client import Server, form_choice, server_options, show, table
+from lbctl.cli.api_client import ServeClient, form_choice, server_options, show, table
 from lbctl.cli.options import options_of
 from lbctl.serve.api import schema
 
@@ -26,7 +26,7 @@ def command() -> None:
 @server_options()
 def show_(count: int, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Show the newest records of the audit log, the oldest of them first."""
-    records = Server(server, token_file, tls_ca).get(_PATH, schema.Audit).records[-count:]
+    records = ServeClient(server, token_file, tls_ca).get(_PATH, schema.Audit).records[-count:]
     if form != "table":
         show(records, form)
         return 0
@@ -39,7 +39,7 @@ def show_(count: int, form: str, server: str, token_file: str | None, tls_ca: st
 @server_options()
 def verify(server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Verify the chain of hashes: exit code 1 where a record was changed, removed or added."""
-    records = Server(server, token_file, tls_ca).get(_PATH, schema.Audit).records
+    records = ServeClient(server, token_file, tls_ca).get(_PATH, schema.Audit).records
     problems = list(breaks(records))
     for problem in problems:
         click.echo(f"lbctl: {problem}", err=True)

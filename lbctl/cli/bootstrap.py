@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
 from lbctl.apply.files import write_bundle
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
+from lbctl.base.paths import is_file
 from lbctl.cli.ads import Ads, address_of, ads_options
 from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
@@ -102,7 +102,7 @@ def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
 def _check_files(given: Mapping[str, str]) -> None:
     """Check that the files exist on this machine, because an Envoy that lacks one does not start."""
     for flag, file in given.items():
-        if file and not Path(file).is_file():
+        if file and not is_file(file):
             raise click.UsageError(f"{flag}: there is no file {file}")
 
 

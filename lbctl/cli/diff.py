@@ -11,7 +11,7 @@ import click
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
 from lbctl.cli import revision
-from lbctl.cli.api_client import Server, server_options
+from lbctl.cli.api_client import ServeClient, server_options
 from lbctl.cli.api_client import show as show_value
 from lbctl.cli.diff_markdown import markdown
 from lbctl.cli.diff_text import as_json, lines
@@ -72,7 +72,7 @@ def command(
     if old is None:
         from lbctl.cli.diff_live import compare
 
-        differs = compare(new.compiled, Server(server, token_file, tls_ca), form)
+        differs = compare(new.compiled, ServeClient(server, token_file, tls_ca), form)
     else:
         differs = _native(old, new, options) if kind else _fleets(old, new, form)
     return _DIFFERENT if differs and tells else 0

@@ -7,15 +7,16 @@ says: manual overrides, weights that follow the signals, replicas that are out. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 import click
 
 from lbctl.base.diagnostics import dotted
-from lbctl.cli.api_client import RemoteError, Server, show
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import RemoteError, ServeClient, show
 from lbctl.cli.diff_text import ABSENT
-from lbctl.cli.markdown import Table, code, document
+from lbctl.cli.markdown import MarkdownTable, code, document
 from lbctl.compile.fleet import Compiled
 from lbctl.control.splits import shares_of
 from lbctl.ir.pools import Pool, Replica
@@ -44,7 +45,7 @@ class Ahead:
     """Why it is ahead; empty where nothing explains it."""
 
 
-def compare(compiled: Compiled, server: Server, form: str) -> bool:
+def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:
     """Print what differs between the files and the running fleet, and return whether anything does."""
     status = server.get("/api/v1/status", schema.Status)
     if status.snapshot is None:
@@ -76,7 +77,7 @@ def _print(differences: list[Ahead], form: str) -> None:
             for line in (*_lines(sides), summary):
                 click.echo(line if line.isprintable() else ascii(line)[1:-1])
         case "markdown":
-            tables = [Table(head.capitalize(), _COLUMNS, [*map(_cells, items)]) for head, items in sides]
+            tables = [MarkdownTable(head.capitalize(), _COLUMNS, [*map(_cells, items)]) for head, items in sides]
             click.echo(document(summary, tables), nl=False)
         case _:
             show({"ahead": verdict, "differences": [asdict(item) for item in differences]}, form)

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from lbctl.base.diagnostics import dotted
 from lbctl.cli.diff_text import ABSENT, conditions, largest_first, position, summary
-from lbctl.cli.markdown import Table, code, document
+from lbctl.cli.markdown import MarkdownTable, code, document
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.diff import Difference, ObjectChange, SettingChange, TrafficChange
 
@@ -17,14 +17,16 @@ _KINDS = {"pools": "pool", "routes": "route", "listeners": "listener", "proxies"
 def markdown(difference: Difference, sources: SourceMap) -> str:
     """Return the difference as a Markdown document. `sources`: of the new side."""
     tables = (
-        Table("Added and removed", ("Change", "Object", "Name", "Details"), [*map(_object, difference.objects)]),
-        Table(
+        MarkdownTable(
+            "Added and removed", ("Change", "Object", "Name", "Details"), [*map(_object, difference.objects)]
+        ),
+        MarkdownTable(
             "Share of each route's requests, by weight",
             ("Route", "Pool or replica", "Before", "After", "Change"),
             [*_traffic(difference.traffic)],
             numeric=frozenset({"Before", "After", "Change"}),
         ),
-        Table(
+        MarkdownTable(
             "Requests that go elsewhere",
             ("Listener", "Requests", "Route before", "Route after"),
             [
@@ -32,7 +34,7 @@ def markdown(difference: Difference, sources: SourceMap) -> str:
                 for item in difference.rerouted
             ],
         ),
-        Table(
+        MarkdownTable(
             "Settings",
             ("Setting", "Before", "After", "Written in"),
             [_setting(item, sources) for item in difference.settings],

@@ -7,12 +7,12 @@ pool, and `pick` from a request to its replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import click
 
 from lbctl.base.diagnostics import did_you_mean
-from lbctl.cli.api_client import Server, age, form_choice, server_options, show
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import ServeClient, age, form_choice, server_options, show
 from lbctl.cli.explain_sentence import observed, sentence
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import place
@@ -34,7 +34,7 @@ def command() -> None:
 def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Why a replica has its weight: every number on the way from its signals to the proxies, with ages."""
     pool, name = place(replica)
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     of_pool, row = _row(remote, pool, name)
     peers = [item for item in remote.get("/api/v1/decisions", schema.Decisions).decisions if item.pool == pool]
     decision = next((item for item in peers if item.replica == name), None)
@@ -103,11 +103,11 @@ def pick(
     What was read of the request, who may be picked, the scores. By the fleet in PATH… every replica is idle and as the
     files have it; without PATH the running picker says what it would do now. Nothing is recorded.
     """
-    from lbctl.cli.explain_pick import PickQuery, answer, ask
+    from lbctl.cli.explain_pick import PickQuery, answer, explain_running
 
     query = PickQuery(pool, session, body, region, zone, form)
     if not paths:
-        return ask(query, Server(server, token_file, tls_ca))
+        return explain_running(query, ServeClient(server, token_file, tls_ca))
     given = click.get_current_context().get_parameter_source
     line, environment = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT
     if given("fleet") == line or (given("server") == line and given("fleet") != environment):
@@ -135,7 +135,7 @@ class Undecided:
     """What operators hold."""
 
 
-def _row(remote: Server, pool: str, replica: str) -> tuple[schema.Pool, schema.Replica]:
+def _row(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Pool, schema.Replica]:
     """Return the rows of a replica and its pool. Raises ClickException for one that does not exist."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     rows = {(each.name, row.name): (each, row) for each in pools for row in each.replicas}
@@ -145,7 +145,7 @@ def _row(remote: Server, pool: str, replica: str) -> tuple[schema.Pool, schema.R
     return rows[pool, replica]
 
 
-def _undecided(remote: Server, pool: str, row: schema.Replica) -> Undecided:
+def _undecided(remote: ServeClient, pool: str, row: schema.Replica) -> Undecided:
     """Return the weight of a replica of a pool without telemetry."""
     overrides = remote.get("/api/v1/overrides", schema.Overrides).overrides
     return Undecided(

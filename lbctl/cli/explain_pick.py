@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
-from lbctl.cli.api_client import Server
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import ServeClient
 from lbctl.cli.api_client import show as show_value
 from lbctl.cli.fleet import load, show
 from lbctl.cli.terminal import format_table, wrapped
 from lbctl.ir import pools as ir
 from lbctl.ir.locality import Place
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.asked import request_of
 from lbctl.pick.books import Books
 from lbctl.pick.explain import document, explain
@@ -61,12 +61,12 @@ def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
         return 1
     pool = _pool(loaded.compiled.topology.pools, query.pool)
     table = _table(pool)
-    explanation = explain(_features(table, query), table, Books(), Affinity(), 0.0)
+    explanation = explain(_features(table, query), table, Books(), AffinityMemory(), 0.0)
     _print(decode(schema.PickExplanation, {"pool": pool.name, **document(explanation)}), query.form)
     return 0
 
 
-def ask(query: PickQuery, remote: Server) -> int:
+def explain_running(query: PickQuery, remote: ServeClient) -> int:
     """Print the explanation of the running picker, and return the exit code."""
     body = _body(query.body)
     question = schema.PickQuestion(

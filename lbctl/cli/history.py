@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lbctl.cli.api_client import Server, form_choice, plain, server_options, show, table
+from lbctl.cli.api_client import ServeClient, form_choice, plain, server_options, show, table
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import await_proxies
 from lbctl.serve.api import schema
@@ -32,7 +32,7 @@ def history(form: str, server: str, token_file: str | None, tls_ca: str | None) 
     A digest names the content of the YAML files, for `lbctl rollback`. The commit is that of the git checkout that they
     were read from, with `+` where the files differed from it.
     """
-    entries = Server(server, token_file, tls_ca).get("/api/v1/history", schema.History).entries[::-1]
+    entries = ServeClient(server, token_file, tls_ca).get("/api/v1/history", schema.History).entries[::-1]
     if form == "table":
         table(_HEAD, map(_cells, entries))
     else:
@@ -57,7 +57,7 @@ def rollback(
     DIGEST is one of `lbctl history`, or its first characters. Certificates, keys and files of targets are those of
     today. The files may be invalid meanwhile. Exit code 1 where it cannot be served: nothing changes then.
     """
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     request = schema.RollbackRequest(digest, allow_shrink, reason)
     answer = remote.post("/api/v1/rollback", request, schema.RollbackResult)
     for item in answer.diagnostics:

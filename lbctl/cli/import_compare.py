@@ -12,7 +12,7 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.cli.proxy import unnamed
 from lbctl.importer.compare.differences import ObservedRequest
 from lbctl.importer.compare.processes import NotStartedError
-from lbctl.importer.compare.run import MissingProxyError, Row, compare
+from lbctl.importer.compare.run import ComparedRequest, MissingProxyError, compare
 from lbctl.importer.run import Imported
 from lbctl.model.fleet import parse
 from lbctl.model.load import SourceText
@@ -43,7 +43,7 @@ def report(kind: str, files: Sequence[str], imported: Imported, diagnostics: Dia
     return 1 if any(row.differences for row in rows) else 0
 
 
-def _explained(kind: str, imported: Imported, rows: Sequence[Row]) -> list[str]:
+def _explained(kind: str, imported: Imported, rows: Sequence[ComparedRequest]) -> list[str]:
     """Return the route that each request takes in the fleet, as `lbctl explain route` finds it."""
     source = parse([SourceText("import", imported.text.encode(), ".")], diagnostics := Diagnostics())
     own = {str(Path(name)): text.encode() for name, text in imported.own.items()}
@@ -62,7 +62,7 @@ def _explained(kind: str, imported: Imported, rows: Sequence[Row]) -> list[str]:
     return routes
 
 
-def table(rows: Sequence[Row], routes: Sequence[str]) -> list[str]:
+def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
     """Return the table as lines: the request, its route by `explain`, what answered, and what differs."""
     cells = [("request", "route", "before", "after", "")]
     cells += [(row.sample.label, route, *_answers(row), _verdict(row)) for row, route in zip(rows, routes, strict=True)]
@@ -76,7 +76,7 @@ def table(rows: Sequence[Row], routes: Sequence[str]) -> list[str]:
     ]
 
 
-def _answers(row: Row) -> tuple[str, str]:
+def _answers(row: ComparedRequest) -> tuple[str, str]:
     return ("", "") if row.skipped and not row.before.status else (_answer(row.before), _answer(row.after))
 
 
@@ -84,5 +84,5 @@ def _answer(observed: ObservedRequest) -> str:
     return f"{observed.status or 'no answer'}" + (f" {observed.replica}" if observed.replica else "")
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: ComparedRequest) -> str:
     return row.skipped or "; ".join(row.differences) or "agrees"

@@ -20,7 +20,7 @@ _LARGEST_TABLE = 15_000
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MarkdownTable:
     """A table with its title. The cells of `rows` are Markdown: text of a fleet goes through `code`."""
 
     title: str
@@ -32,7 +32,7 @@ class Table:
     """The columns that are aligned to the right."""
 
 
-def document(summary: str, tables: Iterable[Table]) -> str:
+def document(summary: str, tables: Iterable[MarkdownTable]) -> str:
     """Return the summary as the first line, and below it the tables that have rows; long ones are folded."""
     blocks = [f"**lbctl diff:** {summary}"]
     for table in tables:
@@ -52,13 +52,13 @@ def code(text: str) -> str:
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
-def _folded(table: Table) -> Iterator[str]:
+def _folded(table: MarkdownTable) -> Iterator[str]:
     yield f"<details>\n<summary>{table.title} ({len(table.rows)})</summary>"
     yield from _blocks(table)
     yield "</details>"
 
 
-def _blocks(table: Table) -> Iterator[str]:
+def _blocks(table: MarkdownTable) -> Iterator[str]:
     """Yield the table, with the rows for which there is room, and the number of the other rows."""
     rule = ["---:" if column in table.numeric else "---" for column in table.head]
     lines = [_line(table.head), _line(rule)]

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lbctl.base.quantities import QuantityError, parse_duration
-from lbctl.cli.api_client import RemoteError, Server, plain, server_options
+from lbctl.cli.api_client import RemoteError, ServeClient, plain, server_options
 from lbctl.cli.options import options_of
 from lbctl.serve.api import schema
 
@@ -68,7 +68,7 @@ def drain(
 
     After the pool's `drain_deadline` it is taken out of the pool.
     """
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     override = _hold(remote, schema.OverrideRequest("drain", *place(replica)), ttl, reason)
     click.echo(f"lbctl: {replica} is drained{_until(override)}", err=True)
     return await_proxies(remote) if wait else 0
@@ -80,7 +80,7 @@ def drain(
 @server_options(writes=True)
 def undrain(replica: str, wait: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """End a drain, and what deep health holds against the replica."""
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     code = _remove(remote, schema.OverrideRemoval("drain", *place(replica)), replica)
     return code or (await_proxies(remote) if wait else 0)
 
@@ -100,7 +100,7 @@ def set_(
 ) -> int:  # fmt: skip
     """Give a replica this weight, on the scale of capacities, whatever its signals say."""
     request = schema.OverrideRequest("weight", *place(replica), value=value)
-    override = _hold(Server(server, token_file, tls_ca), request, ttl, reason)
+    override = _hold(ServeClient(server, token_file, tls_ca), request, ttl, reason)
     click.echo(f"lbctl: {replica} has the weight {value:g}{_until(override)}", err=True)
     return 0
 
@@ -110,7 +110,7 @@ def set_(
 @server_options(writes=True)
 def unset(replica: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weight of a replica follow its signals again."""
-    return _remove(Server(server, token_file, tls_ca), schema.OverrideRemoval("weight", *place(replica)), replica)
+    return _remove(ServeClient(server, token_file, tls_ca), schema.OverrideRemoval("weight", *place(replica)), replica)
 
 
 @click.command("freeze")
@@ -120,7 +120,7 @@ def freeze(
     pool: str | None, ttl: str | None, reason: str | None, server: str, token_file: str | None, tls_ca: str | None
 ) -> int:
     """Keep the weights of a pool, or of all, as they are. Health goes on."""
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     for name in [pool] if pool is not None else _moving_pools(remote):
         override = _hold(remote, schema.OverrideRequest("freeze", name), ttl, reason)
         click.echo(f"lbctl: the weights of {name} stay{_until(override)}", err=True)
@@ -132,7 +132,7 @@ def freeze(
 @server_options(writes=True)
 def unfreeze(pool: str | None, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let the weights of a pool, or of all, move again."""
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     for name in [pool] if pool is not None else _frozen_pools(remote):
         _remove(remote, schema.OverrideRemoval("freeze", name), name)
     return 0
@@ -156,7 +156,7 @@ def set_split(
 
     It ends with `split unset`, with --ttl, or when the files change the split.
     """
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     override = _hold(remote, schema.OverrideRequest("split", route=route, shares=shares), ttl, reason)
     total = sum(override.shares.values())
     percents = ", ".join(f"{pool} {100 * share / total:.4g} %" for pool, share in override.shares.items())
@@ -169,7 +169,7 @@ def set_split(
 @server_options(writes=True)
 def unset_split(route: str, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """Let a route have the split of the files again."""
-    return _remove(Server(server, token_file, tls_ca), schema.OverrideRemoval("split", route=route), route)
+    return _remove(ServeClient(server, token_file, tls_ca), schema.OverrideRemoval("split", route=route), route)
 
 
 def place(text: str) -> tuple[str, str]:
@@ -180,7 +180,7 @@ def place(text: str) -> tuple[str, str]:
     return pool, name
 
 
-def _moving_pools(remote: Server) -> list[str]:
+def _moving_pools(remote: ServeClient) -> list[str]:
     """Return the pools with telemetry, because the weights of others do not move; say so where none has it."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
@@ -188,7 +188,7 @@ def _moving_pools(remote: Server) -> list[str]:
     return names
 
 
-def _frozen_pools(remote: Server) -> list[str]:
+def _frozen_pools(remote: ServeClient) -> list[str]:
     """Return the pools that are held by hand; say so where none is."""
     names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
     if not names:
@@ -196,7 +196,7 @@ def _frozen_pools(remote: Server) -> list[str]:
     return names
 
 
-def _hold(remote: Server, request: schema.OverrideRequest, ttl: str | None, reason: str | None) -> schema.Override:
+def _hold(remote: ServeClient, request: schema.OverrideRequest, ttl: str | None, reason: str | None) -> schema.Override:
     try:
         seconds = None if ttl is None else parse_duration(ttl) / 1000
     except QuantityError as error:
@@ -207,7 +207,7 @@ def _hold(remote: Server, request: schema.OverrideRequest, ttl: str | None, reas
     return answer.override
 
 
-def _remove(remote: Server, request: schema.OverrideRemoval, name: str) -> int:
+def _remove(remote: ServeClient, request: schema.OverrideRemoval, name: str) -> int:
     answer = remote.delete(_PATH, request, schema.RemovalResult)
     click.echo(f"lbctl: {name} is {'no longer held' if answer.removed else 'not held'} by hand", err=True)
     warn(answer.warnings)
@@ -224,7 +224,7 @@ def _until(override: schema.Override) -> str:
     return f", until {override.until}" if override.until else ""
 
 
-def await_proxies(remote: Server) -> int:
+def await_proxies(remote: ServeClient) -> int:
     """Wait until all connected proxies have the published fleet; the exit code: 3 where they have it not in time.
 
     A restart of `serve` begins the time anew, and the proxies connect again then. Raises RemoteError where it is away
@@ -251,7 +251,7 @@ def await_proxies(remote: Server) -> int:
         time.sleep(_POLL_INTERVAL)
 
 
-def _late(remote: Server) -> list[str] | None:
+def _late(remote: ServeClient) -> list[str] | None:
     """Return the connected proxies that do not have the published fleet; None where none is connected."""
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None

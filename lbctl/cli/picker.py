@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from lbctl.base import ports
-from lbctl.cli.api_client import Server, server_options
+from lbctl.cli.api_client import ServeClient, server_options
+from lbctl.cli.listen_address import address
 from lbctl.cli.options import options_of
-from lbctl.cli.serve import address
 from lbctl.ir.address import Address
 
 if TYPE_CHECKING:
@@ -49,10 +49,15 @@ def command(
             "give --tls-cert, --tls-key and --tls-client-ca"
         )
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines would be no lines of this log
-    from lbctl.serve.picker.process import Places
+    from lbctl.serve.picker.environment import environment
+
+    os.environ.update(environment())
+    from lbctl.serve.picker.process import PickerEndpoints
     from lbctl.serve.picker.remote_link import ControlPlane, follow
 
-    return follow(Places(place, tls), ControlPlane(server, Server(server, token_file, tls_ca).token, tls_ca))
+    return follow(
+        PickerEndpoints(place, tls), ControlPlane(server, ServeClient(server, token_file, tls_ca).token, tls_ca)
+    )
 
 
 def _place(text: str) -> Address:

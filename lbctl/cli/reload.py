@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lbctl.cli.api_client import Server, server_options
+from lbctl.cli.api_client import ServeClient, server_options
 from lbctl.cli.options import options_of
 from lbctl.serve.api import schema
 
@@ -30,7 +30,7 @@ def command(allow_shrink: bool, server: str, token_file: str | None, tls_ca: str
     --allow-shrink. What proxies have refused is offered to them once more, for when its cause has gone.
     """
     request = schema.ReloadRequest(allow_shrink)
-    answer = Server(server, token_file, tls_ca).post("/api/v1/reload", request, schema.ReloadResult)
+    answer = ServeClient(server, token_file, tls_ca).post("/api/v1/reload", request, schema.ReloadResult)
     for item in answer.diagnostics:
         click.echo(item.text, err=True)
     click.echo(f"lbctl: {_message(answer)}", err=True)

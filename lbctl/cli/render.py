@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,7 +13,9 @@ from lbctl.apply.fleet_files import absent_files
 from lbctl.apply.placeholders import shortened
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
-from lbctl.cli.api_client import Server, server_url
+from lbctl.base.paths import is_directory
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import ServeClient, server_url
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
@@ -49,7 +51,7 @@ class _Options:
     form: str
     require_files: bool
     files_root: str | None
-    server: Server | None
+    server: ServeClient | None
     """The running `serve` whose splits are rendered; None for the splits of the files."""
 
 
@@ -87,7 +89,7 @@ def command(
     One file goes to standard output, several need -d. What the proxy cannot say is a warning on standard error; what
     `lbctl serve` does for it, where its entry in `proxies` says how, is one line.
     """
-    remote = Server(server, token_file, tls_ca) if server else None
+    remote = ServeClient(server, token_file, tls_ca) if server else None
     options = _Options(
         kind, proxy, version, directory, check or within is not None, within, _form(kind, form), require_files,
         files_root, remote,
@@ -153,7 +155,7 @@ def _report_place(prepared: Prepared) -> None:
         )
 
 
-def _with_rollouts(topology: Topology, server: Server) -> Topology:
+def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
     """Return the topology with the splits to which rollouts have moved, where the files have the same pools."""
     files = {route.name: {pool for pool, _ in splits.shares_of(route)} for route in topology.routes}
     moved = {
@@ -165,15 +167,16 @@ def _with_rollouts(topology: Topology, server: Server) -> Topology:
 
 
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
-    """Report what this file cannot express.
+    """Report what this file cannot express. What says how `serve` runs is about no file of a proxy.
 
     What `serve` does for a proxy that it drives is no loss there, and takes one line.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}
-    losses = [item for item in prepared.losses if not moved or item.code != BY_ID["route.rollout"].code]
+    unrelated = {BY_ID["control"].code} | ({BY_ID["route.rollout"].code} if moved else set())
+    losses = [item for item in prepared.losses if item.code not in unrelated]
     diagnostics.extend(item for item in losses if item.code not in replacements)
-    provided = {item.code for item in losses if item.code in replacements} - {BY_ID["control"].code}
+    provided = {item.code for item in losses if item.code in replacements}
     if provided:
         features = ", ".join(f"{replacements[code]} ({code})" for code in sorted(provided))
         click.echo(
@@ -228,7 +231,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 
 def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:
     """Report the fleet's files that are not where the proxy looks for them, if this machine has that directory."""
-    absent = absent_files(prepared.view, files_on_disk(source), directory) if Path(directory).is_dir() else []
+    absent = absent_files(prepared.view, files_on_disk(source), directory) if is_directory(directory) else []
     if absent:
         message = f"{directory} lacks files that the proxy reads: {shortened(absent)}"
         click.echo(f"lbctl: {message} (copy them there, or say where they are with --files-root)", err=True)

@@ -11,12 +11,13 @@ import posixpath
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
+from lbctl.base.paths import is_directory, without_links
+from lbctl.base.records import dataclass
 from lbctl.compile.files import named_files
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText, is_fleet_file
@@ -95,8 +96,8 @@ def _placed(path: str, revision: str) -> _Place:
         raise _AbsentError("standard input has no revisions")
     if not revision or revision.startswith("-"):
         raise _AbsentError(f"{show(revision)} is no revision")
-    resolved = Path(os.path.realpath(path))  # Path.resolve() fails for links in a circle
-    directory = next(item for item in (resolved, *resolved.parents) if item.is_dir())
+    resolved = without_links(path)
+    directory = next(item for item in (resolved, *resolved.parents) if is_directory(item))
     try:
         top = _git(str(directory), "rev-parse", "--show-toplevel").decode().rstrip("\n")
     except _AbsentError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lbctl.cli.api_client import Server, as_text, form_choice, plain, server_options, table_text
+from lbctl.cli.api_client import ServeClient, as_text, form_choice, plain, server_options, table_text
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import AWAY, await_proxies, warn
 from lbctl.serve.api import schema
@@ -39,7 +39,7 @@ def status(route: str | None, form: str, wait: bool, server: str, token_file: st
     """Show each rollout: its phase, its step, the split that applies now, and the last evaluations of its analysis."""
     if wait and route is None:
         raise click.UsageError("--wait needs a ROUTE")
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     code = _await_end(remote, rollouts_of(remote, route)[0]) if wait else 0
     click.echo(rollouts_text(rollouts_of(remote, route), form))
     return code
@@ -121,7 +121,7 @@ def _act(
     route: str, action: schema.RolloutAction, wait: bool, reason: str | None, server: str, token_file: str | None,
     tls_ca: str | None, percent: float | None = None,
 ) -> int:  # fmt: skip
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     request = schema.RolloutRequest(route, action, percent, reason)
     answer = remote.post(_PATH, request, schema.RolloutResult)
     row = answer.rollout
@@ -134,10 +134,10 @@ def _act(
     return _await_end(remote, row)
 
 
-def _await_end(remote: Server, row: schema.Rollout) -> int:
+def _await_end(remote: ServeClient, row: schema.Rollout) -> int:
     """Report every step and its evidence until the rollout has ended, or until a person has to go on."""
     reported = _last(row)
-    while row.phase == "progressing" and row.next_at is not None:
+    while row.phase == "progressing" and (row.next_at is not None or row.hold_waits_for):
         time.sleep(_LOOK_INTERVAL)
         latest = _look(remote, row.route)
         reported = _report(row, latest, reported)
@@ -147,7 +147,7 @@ def _await_end(remote: Server, row: schema.Rollout) -> int:
     return await_proxies(remote)
 
 
-def _look(remote: Server, route: str) -> schema.Rollout:
+def _look(remote: ServeClient, route: str) -> schema.Rollout:
     """Return the rollout, also over a restart of `serve`. Raises ClickException if that takes too long."""
     deadline = time.monotonic() + AWAY
     while True:
@@ -188,7 +188,7 @@ def _evidence(item: schema.RolloutEvaluation) -> str:
     return f"{item.verdict}{reason}: new {_counts(item.new)}, old {_counts(item.old)}{metrics}"
 
 
-def rollouts_of(remote: Server, route: str | None) -> tuple[schema.Rollout, ...]:
+def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout, ...]:
     """Return the rollouts of the running `serve`, or the one of a route. Raises ClickException where it has none."""
     rows = remote.get(_PATH, schema.Rollouts).rollouts
     selected = tuple(row for row in rows if route in (None, row.route))
@@ -211,10 +211,15 @@ def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
         for row in rows
         if row.held_by
     ]
+    still = [
+        f"{row.route}: the hold of step {row.step} stands still, and waits for {row.hold_waits_for}"
+        for row in rows
+        if row.hold_waits_for
+    ]
     evaluations = [(row, item) for row in rows if row.analysis for item in row.analysis.evaluations[-_SHOWN:]]
     table = table_text(_EVALUATIONS, (_evaluation_cells(row, item) for row, item in evaluations))
     rest = ["", table] if evaluations else []
-    return "\n".join([table_text(_HEAD, map(_cells, rows)), *map(plain, (*held, *waiting)), *rest])
+    return "\n".join([table_text(_HEAD, map(_cells, rows)), *map(plain, (*held, *still, *waiting)), *rest])
 
 
 def _evaluation_cells(row: schema.Rollout, item: schema.RolloutEvaluation) -> tuple[str, ...]:
@@ -269,5 +274,7 @@ def _clauses(row: schema.Rollout) -> Iterator[str]:
         yield f"until it is resumed or promoted: {row.reason}"
     elif row.next_at is not None:
         yield f"until {row.next_at}" + (" or later" if row.analysis else "")
+    elif row.hold_waits_for:
+        yield f"its hold waits for {row.hold_waits_for}"
     else:
         yield "until `lbctl rollout promote`" if row.phase == "progressing" else "until it is resumed or promoted"

@@ -20,7 +20,7 @@ from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, prepare
 from lbctl.targets.reading import Message
-from lbctl.targets.route_trace import Candidate, Choice, Explained, choice, explain
+from lbctl.targets.route_trace import Explained, PoolChoice, RuleCandidate, choice, explain
 
 Row = dict[str, Any]
 _MISSED = 8
@@ -92,7 +92,7 @@ def _action(compiled: Compiled, listener: Listener, route: Route, request: Reque
     }
 
 
-def _choice(compiled: Compiled, route: Route, action: Forward, chosen: Choice) -> Row:
+def _choice(compiled: Compiled, route: Route, action: Forward, chosen: PoolChoice) -> Row:
     key = {"pin": ("pin", chosen.index or 0), "only": ("pool",)}.get(chosen.by, ("split",))
     place = origin(compiled.sources, ("routes", route.name, *key)) or origin(compiled.sources, ("routes", route.name))
     sticky = action.sticky
@@ -128,13 +128,13 @@ def _read(request: Request | None) -> Row | None:
     return {"host": request.host, "path": path, "model": request.model}
 
 
-def _beaten(item: Candidate) -> Row:
+def _beaten(item: RuleCandidate) -> Row:
     return {"route": item.rule.route, "match": conditions(item.rule), "decided_by": item.beaten_by}
 
 
 def _missed(explained: Explained) -> list[Row]:
     """Return the nearest rule of each route that does not match."""
-    nearest: dict[str, Candidate] = {}
+    nearest: dict[str, RuleCandidate] = {}
     for item in explained.missed:
         nearest.setdefault(item.rule.route, item)
     for item in explained.matched:

@@ -7,10 +7,9 @@ import os
 
 import click
 
-from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.cli.fleet import paths_argument
+from lbctl.cli.listen_address import address
 from lbctl.cli.options import options_of
-from lbctl.ir.address import Address
 
 option = options_of("serve")
 _STATE_HELP = "Where it keeps what must survive; default: the fleet's `control.state`, else /var/lib/lbctl."
@@ -41,16 +40,3 @@ def command(
 
     binds = address("--xds-bind", xds_bind), address("--api-bind", api_bind)
     return run(Options(paths, state, *binds, member=member, dry_run=dry_run, insecure=insecure))
-
-
-def address(name: str, text: str | None) -> Address | None:
-    """Parse a listen address; with port 0 the system assigns one. Raises click.UsageError."""
-    if text is None:
-        return None
-    try:
-        host, colon, port = text.rpartition(":")
-        assigned = colon and port == "0"
-        endpoint = parse_address(f"{host}:1" if assigned else text)
-    except QuantityError as error:
-        raise click.UsageError(f"{name}: {error} ({error.hint})") from None
-    return Address(endpoint.host, 0 if assigned else endpoint.port, endpoint.path)

@@ -20,7 +20,7 @@ _MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SearchResult:
     """The result of one search."""
 
     row: str
@@ -43,7 +43,7 @@ class StudyResult:
     """What the figures mean."""
     loads: Mapping[str, float]
     """Fleet → the offered load as a part of what its engines carry."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[SearchResult, ...] = ()
     """What was searched for each policy."""
 
     @property
@@ -64,8 +64,8 @@ def compare(studies: Sequence[Study]) -> StudyResult:
     sentences = [
         load_sentence(load, f"the engines of {name}" if name else "the engines") for name, load in loads.items()
     ]
-    said = (*sentences, *_spreads(studies), recommendation(summaries, loads))
-    return StudyResult(tuple(summaries), said, loads)
+    sentences += [*_spreads(studies), recommendation(summaries, loads)]
+    return StudyResult(tuple(summaries), tuple(sentences), loads)
 
 
 def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
@@ -78,8 +78,8 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
         for study in studies:
             for policy in study.policies:
-                found = _Search(study, policy, limits, bar)
-                answer, summary = found.rate() if options.find == "rate" else found.replicas()
+                policy_search = _Search(study, policy, limits, bar)
+                answer, summary = policy_search.rate() if options.find == "rate" else policy_search.replicas()
                 answers.append(answer)
                 summaries.append(summary)
                 sentences.append(_sentence(options, study, answer))
@@ -114,16 +114,16 @@ class _Search:
         summary = self._run(pool, trace)
         return all(limit.is_met(summary) for limit in self._limits)
 
-    def rate(self) -> tuple[Answer, Summary]:
+    def rate(self) -> tuple[SearchResult, Summary]:
         """Return the largest rate that meets the limits, and the figures there, or at the trace's rate."""
         study, pool = self._study, self._study.pool
         start = min(64.0, max(1 / 64, 0.9 / study.load(pool, study.trace)))
         factor = capacity.largest_rate(lambda factor: self._meets(pool, study.trace.faster(factor)), start)
         trace = study.trace.faster(factor or 1.0)
         value = None if factor is None else factor * study.trace.rate
-        return Answer(self._row, value, study.load(pool, trace), study.cost(pool)), self._run(pool, trace)
+        return SearchResult(self._row, value, study.load(pool, trace), study.cost(pool)), self._run(pool, trace)
 
-    def replicas(self) -> tuple[Answer, Summary]:
+    def replicas(self) -> tuple[SearchResult, Summary]:
         """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
         study, own = self._study, len(self._study.pool.replicas)
 
@@ -134,10 +134,10 @@ class _Search:
         count = capacity.fewest_replicas(meets, start, _MOST_REPLICAS)
         pool = capacity.with_replicas(study.pool, count or own)
         cost = study.cost(pool) if count else None
-        return Answer(self._row, count, study.load(pool, study.trace), cost), self._run(pool, study.trace)
+        return SearchResult(self._row, count, study.load(pool, study.trace), cost), self._run(pool, study.trace)
 
 
-def _sentence(options: SimulationOptions, study: Study, answer: Answer) -> str:
+def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) -> str:
     if answer.value is None:
         return f"{answer.row}: nothing meets {options.slo}. {load_sentence(answer.load, 'the engines')}"
     rest = f", also without {lost(options.lose)}" if options.lose else ""

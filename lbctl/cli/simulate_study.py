@@ -31,7 +31,7 @@ from lbctl.targets.load import Loaded
 
 
 @dataclass(frozen=True, slots=True)
-class Engines:
+class ReplicaEngines:
     """The engines of replicas: by their GPU where that says it, else in proportion to their capacity."""
 
     strongest: CostModel
@@ -70,7 +70,7 @@ class Study:
     """How the proxies choose, one after the other."""
     trace: Trace
     """The requests."""
-    engines: Engines
+    engines: ReplicaEngines
     """The engines."""
     speeds: Mapping[str, float]
     """Replica → factor on its speed."""
@@ -140,12 +140,12 @@ def studies_of(
     pools = [_pool(loaded.compiled.topology, options.pool) for loaded in fleets]
     names = _names([options.paths, *((path,) for path in options.against)])
     engines = _engines(options, pools, diagnostics)
-    found = [
+    studies = [
         _study(options, name, loaded, pool, engines, trace.faster(options.speedup))
         for name, loaded, pool in zip(names, fleets, pools, strict=True)
     ]
     return tuple(
-        variant for study, loaded in zip(found, fleets, strict=True) for variant in _by_gpu(options, study, loaded)
+        variant for study, loaded in zip(studies, fleets, strict=True) for variant in _by_gpu(options, study, loaded)
     )
 
 
@@ -161,7 +161,9 @@ def _names(paths: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"{name}-{number}" for number, name in enumerate(names, 1)]
 
 
-def _study(options: SimulationOptions, name: str, loaded: Loaded, pool: Pool, engines: Engines, trace: Trace) -> Study:
+def _study(
+    options: SimulationOptions, name: str, loaded: Loaded, pool: Pool, engines: ReplicaEngines, trace: Trace
+) -> Study:
     topology = loaded.compiled.topology
     replicas = {item.name for item in pool.replicas}
     speeds, changes = texts.speeds_of(options.slow, replicas)
@@ -251,11 +253,11 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 # ── Engines ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Diagnostics) -> Engines:
+def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Diagnostics) -> ReplicaEngines:
     largest = max(item.capacity for pool in pools for item in pool.replicas)
     if options.model is not None and options.model not in profiles.MODELS:
-        known = did_you_mean(options.model, profiles.MODELS) or ", ".join(profiles.MODELS)
-        raise click.UsageError(f"--model: no engine is known for {options.model!r}; {known}")
+        suggestion = did_you_mean(options.model, profiles.MODELS) or ", ".join(profiles.MODELS)
+        raise click.UsageError(f"--model: no engine is known for {options.model!r}; {suggestion}")
     if options.calibrate is not None:
         fitted = calibration(options.calibrate, texts.seconds_of("--calibrate-for", options.calibrate_for))
         shown = ",".join(f"{key}={getattr(fitted.cost, key):.3g}" for key in ("a", "b", "c", "p"))
@@ -263,12 +265,12 @@ def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Dia
             f"--calibrate gives --engine {shown} ({fitted.samples} intervals, median error {100 * fitted.error:.1f} %)",
             err=True,
         )
-        return Engines(fitted.cost, largest, {}, None)
+        return ReplicaEngines(fitted.cost, largest, {}, None)
     text = options.engine or ""
     if text and "=" not in text:
         file = engine_file.read(text, diagnostics) or engine_file.EngineFile()
-        return Engines(file.strongest, largest, file.gpus, None)
-    return Engines(_engine(text), largest, {}, options.model)
+        return ReplicaEngines(file.strongest, largest, file.gpus, None)
+    return ReplicaEngines(_engine(text), largest, {}, options.model)
 
 
 def _engine(text: str) -> CostModel:

@@ -87,14 +87,14 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
 
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:
     """Return which of the searches, (row, value, cost), has the best answer; `most`: where a larger value is better."""
-    found = [(row, value, cost) for row, value, cost in answers if value is not None]
-    if len(answers) < 2 or not found:
+    answered = [(row, value, cost) for row, value, cost in answers if value is not None]
+    if len(answers) < 2 or not answered:
         return ""
-    if not most and all(cost is not None for _, _, cost in found):
-        row, value, cost = min(found, key=lambda item: (item[2] or 0.0, item[1]))
+    if not most and all(cost is not None for _, _, cost in answered):
+        row, value, cost = min(answered, key=lambda item: (item[2] or 0.0, item[1]))
         return f"{row} costs least: {replicas(value)} for {cost:,.2f} per hour."
-    best = (max if most else min)(value for _, value, _ in found)
-    rows = ", ".join(row for row, value, _ in found if value == best)
+    best = (max if most else min)(value for _, value, _ in answered)
+    rows = ", ".join(row for row, value, _ in answered if value == best)
     return f"{rows}: {f'the highest rate, {best:.3g}/s' if most else f'the fewest replicas, {best:.0f}'}."
 
 

@@ -13,10 +13,10 @@ import click
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration
 from lbctl.cli import status_tables
-from lbctl.cli.api_client import Server, as_text, server_options
+from lbctl.cli.api_client import ServeClient, as_text, server_options
 from lbctl.cli.options import options_of
 from lbctl.cli.rollout import rollouts_of, rollouts_text
-from lbctl.cli.status_check import Check
+from lbctl.cli.status_check import StatusCheck
 from lbctl.cli.status_summary import summary_text
 from lbctl.cli.watch import watch as watch_text
 from lbctl.serve.api import schema
@@ -52,11 +52,11 @@ def command(
         raise click.UsageError("--wait and --expect go with --check")
     if check and watch:
         raise click.UsageError("--watch goes without --check: give --check the time to --wait")
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     if watch:
         watch_text(lambda: _text(remote, what, form, pool))
     seconds = _seconds(wait)
-    problems = Check(remote, expect).run(seconds) if check else ()
+    problems = StatusCheck(remote, expect).run(seconds) if check else ()
     click.echo(_text(remote, what, form, pool))
     for problem in problems:
         click.echo(f"lbctl: {problem}", err=True)
@@ -70,7 +70,7 @@ def _seconds(wait: str | None) -> float:
         raise click.UsageError(f"--wait: {error} ({error.hint})") from None
 
 
-def _text(remote: Server, what: str | None, form: str, pool: str | None) -> str:
+def _text(remote: ServeClient, what: str | None, form: str, pool: str | None) -> str:
     """Return what the command prints."""
     if what == "proxies":
         return status_tables.proxies(remote.get("/api/v1/proxies", schema.Proxies).proxies, form)
@@ -90,7 +90,7 @@ def _text(remote: Server, what: str | None, form: str, pool: str | None) -> str:
     return summary_text(summary, rollouts_of(remote, None))
 
 
-def _of_pool(remote: Server, rows: Sequence[T], names: Sequence[str], pool: str | None) -> Sequence[T]:
+def _of_pool(remote: ServeClient, rows: Sequence[T], names: Sequence[str], pool: str | None) -> Sequence[T]:
     """Return the rows whose name is that pool, or all. Raises ClickException for a pool that does not exist."""
     if pool is None:
         return rows

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from lbctl.cli.api_client import RemoteError, Server
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import RemoteError, ServeClient
 from lbctl.serve.api import schema
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
@@ -20,10 +20,10 @@ _LOOK_INTERVAL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class StatusCheck:
     """A check of one running `serve`."""
 
-    remote: Server
+    remote: ServeClient
     """The server to check."""
     expected: int | None = None
     """The least number of proxies that are connected and in sync; None where any number will do."""
@@ -55,7 +55,7 @@ def summary_problems(summary: schema.Status) -> Iterator[str]:
     """Yield a sentence for each reason why the files are not served as they are."""
     if not summary.ready:
         yield f"not ready: {summary.waiting}"
-    if not summary.fleet.valid:
+    if summary.fleet.read is not None and not summary.fleet.valid:
         yield f"the files are not served: {summary.fleet.refused or 'they have errors'}"
     for item in summary.fleet.shrink:
         yield item.text

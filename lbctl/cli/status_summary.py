@@ -122,7 +122,9 @@ def _count(number: int, what: str) -> str:
 
 def _files(fleet: schema.FleetFiles) -> str:
     names = ", ".join(fleet.paths)
+    if fleet.read is None:
+        return f"{names}: being read"
     if fleet.valid:
         count = sum(item.severity == "warning" for item in fleet.diagnostics)
         return f"{names}: served" + (f", {_count(count, 'warning')}" if count else "")
-    return f"{names}: NOT served: {fleet.refused or 'not read yet'}"
+    return f"{names}: NOT served: {fleet.refused or 'they have errors'}"

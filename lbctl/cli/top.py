@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from dataclasses import dataclass
 
 import click
 
-from lbctl.cli.api_client import RemoteError, Server, server_options, table
-from lbctl.cli.top_rows import COLUMNS, Row, rows_of, sorted_rows
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import RemoteError, ServeClient, server_options, table
+from lbctl.cli.top_rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
 from lbctl.serve.api import schema
 
 _INTERVAL = 2.0
@@ -28,7 +28,7 @@ def command(server: str, token_file: str | None, tls_ca: str | None) -> int:
     turns the order; p shows one pool after another, then all; space holds the screen; up and down turn the pages. In a
     pipe it prints the table once.
     """
-    remote = Server(server, token_file, tls_ca)
+    remote = ServeClient(server, token_file, tls_ca)
     look = _look(remote)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         rows = sorted_rows(look.rows, COLUMNS[0], reverse=False)
@@ -43,12 +43,12 @@ class _Look:
     """What the server said at one time, and why it has said nothing since."""
 
     pools: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ReplicaRow, ...]
     at: float
     problem: str = ""
 
 
-def _look(remote: Server) -> _Look:
+def _look(remote: ServeClient) -> _Look:
     """Ask the server. Raises RemoteError."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     signals = remote.get("/api/v1/signals", schema.Signals).signals
@@ -58,7 +58,7 @@ def _look(remote: Server) -> _Look:
 class _Feed:
     """Asks the server in a thread, so that keys are answered while it does not."""
 
-    def __init__(self, remote: Server, first: _Look) -> None:
+    def __init__(self, remote: ServeClient, first: _Look) -> None:
         self.latest = first
         self._remote = remote
         threading.Thread(target=self._run, daemon=True, name="top").start()
@@ -79,9 +79,9 @@ def _live(feed: _Feed) -> None:
     from rich.live import Live
 
     from lbctl.cli.keys import pressed
-    from lbctl.cli.top_view import View
+    from lbctl.cli.top_view import ScreenView
 
-    console, view = Console(highlight=False, markup=False), View()
+    console, view = Console(highlight=False, markup=False), ScreenView()
     drawn: tuple[object, ...] = ()
     with Live(console=console, screen=True, auto_refresh=False) as live, pressed() as keys:
         while True:

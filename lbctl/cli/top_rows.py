@@ -13,7 +13,7 @@ Value = str | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReplicaRow:
     """A replica with the signals that are read of it."""
 
     pool: str
@@ -37,20 +37,22 @@ class Column:
     """Its heading."""
     key: str
     """The letter that sorts by it."""
-    value: Callable[[Row], Value]
+    value: Callable[[ReplicaRow], Value]
     """Returns what is sorted; None where it is unknown."""
-    text: Callable[[Row], str]
+    text: Callable[[ReplicaRow], str]
     """Returns what is shown."""
     is_number: bool = True
     """Whether it is aligned to the right, and sorted with the largest first."""
 
 
-def _text_column(head: str, key: str, value: Callable[[Row], str]) -> Column:
+def _text_column(head: str, key: str, value: Callable[[ReplicaRow], str]) -> Column:
     return Column(head, key, value, value, is_number=False)
 
 
-def _number_column(head: str, key: str, value: Callable[[Row], float | None], form: Callable[[float], str]) -> Column:
-    def text(row: Row) -> str:
+def _number_column(
+    head: str, key: str, value: Callable[[ReplicaRow], float | None], form: Callable[[float], str]
+) -> Column:
+    def text(row: ReplicaRow) -> str:
         number = value(row)
         return "-" if number is None else form(number)
 
@@ -85,18 +87,20 @@ COLUMNS: tuple[Column, ...] = (
 """The columns, from left to right."""
 
 
-def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignals]) -> tuple[Row, ...]:
+def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignals]) -> tuple[ReplicaRow, ...]:
     """Return a row for each replica, in the order of the fleet."""
     fresh = {
         (item.pool, item.replica): {name: signal.value for name, signal in item.signals.items() if signal.fresh}
         for item in signals
     }
     return tuple(
-        Row(pool.name, replica, fresh.get((pool.name, replica.name), {})) for pool in pools for replica in pool.replicas
+        ReplicaRow(pool.name, replica, fresh.get((pool.name, replica.name), {}))
+        for pool in pools
+        for replica in pool.replicas
     )
 
 
-def sorted_rows(rows: Iterable[Row], column: Column, *, reverse: bool) -> list[Row]:
+def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) -> list[ReplicaRow]:
     """Return the rows sorted by a column, those with an unknown value last, equal ones by name."""
     by_name = sorted(rows, key=lambda row: row.name)
     with_value = [row for row in by_name if column.value(row) is not None]
@@ -104,7 +108,7 @@ def sorted_rows(rows: Iterable[Row], column: Column, *, reverse: bool) -> list[R
     return with_value + [row for row in by_name if column.value(row) is None]
 
 
-def pool_line(name: str, rows: Sequence[Row]) -> str:
+def pool_line(name: str, rows: Sequence[ReplicaRow]) -> str:
     """Return one line about a pool: its replicas by state, its requests, and what waits in its engines."""
     states = Counter(row.replica.state for row in rows)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())

@@ -11,7 +11,7 @@ from rich.text import Text
 from lbctl.base.records import dataclass
 from lbctl.cli.api_client import age, plain
 from lbctl.cli.status_tables import COLOURS
-from lbctl.cli.top_rows import COLUMNS, Row, pool_line, sorted_rows
+from lbctl.cli.top_rows import COLUMNS, ReplicaRow, pool_line, sorted_rows
 
 _POOL_LINES = 4
 """The most pools that have a line above the table."""
@@ -25,10 +25,10 @@ _HELP = "q quit · ←→ or a letter: sort, again: reverse · p pool · space p
 
 
 @dataclass(slots=True)
-class View:
+class ScreenView:
     """The state of the screen."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ReplicaRow, ...] = ()
     """The newest rows that are shown."""
     pools: tuple[str, ...] = ()
     """The names of all pools."""
@@ -47,7 +47,7 @@ class View:
     page: int = 0
     """The index of the page that is shown."""
 
-    def show(self, pools: tuple[str, ...], rows: tuple[Row, ...], problem: str, seconds: float) -> None:
+    def show(self, pools: tuple[str, ...], rows: tuple[ReplicaRow, ...], problem: str, seconds: float) -> None:
         """Show these rows, which are so many seconds old, unless the screen is held."""
         if not self.paused:
             self.pools, self.rows = pools, rows
@@ -98,7 +98,7 @@ class View:
         problem = f" · {self.problem}: this is {age(self.seconds)} old" if self.problem else ""
         return plain(f"{what}, {count} replicas{page}{state}{problem}")
 
-    def _pool_lines(self, rows: list[Row]) -> Iterator[Text]:
+    def _pool_lines(self, rows: list[ReplicaRow]) -> Iterator[Text]:
         pools = [self.pool] if self.pool else list(self.pools)
         for name in pools[:_POOL_LINES]:
             line = plain(pool_line(name, [row for row in rows if row.pool == name]))
@@ -106,7 +106,7 @@ class View:
         if len(pools) > _POOL_LINES:
             yield Text(f"and {len(pools) - _POOL_LINES} more pools", "dim")
 
-    def _table(self, rows: list[Row], width: int) -> Table:
+    def _table(self, rows: list[ReplicaRow], width: int) -> Table:
         fixed = sum(size or _NAME for size in _WIDTHS) + len(_WIDTHS)
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="reverse")
         for index, (column, size) in enumerate(zip(COLUMNS, _WIDTHS, strict=True)):

@@ -20,9 +20,9 @@ from lbctl.up.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address
-    from lbctl.serve.settings import Settings
+    from lbctl.serve.settings import ServeSettings
     from lbctl.targets.load import Loaded
-    from lbctl.up.prepare import Prepared, Program
+    from lbctl.up.prepare import PreparedRun, Program
 
 option = options_of("up")
 _FLEET = "fleet.yaml"
@@ -136,6 +136,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
     home = home_of(paths)
     with home.locked(), private_directory() as place:
         settings, api = _settings(loaded, paths, home.state)
+        home.announce(str(settings.control.api_bind))
         addresses = {f"listeners.{item.name}.bind": item.bind for item in loaded.compiled.topology.listeners}
         taken = list(_taken({**addresses, "control.api.bind": settings.control.api_bind}))
         key_file = home.key_file if needs_guard(loaded) else None
@@ -146,9 +147,9 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
         return _run(prepared, program, settings, place, api) if prepared else _NotStarted(1)
 
 
-def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[Settings, tuple[str, ...]]:
+def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
     """Return the settings that `serve` will have, and the options for that: a free port where nobody has chosen one."""
-    from lbctl.cli.serve import address
+    from lbctl.cli.listen_address import address
     from lbctl.model.node import descend
     from lbctl.serve.settings import Options, settings
 
@@ -174,7 +175,7 @@ def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
             yield Diagnostic(_IN_USE, message, path=tuple(path.split(".")), hint=check.todo)
 
 
-def _run(prepared: Prepared, program: Program, settings: Settings, place: Path, api: tuple[str, ...]) -> int:
+def _run(prepared: PreparedRun, program: Program, settings: ServeSettings, place: Path, api: tuple[str, ...]) -> int:
     import asyncio
 
     from lbctl.up.banner import banner

@@ -21,7 +21,7 @@ from lbctl.xds.resource import SHORT
 
 if TYPE_CHECKING:
     from lbctl.xds.client.ads import XdsAddress
-    from lbctl.xds.client.reader import Change, Node, Reader
+    from lbctl.xds.client.reader import ClientNode, Reader, ResponseChange
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
@@ -81,10 +81,10 @@ def _quiet() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def _node(ads: Ads) -> Node:
-    from lbctl.xds.client.reader import Node
+def _node(ads: Ads) -> ClientNode:
+    from lbctl.xds.client.reader import ClientNode
 
-    return Node(ads.node, region=ads.region, zone=ads.zone)
+    return ClientNode(ads.node, region=ads.region, zone=ads.zone)
 
 
 def _server(ads: Ads) -> XdsAddress:
@@ -173,13 +173,13 @@ async def _watch(server: XdsAddress, reader: Reader, kind: str | None) -> int:
         pause = min(pause * 2, _RETRY[1])
 
 
-def _print(changes: list[Change], kind: str | None) -> None:
+def _print(changes: list[ResponseChange], kind: str | None) -> None:
     for change in changes:
         if kind in (None, SHORT[change.type_url]):
             click.echo(_line(change))
 
 
-def _line(change: Change) -> str:
+def _line(change: ResponseChange) -> str:
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     parts = [now, SHORT[change.type_url]]
     for change_kind, names in (("added", change.added), ("changed", change.changed), ("removed", change.removed)):

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from lbctl.cli.api_client import DEFAULT_SERVER, Server, form_choice, plain, server_options, show
-from lbctl.cli.doctor.check import Check, exit_code
+from lbctl.base.paths import is_file
+from lbctl.base.records import dataclass
+from lbctl.cli.api_client import DEFAULT_SERVER, ServeClient, form_choice, plain, server_options, show
+from lbctl.cli.doctor.check import DoctorResult, exit_code
 from lbctl.cli.options import completions, options_of
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address
     from lbctl.model.fleet import FleetSource
-    from lbctl.serve.settings import Settings
+    from lbctl.serve.settings import ServeSettings
     from lbctl.targets.load import Loaded
 
 option = options_of("doctor")
@@ -91,7 +93,7 @@ def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
     return loaded, loaded is not None
 
 
-def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
+def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     from lbctl.cli.doctor import kubernetes, machine, places, ports, store
     from lbctl.cli.doctor.api import api
     from lbctl.cli.doctor.logs import logs
@@ -126,18 +128,18 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[Check]:
     yield api_check
 
 
-def _server(options: _Options, source: FleetSource | None, chosen: Settings) -> tuple[Server, bool]:
+def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:
     """Return the server to check, and whether it must answer.
 
     It is the named one, else that of the fleet, else the default.
     """
     if options.server is not None:
-        return Server(options.server, options.token_file, options.tls_ca), options.expected
+        return ServeClient(options.server, options.token_file, options.tls_ca), options.expected
     if not _has_control(source) or chosen.control.api_bind.path:
-        return Server(DEFAULT_SERVER, options.token_file, options.tls_ca), False
+        return ServeClient(DEFAULT_SERVER, options.token_file, options.tls_ca), False
     scheme = "https" if chosen.control.api_tls else "http"
-    token = options.token_file or (str(chosen.token) if chosen.token.is_file() else None)
-    return Server(f"{scheme}://{_local_address(chosen.control.api_bind)}", token, options.tls_ca), False
+    token = options.token_file or (str(chosen.token) if is_file(chosen.token) else None)
+    return ServeClient(f"{scheme}://{_local_address(chosen.control.api_bind)}", token, options.tls_ca), False
 
 
 def _local_address(bind: Address) -> str:
@@ -151,7 +153,7 @@ def _has_control(source: FleetSource | None) -> bool:
     return source is not None and "control" in source.fleet.model_fields_set
 
 
-def _table(checks: Sequence[Check]) -> None:
+def _table(checks: Sequence[DoctorResult]) -> None:
     """Print the checks, each with its advice on a line below, because result and advice are both sentences."""
     rows = [
         ("CHECK", "STATE", "FOUND, AND → WHAT TO DO"),
@@ -164,12 +166,12 @@ def _table(checks: Sequence[Check]) -> None:
             click.echo(f"{'':<{width + state_width + 4}}→ {plain(todo)}")
 
 
-def _counts(checks: Sequence[Check]) -> dict[str, int]:
+def _counts(checks: Sequence[DoctorResult]) -> dict[str, int]:
     counts = Counter(str(item.state) for item in checks)
     return {state: counts[state] for state in ("ok", "warn", "failed", "skipped")}
 
 
-def _summary(checks: Sequence[Check]) -> str:
+def _summary(checks: Sequence[DoctorResult]) -> str:
     counts = _counts(checks)
     parts = [
         f"{counts[state]} {label}" for state, label in (("failed", "failed"), ("warn", "to look at")) if counts[state]

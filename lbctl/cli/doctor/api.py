@@ -15,8 +15,8 @@ import click
 from lbctl import __version__
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
-from lbctl.cli.api_client import Server
-from lbctl.cli.doctor.check import Check, State
+from lbctl.cli.api_client import ServeClient
+from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.machine import Skew
 from lbctl.cli.doctor.sources import PATIENCE, skew_between
 
@@ -27,14 +27,14 @@ class _SlowError(Exception):
     """The answer was not complete in time."""
 
 
-def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
+def api(server: ServeClient, needed: bool) -> tuple[DoctorResult, list[Skew]]:
     """Check that `serve` answers; if `needed`, because the user named it, no answer is a failure."""
     what = f"serve {server.url}"
     failure = _connection_failure(server.url)
     if failure:
         if not needed:
-            return Check(what, "skipped", f"no serve runs there ({failure})"), []
-        return Check(what, "failed", failure, "start `lbctl serve`, or correct --server", absent=True), []
+            return DoctorResult(what, "skipped", f"no serve runs there ({failure})"), []
+        return DoctorResult(what, "failed", failure, "start `lbctl serve`, or correct --server", absent=True), []
     try:
         start = time.time()
         date = _within(PATIENCE, server.date)
@@ -43,18 +43,18 @@ def api(server: Server, needed: bool) -> tuple[Check, list[Skew]]:
     except (_SlowError, click.ClickException) as error:
         state: State = "failed" if needed else "warn"
         reason = reason_of(error, f"no answer within {PATIENCE:g} s")
-        return Check(what, state, reason, "see --server, --token-file and --tls-ca", absent=True), []
+        return DoctorResult(what, state, reason, "see --server, --token-file and --tls-ca", absent=True), []
     return _version_check(what, status), [skew] if skew else []
 
 
-def _version_check(what: str, status: dict[str, Any]) -> Check:
+def _version_check(what: str, status: dict[str, Any]) -> DoctorResult:
     version = status.get("version")
     if version != __version__:
         finding = f"lbctl {version} runs there, this is {__version__}"
-        return Check(what, "warn", finding, "install the same, then start serve again")
+        return DoctorResult(what, "warn", finding, "install the same, then start serve again")
     if not status.get("ready"):
-        return Check(what, "warn", f"not ready: {status.get('waiting')}", "lbctl status")
-    return Check(what, "ok", f"lbctl {version} answers")
+        return DoctorResult(what, "warn", f"not ready: {status.get('waiting')}", "lbctl status")
+    return DoctorResult(what, "ok", f"lbctl {version} answers")
 
 
 def _connection_failure(url: str) -> str:

@@ -13,7 +13,7 @@ _UNREACHABLE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorResult:
     """One result.
 
     `what` is the checked object, by its name in the fleet if it has one. `message` is what was detected. `todo` is the
@@ -28,7 +28,7 @@ class Check:
     absent: bool = False
 
 
-def exit_code(checks: Iterable[Check]) -> int:
+def exit_code(checks: Iterable[DoctorResult]) -> int:
     """Return 0 if nothing failed, 4 if something required cannot be reached, else 3."""
     failed = [item for item in checks if item.state == "failed"]
     if any(item.absent for item in failed):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.sources import PATIENCE
 from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
@@ -20,17 +20,17 @@ _VERBS = ("list", "watch")
 _NO_PERMISSION = "give the account a Role with them; docs/kubernetes.md has one"
 
 
-def checks(pools: Sequence[Pool]) -> list[Check]:
+def checks(pools: Sequence[Pool]) -> list[DoctorResult]:
     """Return a check for each pool with `discovery.kubernetes`."""
     sections = [(pool.name, pool.discovery) for pool in pools if isinstance(pool.discovery, KubernetesDiscovery)]
     return asyncio.run(_checked(sections)) if sections else []
 
 
-async def _checked(sections: Sequence[tuple[str, KubernetesDiscovery]]) -> list[Check]:
+async def _checked(sections: Sequence[tuple[str, KubernetesDiscovery]]) -> list[DoctorResult]:
     return list(await asyncio.gather(*(_check(name, discovery) for name, discovery in sections)))
 
 
-async def _check(pool: str, discovery: KubernetesDiscovery) -> Check:
+async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
     what = f"pools.{pool}.discovery.kubernetes {discovery.namespace}/{discovery.service}"
     client = ApiClient(lambda: cluster_of(discovery))
     try:
@@ -42,14 +42,14 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> Check:
                 if not await is_allowed(client, key.path, verb)
             ]
     except TimeoutError:
-        return Check(what, "failed", f"no answer within {PATIENCE:g} s", "look at the API server", absent=True)
+        return DoctorResult(what, "failed", f"no answer within {PATIENCE:g} s", "look at the API server", absent=True)
     except (ApiError, ClusterError) as error:
-        return Check(what, "failed", str(error), "look at the kubeconfig and the API server", absent=True)
+        return DoctorResult(what, "failed", str(error), "look at the kubeconfig and the API server", absent=True)
     finally:
         await client.close()
     if missing:
-        return Check(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
-    return Check(what, "ok", "the API server answers and permits list and watch")
+        return DoctorResult(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
+    return DoctorResult(what, "ok", "the API server answers and permits list and watch")
 
 
 async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISDIR
 
-from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, view
 from lbctl.ir.topology import Topology
@@ -14,7 +14,7 @@ from lbctl.targets import target
 from lbctl.targets.target import in_system_directory
 
 
-def logs(topology: Topology) -> Iterator[Check]:
+def logs(topology: Topology) -> Iterator[DoctorResult]:
     """Check the access logs of each proxy whose `config` says where it runs."""
     for proxy in topology.proxies:
         if proxy.config is not None:
@@ -22,19 +22,19 @@ def logs(topology: Topology) -> Iterator[Check]:
                 yield _log(f"proxies.{proxy.name} access log {path}", proxy, path)
 
 
-def _log(what: str, proxy: Proxy, path: str) -> Check:
+def _log(what: str, proxy: Proxy, path: str) -> DoctorResult:
     if path.startswith("/dev/"):
         if not in_system_directory(proxy.config or ""):
-            return Check(what, "ok", "standard output, where no systemd makes it a socket")
+            return DoctorResult(what, "ok", "standard output, where no systemd makes it a socket")
         finding = "a service of systemd cannot open it: it is a socket there, and the proxy does not start"
-        return Check(what, "warn", finding, "leave `access_log.path` out, or name a file")
+        return DoctorResult(what, "warn", finding, "leave `access_log.path` out, or name a file")
     directory = Path(path).parent
     try:
         is_there = S_ISDIR(directory.stat().st_mode)
     except PermissionError:
-        return Check(what, "skipped", f"{directory} cannot be looked at by this user", "ask as root")
+        return DoctorResult(what, "skipped", f"{directory} cannot be looked at by this user", "ask as root")
     except OSError:
         is_there = False
     if is_there:
-        return Check(what, "ok", f"{directory} is there")
-    return Check(what, "warn", f"{directory} is not there: the proxy does not start", f"mkdir {directory}")
+        return DoctorResult(what, "ok", f"{directory} is there")
+    return DoctorResult(what, "warn", f"{directory} is not there: the proxy does not start", f"mkdir {directory}")

@@ -6,9 +6,9 @@ import ctypes
 import resource
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from lbctl.cli.doctor.check import Check
+from lbctl.base.records import dataclass
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.listeners import Listener
 
 _UNSTATED = 8192
@@ -35,19 +35,19 @@ class Skew:
     """The seconds by which its clock is ahead."""
 
 
-def files(listeners: Sequence[Listener]) -> Check:
+def files(listeners: Sequence[Listener]) -> DoctorResult:
     """Compare the open-file limit of this shell with two connections for each client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     finding = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     if not listeners:
-        return Check("open files", "ok", finding)
+        return DoctorResult("open files", "ok", finding)
     limits = [item.max_connections for item in listeners]
     need = 2 * (sum(item or 0 for item in limits) if all(limits) else _UNSTATED) + _SPARE
     if _at_least(soft, need):
-        return Check("open files", "ok", f"{finding}; the fleet's connections need {need}")
+        return DoctorResult("open files", "ok", f"{finding}; the fleet's connections need {need}")
     finding = f"{finding}; the fleet's connections need {need}"
     todo = f"ulimit -n {need}; for a service LimitNOFILE={need}"
-    return Check("open files", "warn" if _at_least(hard, need) else "failed", finding, todo)
+    return DoctorResult("open files", "warn" if _at_least(hard, need) else "failed", finding, todo)
 
 
 def _at_least(limit: int, need: int) -> bool:
@@ -58,7 +58,7 @@ def _limit(value: int) -> str:
     return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
-def clock(skews: Sequence[Skew]) -> Check:
+def clock(skews: Sequence[Skew]) -> DoctorResult:
     """Check the clock. `skews` are those of the servers that sent a time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
@@ -70,11 +70,13 @@ def clock(skews: Sequence[Skew]) -> Check:
     if worst is not None and abs(worst.ahead) >= _NOTICEABLE:
         side = "ahead of" if worst.ahead > 0 else "behind"
         finding = f"{texts[synchronised]}; {worst.server} is {abs(worst.ahead):.0f} s {side} this clock"
-        return Check("clock", "failed" if abs(worst.ahead) >= _HARMFUL else "warn", finding, "run NTP on both machines")
+        return DoctorResult(
+            "clock", "failed" if abs(worst.ahead) >= _HARMFUL else "warn", finding, "run NTP on both machines"
+        )
     agreed = f"; agrees with {len(skews)} other{'s' if len(skews) > 1 else ''}" if skews else ""
     if synchronised is False:
-        return Check("clock", "warn", f"{texts[False]}{agreed}", "timedatectl set-ntp true, or run chrony")
-    return Check("clock", "ok" if synchronised or skews else "skipped", f"{texts[synchronised]}{agreed}")
+        return DoctorResult("clock", "warn", f"{texts[False]}{agreed}", "timedatectl set-ntp true, or run chrony")
+    return DoctorResult("clock", "ok" if synchronised or skews else "skipped", f"{texts[synchronised]}{agreed}")
 
 
 def _synchronised() -> bool | None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from lbctl.base.diagnostics import dotted, show
 from lbctl.base.errors import reason_of
-from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.compile.files import file_of, named_files
 from lbctl.model.fleet import FleetSource
-from lbctl.serve.settings import Settings
+from lbctl.serve.settings import ServeSettings
 from lbctl.serve.state.sqlite import DATABASE, VERSION
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
@@ -30,7 +30,7 @@ _FORM = slice(60, 64)
 """The position of SQLite's `user_version` in its file. Reading it there locks nothing of a running `serve`."""
 
 
-def state(settings: Settings, needed: bool) -> Check:
+def state(settings: ServeSettings, needed: bool) -> DoctorResult:
     """Check the directory where `serve` keeps its state.
 
     `needed` means that the user or the fleet named it, so that a problem is a failure.
@@ -41,29 +41,31 @@ def state(settings: Settings, needed: bool) -> Check:
         return _state(what, place, needed)
     except OSError as error:
         finding = f"{error.filename}: {reason_of(error).lower()}"
-        return Check(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
+        return DoctorResult(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
 
 
-def _state(what: str, place: Path, needed: bool) -> Check:
+def _state(what: str, place: Path, needed: bool) -> DoctorResult:
     if not place.exists():
         return _new_state(what, place, needed)
     if not place.is_dir():
-        return Check(what, "failed", "it is no directory", "give serve another one: --state DIR")
+        return DoctorResult(what, "failed", "it is no directory", "give serve another one: --state DIR")
     if not os.access(place, os.R_OK | os.X_OK) or not _can_be_written(place):
         finding = "this user cannot write there"
-        return Check(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
+        return DoctorResult(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
     mode = stat.S_IMODE(place.stat().st_mode)
     if mode & 0o077:
-        return Check(what, "warn", f"others of this machine may look into it (mode {mode:04o})", f"chmod 700 {place}")
+        return DoctorResult(
+            what, "warn", f"others of this machine may look into it (mode {mode:04o})", f"chmod 700 {place}"
+        )
     return _database(what, place)
 
 
-def _new_state(what: str, place: Path, needed: bool) -> Check:
+def _new_state(what: str, place: Path, needed: bool) -> DoctorResult:
     ancestor = next(item for item in place.parents if item.exists())
     if ancestor.is_dir() and _can_be_written(ancestor):
-        return Check(what, "ok", "not there yet; serve makes it")
+        return DoctorResult(what, "ok", "not there yet; serve makes it")
     finding = f"not there, and cannot be made in {ancestor}"
-    return Check(
+    return DoctorResult(
         what, "failed" if needed else "skipped", finding, "only serve needs one: --state DIR, or control.state"
     )
 
@@ -80,21 +82,21 @@ def _can_be_written(directory: Path) -> bool:
         return False
 
 
-def _database(what: str, place: Path) -> Check:
+def _database(what: str, place: Path) -> DoctorResult:
     """Check whether this version of lbctl can read the database."""
     file = place / DATABASE
     if not file.exists():
-        return Check(what, "ok", "writable, for its owner alone; nothing is kept yet")
+        return DoctorResult(what, "ok", "writable, for its owner alone; nothing is kept yet")
     with file.open("rb") as opened:
         head = opened.read(_HEAD)
     version = int.from_bytes(head[_FORM], "big")
     if version > VERSION:
         finding = f"written by a newer lbctl (in version {version} of its tables, this one knows {VERSION})"
-        return Check(what, "failed", finding, "install the lbctl that wrote it")
-    return Check(what, "ok", "writable, for its owner alone")
+        return DoctorResult(what, "failed", finding, "install the lbctl that wrote it")
+    return DoctorResult(what, "ok", "writable, for its owner alone")
 
 
-def named(source: FleetSource, settings: Settings) -> Iterator[Check]:
+def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult]:
     """Yield a check for each file with a problem, and one for all the others."""
     files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
     files += list(_control_plane_files(settings))
@@ -102,14 +104,14 @@ def named(source: FleetSource, settings: Settings) -> Iterator[Check]:
     problems += list(_pairs(files))
     yield from problems
     if len(files) > len({item.what for item in problems}):
-        yield Check("files", "ok", f"{len(files) - len({item.what for item in problems})} can be used")
+        yield DoctorResult("files", "ok", f"{len(files) - len({item.what for item in problems})} can be used")
 
 
 _Named = tuple[str, str, Path]
 """The name of a file in the fleet, the last key of that name, and its path."""
 
 
-def _control_plane_files(settings: Settings) -> Iterator[_Named]:
+def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
     """Yield the files of the control plane itself."""
     for endpoint, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
         for key in ("certificate", "key", "client_ca"):
@@ -120,27 +122,29 @@ def _control_plane_files(settings: Settings) -> Iterator[_Named]:
         yield "control.api.token_file", "token_file", settings.token
 
 
-def _file(what: str, key: str, place: Path) -> Check | None:
+def _file(what: str, key: str, place: Path) -> DoctorResult | None:
     """Return what is wrong with the file, or None."""
     try:
         mode = place.stat().st_mode
         with place.open("rb") as opened:
             data = opened.read(_LARGEST + 1)
     except OSError as error:
-        return Check(
+        return DoctorResult(
             what, "failed", f"{show(str(place))}: {reason_of(error).lower()}", "put it there, readable for this user"
         )
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
-        return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
+        return DoctorResult(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's certificate")
     if key == "client_crl" and (problem := crl_problem(data)):
-        return Check(what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's revocation list")
+        return DoctorResult(
+            what, "failed", f"{show(str(place))}: {problem}", "a PEM file with the CA's revocation list"
+        )
     if key in _SECRET and stat.S_IMODE(mode) & 0o077:
         finding = f"{show(str(place))} may be read by others of this machine (mode {stat.S_IMODE(mode):04o})"
-        return Check(what, "warn", finding, f"chmod 600 {place}; the proxy's user must still read it")
+        return DoctorResult(what, "warn", finding, f"chmod 600 {place}; the proxy's user must still read it")
     return None
 
 
-def _pairs(files: list[_Named]) -> Iterator[Check]:
+def _pairs(files: list[_Named]) -> Iterator[DoctorResult]:
     """Check that certificates match their keys, of those that can be read."""
     groups: dict[str, dict[str, Path]] = {}
     for what, key, place in files:
@@ -152,6 +156,6 @@ def _pairs(files: list[_Named]) -> Iterator[Check]:
         except OSError:
             continue
         if len(data) == _PAIR and (problem := pair_problem(*data)):
-            yield Check(
+            yield DoctorResult(
                 f"{what}.certificate", "failed", problem, "give both of one pair, in PEM, the key without a password"
             )

@@ -10,11 +10,12 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from lbctl.base.errors import reason_of
-from lbctl.cli.doctor.check import Check
+from lbctl.base.paths import exists, is_directory
+from lbctl.base.records import dataclass
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, target
@@ -49,24 +50,24 @@ def of_fleet(topology: Topology) -> Iterator[BoundAddress]:
             yield BoundAddress(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
 
 
-def port(bound: BoundAddress) -> Check:
+def port(bound: BoundAddress) -> DoctorResult:
     """Check whether the intended program can listen at the address."""
     what, place = f"{bound.path} {bound.address}", bound.address
     if place.path:
         return _socket_file(what, Path(place.path))
     error = _bind_error(place)
     if error is None:
-        return _outgoing_port_warning(what, bound) or Check(what, "ok", "free")
+        return _outgoing_port_warning(what, bound) or DoctorResult(what, "ok", "free")
     if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and _inodes(place.port)):
         return _in_use(what, bound)
     if error.errno == errno.EACCES:
-        return Check(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
+        return DoctorResult(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
     if error.errno == errno.EADDRNOTAVAIL:
-        return Check(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
-    return Check(what, "warn", reason_of(error).lower(), "look at the address")
+        return DoctorResult(what, "warn", "this machine has no such address", "run doctor where the proxy runs")
+    return DoctorResult(what, "warn", reason_of(error).lower(), "look at the address")
 
 
-def _outgoing_port_warning(what: str, bound: BoundAddress) -> Check | None:
+def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | None:
     """Warn about an agent check among the ports of outgoing connections.
 
     It needs many consecutive ports, which outgoing connections may occupy when `serve` starts.
@@ -75,7 +76,9 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> Check | None:
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
         if bound.path.endswith(".agent_check.bind") and low <= bound.address.port <= high:
             finding = f"free, but among the ports {low} to {high} that this machine lends to outgoing connections"
-            return Check(what, "warn", finding, f"choose ports below {low}: it needs one for each replica, counting up")
+            return DoctorResult(
+                what, "warn", finding, f"choose ports below {low}: it needs one for each replica, counting up"
+            )
     return None
 
 
@@ -91,10 +94,10 @@ def _bind_error(place: Address) -> OSError | None:
     return None
 
 
-def _in_use(what: str, bound: BoundAddress) -> Check:
+def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
     owner = _owner(_inodes(bound.address.port))
     if owner is None:
-        return Check(
+        return DoctorResult(
             what,
             "warn",
             "in use by a program of another user",
@@ -102,15 +105,15 @@ def _in_use(what: str, bound: BoundAddress) -> Check:
         )
     name, pid = owner
     if name in bound.programs:
-        return Check(what, "ok", f"in use by {name} (process {pid})")
-    return Check(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {bound.path}")
+        return DoctorResult(what, "ok", f"in use by {name} (process {pid})")
+    return DoctorResult(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {bound.path}")
 
 
-def _socket_file(what: str, path: Path) -> Check:
+def _socket_file(what: str, path: Path) -> DoctorResult:
     folder = path.parent
-    if not folder.is_dir():
-        return Check(what, "warn", f"there is no directory {folder}", f"mkdir -p {folder}")
-    return Check(what, "ok", "there" if path.exists() else "its directory is there")
+    if not is_directory(folder):
+        return DoctorResult(what, "warn", f"there is no directory {folder}", f"mkdir -p {folder}")
+    return DoctorResult(what, "ok", "there" if exists(path) else "its directory is there")
 
 
 def _inodes(port_number: int) -> set[str]:

@@ -9,30 +9,30 @@ from lbctl import __version__
 from lbctl.apply.binaries import find_binary
 from lbctl.apply.check import MissingBinaryError, version_of
 from lbctl.base import resources
-from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
 from lbctl.targets import KINDS, target
 
 
-def programs(proxies: Sequence[Proxy]) -> Iterator[Check]:
+def programs(proxies: Sequence[Proxy]) -> Iterator[DoctorResult]:
     """Check lbctl and the program of each kind of proxy; `proxies` are those of the fleet, if there is one."""
     yield _lbctl()
     for kind in KINDS:
         yield _program(kind, [item for item in proxies if item.kind == kind])
 
 
-def _lbctl() -> Check:
+def _lbctl() -> DoctorResult:
     finding = f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     try:
         resources.templates()
         resources.schemas()
     except FileNotFoundError as error:
-        return Check("lbctl", "failed", f"{finding}: {error}", "pip install --force-reinstall lbctl")
-    return Check("lbctl", "ok", finding)
+        return DoctorResult("lbctl", "failed", f"{finding}: {error}", "pip install --force-reinstall lbctl")
+    return DoctorResult("lbctl", "ok", finding)
 
 
-def _program(kind: str, proxies: Sequence[Proxy]) -> Check:
+def _program(kind: str, proxies: Sequence[Proxy]) -> DoctorResult:
     driven = [item for item in proxies if item.config and item.reload]
     program = target(kind)
     path = find_binary(program)
@@ -41,20 +41,20 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> Check:
     try:
         version = version_of(path)
     except MissingBinaryError as error:
-        return Check(
+        return DoctorResult(
             kind, "failed", str(error).removeprefix("--check "), f"install it anew: {program.install_hint}", True
         )
     if not version:
-        return Check(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`")
+        return DoctorResult(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`")
     return _version_check(kind, f"{version_text(version)}, {path}", version, proxies, driven)
 
 
-def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Check:
+def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> DoctorResult:
     program = target(kind)
     if driven:
         names = ", ".join(item.name for item in driven)
         finding = f"not on this machine, and serve is to drive it here: proxies.{names}"
-        return Check(
+        return DoctorResult(
             kind,
             "failed",
             finding,
@@ -62,19 +62,19 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Ch
             True,
         )
     todo = f"`render --check` needs it: {program.install_hint}"
-    return Check(kind, "warn" if proxies else "skipped", "not on this machine", todo)
+    return DoctorResult(kind, "warn" if proxies else "skipped", "not on this machine", todo)
 
 
 def _version_check(
     kind: str, finding: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
-) -> Check:
+) -> DoctorResult:
     """Compare the version of a program with the fleet's, and with the oldest that lbctl renders for."""
     oldest = target(kind).versions[0]
     if version[: len(oldest)] < oldest:
         todo = f"lbctl renders for {version_text(oldest)} and later"
-        return Check(kind, "failed" if driven else "warn", finding, todo)
+        return DoctorResult(kind, "failed" if driven else "warn", finding, todo)
     newest = max((item for item in proxies), key=lambda item: item.version, default=None)
     if newest is not None and version[: len(newest.version)] < newest.version:
         todo = f"proxies.{newest.name}.version says {version_text(newest.version)}: install that, or write what runs"
-        return Check(kind, "failed" if newest in driven else "warn", finding, todo)
-    return Check(kind, "ok", finding)
+        return DoctorResult(kind, "failed" if newest in driven else "warn", finding, todo)
+    return DoctorResult(kind, "ok", finding)

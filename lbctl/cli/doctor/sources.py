@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from lbctl.cli.doctor.check import Check
+from lbctl.base.records import dataclass
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.machine import Skew
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.serve.net.http_client import session
@@ -40,7 +40,7 @@ class _TimedAnswer:
     ended: float
 
 
-def sources(pools: Sequence[Pool]) -> tuple[list[Check], list[Skew]]:
+def sources(pools: Sequence[Pool]) -> tuple[list[DoctorResult], list[Skew]]:
     """Check the sources of metrics and the host names to resolve.
 
     Returns a check for each pool and kind of source and for each host name, and the clock skew of the servers.
@@ -53,7 +53,9 @@ def sources(pools: Sequence[Pool]) -> tuple[list[Check], list[Skew]]:
     return checks, [skew for key in sorted(answers) if (skew := skew_of(key[0], answers[key]))]
 
 
-async def _request_all(keys: Iterable[_Key], names: Sequence[Pool]) -> tuple[dict[_Key, _TimedAnswer], list[Check]]:
+async def _request_all(
+    keys: Iterable[_Key], names: Sequence[Pool]
+) -> tuple[dict[_Key, _TimedAnswer], list[DoctorResult]]:
     """Request all pages and resolve all names. What does not answer in time is absent."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
@@ -74,19 +76,19 @@ async def _request_all(keys: Iterable[_Key], names: Sequence[Pool]) -> tuple[dic
     return {key: task.result() for key, task in tasks.items() if not task.cancelled()}, name_checks
 
 
-async def _name(pool: Pool) -> Check:
+async def _name(pool: Pool) -> DoctorResult:
     discovery = pool.discovery
     assert isinstance(discovery, DnsDiscovery)
     what = f"pools.{pool.name}.discovery.dns {discovery.name}"
     try:
         resolved = await resolve(discovery.name, discovery.resolvers, PATIENCE)
     except (UnresolvedError, OSError, ValueError) as error:
-        return Check(what, "failed", str(error), "look at the name and its resolvers", absent=True)
+        return DoctorResult(what, "failed", str(error), "look at the name and its resolvers", absent=True)
     count = len(resolved.addresses)
-    return Check(what, "ok", f"{count} address{'es' if count > 1 else ''}; their sources are for serve to ask")
+    return DoctorResult(what, "ok", f"{count} address{'es' if count > 1 else ''}; their sources are for serve to ask")
 
 
-def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -> Iterator[Check]:
+def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -> Iterator[DoctorResult]:
     groups: dict[tuple[str, str], list[str]] = {}
     for replica in replicas:
         replica_sources = ReplicaSources(replica)
@@ -98,11 +100,11 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
         what = f"pools.{pool}.telemetry {kind}"
         summary = f"{len(problems) - len(failures)} of {len(problems)} give signals"
         if not failures:
-            yield Check(what, "ok", summary)
+            yield DoctorResult(what, "ok", summary)
             continue
         more = "; …" if len(set(failures)) > _SHOWN else ""
         todo = "start what should answer there, or correct the address"
-        yield Check(what, "failed", f"{summary}; {'; '.join(shown)}{more}", todo, absent=True)
+        yield DoctorResult(what, "failed", f"{summary}; {'; '.join(shown)}{more}", todo, absent=True)
 
 
 def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:
@@ -121,9 +123,9 @@ def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers:
     return f"{source.display_url}: {state.message}" if state.reason else ""
 
 
-def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[Check]:
+def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterator[DoctorResult]:
     if not replicas and not any(pool.telemetry for pool in pools):
-        yield Check("telemetry", "skipped", "the fleet names no source")
+        yield DoctorResult("telemetry", "skipped", "the fleet names no source")
 
 
 def skew_of(server: str, answer: _TimedAnswer) -> Skew | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from lbctl.base.errors import reason_of
-from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.kubernetes import is_allowed
 from lbctl.cli.doctor.sources import PATIENCE
 from lbctl.ir.proxies import Store
@@ -16,8 +16,8 @@ from lbctl.serve.ha.presence import MemberInfo, read_info
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
 from lbctl.serve.net.kubernetes.cluster import ClusterError
-from lbctl.serve.settings import Settings
-from lbctl.serve.state.interface import NEARLY_FULL, SharedStore, StoreError, UnreachableError, Usage
+from lbctl.serve.settings import ServeSettings
+from lbctl.serve.state.interface import NEARLY_FULL, SharedStore, StoreError, StoreUnreachableError, Usage
 from lbctl.serve.state.kubernetes_objects import rights
 from lbctl.serve.state.open import open_shared
 
@@ -30,7 +30,7 @@ _NO_PERMISSION = "give the account the Role of docs/kubernetes.md"
 _FULL = "docs/high-availability.md says what grows, and what bounds it"
 
 
-def checks(settings: Settings) -> Iterator[Check]:
+def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
     """Yield the result for the store of the fleet, and one for the clocks of its members. It writes nothing."""
     store = settings.control.store
     if store is None:
@@ -38,19 +38,19 @@ def checks(settings: Settings) -> Iterator[Check]:
     what = f"store {store.url}"
     try:
         if missing := asyncio.run(_missing_rights(store)):
-            yield Check(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
+            yield DoctorResult(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
             return
         leader, members, usage = asyncio.run(_read(open_shared(store, _NAME)))
-    except (UnreachableError, TimeoutError) as error:
+    except (StoreUnreachableError, TimeoutError) as error:
         reason = reason_of(error, f"no answer within {PATIENCE:g} s")
-        yield Check(what, "failed", reason, "start it, or correct control.store.url", absent=True)
+        yield DoctorResult(what, "failed", reason, "start it, or correct control.store.url", absent=True)
         return
     except StoreError as error:
-        yield Check(what, "failed", str(error), "see docs/high-availability.md")
+        yield DoctorResult(what, "failed", str(error), "see docs/high-availability.md")
         return
     names = ", ".join(item.name for item in members) or "none"
     led = f"{leader} leads" if leader else "nobody leads"
-    yield Check(what, "ok", f"{led}; members: {names}")
+    yield DoctorResult(what, "ok", f"{led}; members: {names}")
     yield from _clocks(members)
     yield from (_fullness(item) for item in usage if item.problem or item.size >= NEARLY_FULL * _limit(item))
 
@@ -65,7 +65,7 @@ async def _read(store: SharedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[
 
 
 async def _missing_rights(store: Store) -> list[str]:
-    """Return what the account may not do of what a store in Kubernetes needs. Raises UnreachableError."""
+    """Return what the account may not do of what a store in Kubernetes needs. Raises StoreUnreachableError."""
     url = urlsplit(store.url)
     if url.scheme != "kubernetes":
         return []
@@ -74,7 +74,7 @@ async def _missing_rights(store: Store) -> list[str]:
     try:
         allowed = await asyncio.gather(*(is_allowed(client, path, verb, name) for path, verb, name in needed))
     except (ApiError, ClusterError) as error:
-        raise UnreachableError(str(error)) from None
+        raise StoreUnreachableError(str(error)) from None
     finally:
         await client.close()
     lacking = (right for right, is_granted in zip(needed, allowed, strict=True) if not is_granted)
@@ -85,15 +85,15 @@ def _limit(usage: Usage) -> int:
     return usage.limit if usage.limit is not None else _ETCD_QUOTA
 
 
-def _fullness(usage: Usage) -> Check:
+def _fullness(usage: Usage) -> DoctorResult:
     finding = f"{usage.size / (1 << 20):.1f} MiB of {_limit(usage) / (1 << 20):.0f} MiB"
     if usage.problem:
-        return Check(usage.name, "failed", f"{usage.problem}: it refuses writes; {finding}", _FULL)
-    return Check(usage.name, "warn", finding, _FULL)
+        return DoctorResult(usage.name, "failed", f"{usage.problem}: it refuses writes; {finding}", _FULL)
+    return DoctorResult(usage.name, "warn", finding, _FULL)
 
 
-def _clocks(members: tuple[MemberInfo, ...]) -> Iterator[Check]:
+def _clocks(members: tuple[MemberInfo, ...]) -> Iterator[DoctorResult]:
     for item in members:
         if abs(item.clock) > _SKEW:
             finding = f"{abs(item.clock):.1f} s {'behind' if item.clock > 0 else 'ahead of'} the leader's"
-            yield Check(f"clock of the member {item.name}", "warn", finding, "let NTP set it")
+            yield DoctorResult(f"clock of the member {item.name}", "warn", finding, "let NTP set it")

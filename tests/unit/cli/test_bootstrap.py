@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import yaml
 
 from lbctl.cli import run
 from tests.e2e.support.binaries import require
-from tests.e2e.support.certs import Authority
+from tests.e2e.support.certs import Authority, Pair
 from tests.e2e.support.ports import free_port
 
 CLUSTER = "xds|lbctl"
@@ -49,7 +50,7 @@ def certificates(tmp_path: Path) -> dict[str, str]:
 
 def validate(path: Path) -> None:
     done = subprocess.run(
-        [str(require("envoy")), "--mode", "validate", "-c", str(path)], capture_output=True, text=True, timeout=60
+        [str(require("envoy")), "--mode", "validate", "-c", str(path)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert "deprecat" not in done.stderr.lower()
@@ -196,8 +197,8 @@ def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
 
 
 @contextmanager
-def _serve_of(listens: dict[str, Any]) -> Iterator[str]:
-    """The API of a `serve` that listens so for proxies; its URL."""
+def _serve_of(listens: dict[str, Any], pair: Pair | None = None) -> Iterator[str]:
+    """The API of a `serve` that listens so for proxies, by TLS with a `pair`; its URL."""
 
     class Api(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -211,9 +212,13 @@ def _serve_of(listens: dict[str, Any]) -> Iterator[str]:
             """Nothing is written to the test's own output."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        if pair is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(pair.certificate, pair.key)
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"{'https' if pair else 'http'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
 
@@ -227,6 +232,20 @@ def test_a_serve_with_another_api_bind_is_found_by_its_url_or_its_fleet(by: str,
         fleet.write_text(f"version: 1\ncontrol: {{api: {{bind: '{url.removeprefix('http://')}'}}}}\n")
         text = str(printed(f"--{by}", url if by == "server" else str(fleet)))
     assert f"'pipe': {{'path': '{own}'}}" in text
+
+
+@pytest.mark.parametrize("command", [["bootstrap"], ["xds", "get", "--timeout", "0.1"]])
+def test_an_api_whose_certificate_has_an_authority_of_its_own_is_asked(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path / "pki")
+    pair = authority.issue("api", ["127.0.0.1"])
+    with _serve_of({"xds": f"127.0.0.1:{free_port()}"}, pair) as url:
+        run([*command, "--server", url, "--server-ca", str(authority.ca)])
+        assert f"the serve at {url} has no socket" in capsys.readouterr().err
+        monkeypatch.setenv("LBCTL_SERVER_CA", str(authority.ca))
+        run([*command, "--server", url])
+        assert f"the serve at {url} has no socket" in capsys.readouterr().err
 
 
 def test_where_its_socket_is_not_there_its_tcp_address_is_taken_and_what_that_means_is_said(
@@ -260,5 +279,5 @@ def test_the_socket_of_a_serve_elsewhere_is_not_asked_for(capsys: pytest.Capture
 
 def test_it_imports_neither_grpc_nor_a_fleet() -> None:
     code = "import sys; from lbctl.cli import run; run(['bootstrap']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert {"grpc", "betterproto2", "pydantic", "lbctl.model.fleet"} & set(done.stderr.split()) == set()

@@ -81,7 +81,7 @@ class Bash:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(5)
+        self._process.wait(60)
         os.close(self._terminal)
 
 
@@ -125,7 +125,7 @@ def test_the_script_is_one_of_that_shell(shell: str, tmp_path: Path, capsys: pyt
     if shutil.which(shell):
         file = tmp_path / "script"
         file.write_text(script)
-        subprocess.run([shell, "-n", str(file)], check=True, timeout=20)
+        subprocess.run([shell, "-n", str(file)], check=True, timeout=120)
 
 
 def test_a_shell_that_is_none_of_them_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def answered(words: str) -> tuple[list[str], list[str]]:
     count = str(len(words.split(" ")) - 1)
     env = os.environ | {"_LBCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     return done.stdout.splitlines(), done.stderr.split()
 

@@ -10,7 +10,7 @@ import pytest
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import diff_live
-from lbctl.cli.api_client import Server
+from lbctl.cli.api_client import ServeClient
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.pools import Discovery, DnsDiscovery, FileDiscovery
 from lbctl.serve.api import schema
@@ -26,7 +26,7 @@ proxies: {edge: {kind: envoy}}
 """
 
 
-class AnsweringServer(Server):
+class AnsweringServer(ServeClient):
     """A control plane that serves the replica `a` in the pool `chat`, and no settings or overrides."""
 
     def get(self, path: str, kind: type[Any]) -> Any:

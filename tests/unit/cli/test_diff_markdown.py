@@ -13,7 +13,7 @@ from markdown_it.token import Token
 
 from lbctl.cli import run
 from lbctl.cli.api_client import plain
-from lbctl.cli.markdown import Table, code, document
+from lbctl.cli.markdown import MarkdownTable, code, document
 
 FLEET = """\
 version: 1
@@ -127,7 +127,7 @@ def test_text_of_the_fleet_is_only_text(tmp_path: Path, capsys: pytest.CaptureFi
 
 @given(st.text(st.sampled_from("`|\\ a<>[]()*_~@#$&;/\n\u202e") | st.characters(codec="utf-8"), max_size=20))
 def test_any_text_is_one_cell_and_unchanged(text: str) -> None:
-    shown = document("x", [Table("T", ("A", "B"), [(code(text), "end")])])
+    shown = document("x", [MarkdownTable("T", ("A", "B"), [(code(text), "end")])])
     assert [[cell.strip(" ") for cell in row] for row in rows(shown)] == [["A", "B"], [plain(text).strip(" "), "end"]]
     spans = [token.type for token in tokens(shown) if token.type not in ("text", "inline")]
     assert spans.count("code_inline") == bool(text)

@@ -51,7 +51,7 @@ def server(answers: Answers) -> Iterator[int]:
         def do_GET(self) -> None:
             answers.asked.append(self.path)
             if answers.hangs:
-                ended.wait(20)
+                ended.wait(60)
                 return
             body = answers.pages.get(self.path)
             self.send_response_only(200 if body is not None else 404)
@@ -268,7 +268,7 @@ def test_more_connections_than_files_may_be_open_are_told_with_the_number(
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(given))
     line = f"ulimit -Sn 1000; ulimit -Hn {hard}; exec {sys.executable} -m lbctl doctor fleet.yaml --state state -o json"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=120, check=False)
     row = next(item for item in json.loads(done.stdout)["checks"] if item["what"] == "open files")
     assert (done.returncode, row["state"]) == (code, state)
     assert row["message"] == f"1000, can be raised to {hard}; the fleet's connections need 5536"

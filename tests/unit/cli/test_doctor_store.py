@@ -10,28 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.cli.doctor.check import Check
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.store import checks
 from lbctl.serve.ha.presence import MemberInfo, write_info
-from lbctl.serve.settings import Options, Settings, settings
+from lbctl.serve.settings import Options, ServeSettings, settings
 from lbctl.serve.state.etcd import EtcdStore
 from lbctl.serve.state.interface import ABSENT, SharedStore, Usage
 from lbctl.serve.state.open import open_shared
 from tests.support.stores import STORES, KubernetesServer, reachable, shared_server, store_of
 
 
-def _settings(scheme: str, port: int = 0) -> Settings:
+def _settings(scheme: str, port: int = 0) -> ServeSettings:
     chosen = settings(Options(()), None)
     store = store_of(scheme, f"test:{secrets.token_hex(4)}", port)
     return replace(chosen, control=replace(chosen.control, store=store))
 
 
-def _checks(chosen: Settings, scheme: str, port: int = 0) -> list[Check]:
+def _checks(chosen: ServeSettings, scheme: str, port: int = 0) -> list[DoctorResult]:
     with reachable(scheme, port):
         return list(checks(chosen))
 
 
-def _opened(chosen: Settings, scheme: str, member: str) -> SharedStore:
+def _opened(chosen: ServeSettings, scheme: str, member: str) -> SharedStore:
     assert chosen.control.store is not None
     with reachable(scheme):
         return open_shared(chosen.control.store, member)

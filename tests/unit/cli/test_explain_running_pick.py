@@ -17,8 +17,8 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.api import pick_rows, schema
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import tables, wire
-from lbctl.serve.picker.link import explained
-from lbctl.serve.picker.question import Caller, Question
+from lbctl.serve.picker.link import explanation_line
+from lbctl.serve.picker.question import Caller, PickerQuestion
 from lbctl.serve.picker.service import PickService
 from tests.support.api import Fleet
 from tests.support.api_server import serving
@@ -38,7 +38,7 @@ class Picking(Fleet):
         assert made is not None, found
         composed = compose(Snapshot(made.topology), LoopOutput(), (), {}, 0.0)
         served = cast(PublishedFleet, SimpleNamespace(composed=composed))
-        measured, arrivals = tables.Measured(0.0), tables.Arrivals()
+        measured, arrivals = tables.FleetMeasurements(0.0), tables.Arrivals()
         sent = {pool.name: tables.table(served, pool, measured, arrivals) for pool in tables.picked_pools(served)}
         self.service = PickService()
         for name in sent.keys() - {"empty"}:
@@ -50,7 +50,7 @@ class Picking(Fleet):
 
     async def _explain(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         asked = wire.parse(wire.line("explain", number=1, **question))
-        return wire.parse(explained(self.service, asked))
+        return wire.parse(explanation_line(self.service, asked))
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_it_shows_the_work_in_flight_and_the_session_s_home(
     control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = json.dumps({"prompt": "a" * 400, "chat": {"id": "s-1"}}).encode()
-    picked = control.service.pick(Question(Caller("llama"), {}, body, len(body)))
+    picked = control.service.pick(PickerQuestion(Caller("llama"), {}, body, len(body)))
     (home, *_), command = picked.names, [*COMMAND, "--session", "s-1", "-o", "json", *options]
     answer = json.loads(shown(command, capsys))
     assert {row["name"] for row in answer["candidates"] if row["work"]} == {home}

@@ -16,13 +16,13 @@ CODE = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.mod
 def imported(*arguments: str) -> set[str]:
     """Every module that `lbctl` with these arguments has imported at its end."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", CODE, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     return set(done.stderr.splitlines())
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("version",)])
-def test_help_and_version_read_no_model(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("--help",), ("version",), ("picker", "--help")])
+def test_what_needs_no_fleet_reads_no_model(arguments: tuple[str, ...]) -> None:
     modules = imported(*arguments)
     assert "lbctl.cli" in modules
     assert {"pydantic", "yaml", "lbctl.model", "lbctl.targets"} & modules == set()
@@ -40,7 +40,7 @@ def test_no_command_looks_for_plugins_in_every_installed_package() -> None:
     refused = "def refused(): raise SystemExit('looked for plugins')"
     code = f"import importlib.metadata as m\n{refused}\nm.distributions = refused\nfrom lbctl.cli import main\nmain()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "validate", QUICKSTART], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, "validate", QUICKSTART], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -59,6 +59,6 @@ def test_python_does_not_look_through_all_of_it_once_more_as_it_ends() -> None:
     shown = "atexit.register(lambda: print(gc.get_freeze_count()))"
     code = f"import atexit, gc; from lbctl.cli import main; {shown}; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "version"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, "version"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     assert int(done.stdout.splitlines()[-1]) > 10_000

@@ -67,5 +67,5 @@ def test_where_nothing_can_be_written_no_key_is_made(tmp_path: Path, capfd: pyte
 
 def test_it_starts_nothing_heavy() -> None:
     code = "import sys; from lbctl.cli import run; run(['key', 'new', 'acme']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert {"pydantic", "yaml", "lbctl.model", "jinja2", "google.protobuf"} & set(done.stderr.split()) == set()

@@ -105,7 +105,7 @@ def test_other_commands_do_not_pay_for_the_rules() -> None:
     code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     for arguments in (["--help"], ["validate", "examples/quickstart.yaml"], ["lint", "examples/quickstart.yaml"]):
         command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
         modules = set(done.stderr.split())
         assert ("lbctl.lint.rules" in modules) == (arguments[0] == "lint")
         assert {"ruamel.yaml", "jinja2", "google.protobuf", "lbctl.lint.code_pages"} & modules == set()

@@ -94,6 +94,24 @@ def test_a_split_by_hand_is_named_where_it_covers_the_rollout(capsys: pytest.Cap
     assert "`lbctl split unset chat`" in shown
 
 
+WAITING = replace(BEFORE, next_at=None, hold_waits_for="a connected proxy of the route that has the step")
+
+
+def test_a_hold_that_stands_still_is_named_with_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Moving(WAITING)) as url:
+        assert run(["rollout", "status", "--server", url]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "chat: the hold of step 1 stands still, and waits for a connected proxy of the route" in shown
+        assert run(["status", "--server", url]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "new has 50 %, its hold waits for a connected proxy of the route that has the step" in shown
+
+
+def test_a_wait_goes_on_while_the_hold_stands_still() -> None:
+    with serving(Moving(WAITING, WAITING, BEFORE, ROLLED_BACK)) as url:
+        assert run(["rollout", "status", "chat", "--wait", "--server", url]) == 3
+
+
 def test_the_summary_of_status_has_a_line_for_each_rollout(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Moving(BEFORE)) as url:
         assert run(["status", "--server", url]) == 0

@@ -148,6 +148,7 @@ def test_a_changed_file_is_judged_alike(name: str) -> None:
     assert counts[False] > counts[True] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FLEETS if "defaults" in document(name)])
 def test_with_defaults_the_schema_is_never_the_stricter_one(name: str) -> None:
     fleet = document(name)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from lbctl.demo.load import Load, poisson
+from lbctl.demo.load import LoadGenerator, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.lengths import lognormal
@@ -32,7 +32,7 @@ def busy_replica(rate: float) -> Iterator[int]:
     async def serve() -> None:
         replica = PacedReplica("a", 1.0, FAST)
         await replica.start()
-        load = Load([replica.port], "/v1")
+        load = LoadGenerator([replica.port], "/v1")
         arrivals = poisson(rate, 120.0, lognormal(300.0, 40.0, 0.8), "calibration") if rate else []
         sending = asyncio.create_task(load.run(arrivals, time.monotonic()))
         ports.append(replica.port)

@@ -69,6 +69,17 @@ def test_an_envoy_that_has_left_is_not_one_that_is_expected(
     assert message in capsys.readouterr().err
 
 
+def test_files_that_are_being_read_at_the_start_are_not_called_refused(
+    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = replace(api.FILES, valid=False, read=None)
+    fleet.summary = api.status(ready=False, waiting="starting", fleet=files)
+    assert run(["status", "--check", "--server", server]) == 3
+    shown = capsys.readouterr()
+    assert "files      fleet/: being read\n" in shown.out
+    assert shown.err == "lbctl: not ready: starting\n"
+
+
 def test_a_serve_that_does_not_answer_is_waited_for_and_then_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--check", "--wait", "1s", "--server", "http://127.0.0.1:9"]) == 4
     assert "does not answer" in capsys.readouterr().err
@@ -98,10 +109,10 @@ def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: 
             while not line.startswith("edge-1"):
                 line = lines.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         lines.close()
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from lbctl.cli import run
 from lbctl.cli.keys import keys_of
 from lbctl.cli.top_rows import COLUMNS, pool_line, rows_of, sorted_rows
-from lbctl.cli.top_view import View
+from lbctl.cli.top_view import ScreenView
 from lbctl.serve.api import schema
 from tests.support import api
 from tests.support.api import Fleet
@@ -45,14 +45,14 @@ def column(key: str) -> int:
     return next(index for index, item in enumerate(COLUMNS) if item.key == key)
 
 
-def screen(view: View, width: int = 80, height: int = 24) -> list[str]:
+def screen(view: ScreenView, width: int = 80, height: int = 24) -> list[str]:
     console = Console(width=width, height=height, highlight=False)
     with console.capture() as capture:
         console.print(view.draw(width, height))
     return capture.get().splitlines()
 
 
-def names(view: View) -> list[str]:
+def names(view: ScreenView) -> list[str]:
     return [line.split()[0] for line in screen(view) if "/" in line.split()[0]]
 
 
@@ -75,7 +75,7 @@ def test_what_is_unknown_comes_last_in_either_order() -> None:
 
 
 def test_keys_choose_the_column_its_order_the_pool_and_the_page() -> None:
-    view = View(ROWS, ("llama", "qwen"))
+    view = ScreenView(ROWS, ("llama", "qwen"))
     assert names(view) == ["llama/h100", "llama/l4", "qwen/a"]
     view.press("i")
     assert names(view) == ["llama/l4", "llama/h100", "qwen/a"]
@@ -98,7 +98,7 @@ def test_a_thousand_replicas_are_shown_page_by_page_within_80_columns() -> None:
     many = tuple(
         replace(api.REPLICA, name=f"a-replica-with-a-long-name-{index:04}", observed=0.1) for index in range(1000)
     )
-    view = View(rows_of([api.pool("llama", *many)], ()), ("llama",))
+    view = ScreenView(rows_of([api.pool("llama", *many)], ()), ("llama",))
     lines = screen(view)
     assert len(lines) == 24
     assert max(map(len, lines)) == 80
@@ -114,7 +114,7 @@ def test_a_thousand_replicas_are_shown_page_by_page_within_80_columns() -> None:
 
 
 def test_a_wide_terminal_has_the_reasons_too() -> None:
-    view = View(ROWS, ("llama", "qwen"))
+    view = ScreenView(ROWS, ("llama", "qwen"))
     assert not [line for line in screen(view) if "REASON" in line]
     assert [line for line in screen(view, 140) if "three times slower than its peers" in line]
 
