@@ -7,10 +7,10 @@ the importer has claimed is kept as a comment too, so that nothing is lost witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
-from lbctl.importer.secrets import REDACTED, Secrets, redacted
+from lbctl.base.records import dataclass
+from lbctl.importer.secrets import REDACTED, SecretDirectives, redacted
 from lbctl.importer.statement import Statement, walk
 
 WRITTEN = "lbctl writes this part of the configuration itself"
@@ -39,7 +39,7 @@ class Ledger:
     def __init__(self, statements: Iterable[Statement], diagnostics: Diagnostics) -> None:
         roots = tuple(statements)
         self._statements = tuple(walk(roots))
-        self.secrets = Secrets(roots)
+        self.secrets = SecretDirectives(roots)
         self._reported: set[Statement] = set()
         self._carried: dict[Statement, list[Path]] = {}
         self._implied: dict[Statement, str] = {}
@@ -113,7 +113,7 @@ class Ledger:
         for item in [each for each in walk([statement]) if each in self.secrets] or [statement]:
             if item in self._reported:
                 continue
-            name = " ".join(item.words[:2]) if item.name in {"stats", "set"} else item.name
+            name = " ".join(item.tokens[:2]) if item.name in {"stats", "set"} else item.name
             what = f"`{name}`" if name != "-" and name == self.secrets.masked(name, item) else "this"
             hint = "write it into a file (0600) where the fleet has a key for it, or let it go"
             self.secret(item, f"{what} holds a secret, which was not copied", hint)
@@ -200,7 +200,7 @@ def content(item: Statement) -> str:
     if item.name in _INLINE:
         return f"{item.name} {REDACTED}"
     if not item.is_block:
-        return " ".join(item.words)
+        return " ".join(item.tokens)
     return f"{item.name} {{{', '.join(map(content, item.block))}}}"
 
 

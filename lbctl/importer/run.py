@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
-from lbctl.importer import sound, withheld, write
+from lbctl.base.records import dataclass
+from lbctl.importer import validate, withheld, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
 _MAX_NAMED = 12
@@ -37,7 +37,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
     if draft is None or diagnostics.failed:
         return None
     withheld.settle(draft)
-    remaining = sound.settle(draft)
+    remaining = validate.settle(draft)
     draft.ledger.report_secrets()
     diagnostics.extend(remaining)
     if not draft.fleet["routes"]:

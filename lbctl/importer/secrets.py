@@ -65,7 +65,7 @@ _PASSWORD = re.compile(r"(?i)\b((?:insecure-)?password\s+)(?!\()\S+")
 _CREDENTIAL = re.compile(r"(?i)authorization|token|secret|api[-_]?key|password|credential")
 
 
-class Secrets:
+class SecretDirectives:
     """The secrets of one configuration, by the directive in which each one stands."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
@@ -159,23 +159,23 @@ def _in_words(item: Statement) -> Iterator[str]:
     """Yield the secrets among the words of a directive."""
     if item.name in _WHOLE:
         yield from filter(is_literal, item.args)
-    for word in item.words:
+    for word in item.tokens:
         yield from (match[1] for match in _USER.finditer(word))
         yield from (match[1] for match in _QUERY.finditer(word) if is_literal(match[1]) and not _path(match[1]))
         yield from (part for match in _DIGEST.finditer(word) for part in match[1].split(",")[1:] if is_literal(part))
-    if item.words[:2] == ("stats", "auth"):
+    if item.tokens[:2] == ("stats", "auth"):
         yield from item.args[1:]
     if item.name == "if" and (match := _COMPARED.search(" ".join(item.args))) is not None:
         yield match[1].strip("\"'")
     yield from _following(item)
-    yield from _compared(item.words)
+    yield from _compared(item.tokens)
 
 
 def _following(item: Statement) -> Iterator[str]:
     """Yield what follows the name of a secret."""
     if item.name in _NO_VALUES or (item.name in {"http-request", "http-response"} and item.args[:1] == ("del-header",)):
         return
-    for index, (word, value) in enumerate(zip(item.words, item.words[1:], strict=False)):
+    for index, (word, value) in enumerate(zip(item.tokens, item.tokens[1:], strict=False)):
         if word in _AFTER:
             yield value
         elif "set-var" in word and is_secret_name(word.rstrip(")").rpartition(".")[2]):
@@ -192,10 +192,10 @@ def _names_secret(word: str, directive: str) -> bool:
     return is_secret_name(word) and (not word.startswith("$") or directive == "set") and " " not in word
 
 
-def _compared(words: tuple[str, ...]) -> Iterator[str]:
+def _compared(tokens: tuple[str, ...]) -> Iterator[str]:
     """Yield what an ACL of HAProxy compares a header, cookie or parameter with."""
     comparing = False
-    rest = iter(words[1:])
+    rest = iter(tokens[1:])
     for word in rest:
         if _FETCH.match(word):
             comparing = True
@@ -203,7 +203,7 @@ def _compared(words: tuple[str, ...]) -> Iterator[str]:
             next(rest, None)
         elif word in {"{", "!{", "}", "if", "unless", "||", "or"}:
             comparing = False
-        elif comparing and not word.startswith("-") and words[0] not in _NO_VALUES and is_literal(word):
+        elif comparing and not word.startswith("-") and tokens[0] not in _NO_VALUES and is_literal(word):
             yield word
 
 

@@ -18,7 +18,7 @@ class Statement:
 
     position: Position
     """Where it begins."""
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
     """Its name and its arguments, without quotes."""
     block: tuple[Statement, ...] = ()
     """The directives in its block."""
@@ -28,17 +28,17 @@ class Statement:
     @property
     def name(self) -> str:
         """The first word."""
-        return self.words[0] if self.words else ""
+        return self.tokens[0] if self.tokens else ""
 
     @property
     def args(self) -> tuple[str, ...]:
         """The words after the first one."""
-        return self.words[1:]
+        return self.tokens[1:]
 
     @property
     def text(self) -> str:
         """The directive as one line, without its block."""
-        return " ".join(map(_quoted, self.words)) + (" { … }" if self.is_block else "")
+        return " ".join(map(_quoted, self.tokens)) + (" { … }" if self.is_block else "")
 
     def named(self, *names: str) -> Iterator[Statement]:
         """Yield the directives of the block that have one of the names."""

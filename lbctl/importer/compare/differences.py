@@ -171,10 +171,10 @@ def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
 
 def services(fleet: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the addresses of services that decide about requests, each with the headers that replicas get of them."""
-    found = dict[str, list[str]]()
+    accepted = dict[str, list[str]]()
     for route in fleet["routes"].values():
         external = route.get("auth", {}).get("external")
         if external is not None:
-            given = found.setdefault(urlsplit(external["url"]).netloc, [])
-            given += [name for name in external.get("accept", []) if name not in given]
-    return found
+            headers = accepted.setdefault(urlsplit(external["url"]).netloc, [])
+            headers += [name for name in external.get("accept", []) if name not in headers]
+    return accepted

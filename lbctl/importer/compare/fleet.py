@@ -13,7 +13,7 @@ from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
 from lbctl.importer.compare.echo import LOOPBACK
-from lbctl.importer.compare.places import PATIENCE, Places
+from lbctl.importer.compare.places import PATIENCE, StandIns
 from lbctl.importer.compare.sources import left_out
 from lbctl.importer.draft import Draft
 from lbctl.importer.write import text
@@ -25,7 +25,7 @@ from lbctl.targets.load import complete
 from lbctl.targets.prepare import prepare
 
 
-def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
+def configuration(kind: str, binary: str, draft: Draft, places: StandIns) -> str:
     """Write the configuration of the fleet for the proxy of this machine, and return the path of its main file."""
     local = Draft(draft.ledger)
     local.fleet = _local(draft.fleet, places)
@@ -46,7 +46,7 @@ def configuration(kind: str, binary: str, draft: Draft, places: Places) -> str:
     return str(Path(places.directory) / bundle.main.name)
 
 
-def _write_secrets(draft: Draft, places: Places) -> None:
+def _write_secrets(draft: Draft, places: StandIns) -> None:
     """Write stand-ins for the keys of hosted APIs."""
     for pool in draft.fleet["pools"].values():
         for value in pool.get("upstream", {}).get("headers", {}).values():
@@ -69,7 +69,7 @@ def _own(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not left_out(line.partition(" ")[0])) + "\n"
 
 
-def _local(fleet: dict[str, Any], places: Places) -> dict[str, Any]:
+def _local(fleet: dict[str, Any], places: StandIns) -> dict[str, Any]:
     local = copy.deepcopy(fleet)
     for listener in local["listeners"].values():
         listener["bind"] = f"{LOOPBACK}:{places.binds[listener['bind']]}"

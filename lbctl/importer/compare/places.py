@@ -20,7 +20,7 @@ PATIENCE = "10s"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StandIns:
     """The stand-ins for one of the two proxies."""
 
     directory: Path

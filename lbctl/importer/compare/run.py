@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.apply.binaries import find_binary
-from lbctl.base.records import dataclass
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.records import dataclass
 from lbctl.importer.compare import fleet, sources
 from lbctl.importer.compare.differences import (
     ObservedRequest,
@@ -24,9 +24,9 @@ from lbctl.importer.compare.differences import (
     without_key,
 )
 from lbctl.importer.compare.echo import LOOPBACK, echoes
-from lbctl.importer.compare.places import Places, free_ports
+from lbctl.importer.compare.places import StandIns, free_ports
 from lbctl.importer.compare.processes import NotStartedError, running
-from lbctl.importer.compare.samples import Sample, samples
+from lbctl.importer.compare.samples import SampleRequest, samples
 from lbctl.importer.draft import CLOSED_STATUS, Draft
 from lbctl.targets import target
 
@@ -36,10 +36,10 @@ _NO_ROUTE = 404
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedRequest:
     """One request with what both proxies did."""
 
-    sample: Sample
+    sample: SampleRequest
     """The request."""
     before: ObservedRequest
     """Behind the configuration."""
@@ -55,7 +55,7 @@ class MissingProxyError(Exception):
     """The proxy's program is not on this machine."""
 
 
-def compare(kind: str, files: Sequence[str], draft: Draft) -> list[Row]:
+def compare(kind: str, files: Sequence[str], draft: Draft) -> list[ComparedRequest]:
     """Compare a configuration with its fleet. Raises MissingProxyError and NotStartedError."""
     binary = find_binary(target(kind))
     if binary is None:
@@ -79,14 +79,14 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[Row]:
                 for sample in samples(draft.fleet)]  # fmt: skip
 
 
-def _places(directory: Path, binds: Any, replicas: dict[str, int]) -> Places:
+def _places(directory: Path, binds: Any, replicas: dict[str, int]) -> StandIns:
     directory.mkdir(mode=0o755)
-    places = Places(directory, free_ports(binds), replicas)
+    places = StandIns(directory, free_ports(binds), replicas)
     places.write_certificates()
     return places
 
 
-def _source(kind: str, files: Sequence[str], places: Places) -> str:
+def _source(kind: str, files: Sequence[str], places: StandIns) -> str:
     """Return the source for loopback."""
     diagnostics = Diagnostics()
     if kind == "nginx":
@@ -104,7 +104,7 @@ def _source(kind: str, files: Sequence[str], places: Places) -> str:
     return sources.envoy(plain_value(root) if root is not None else {}, places)
 
 
-def _start(stack: ExitStack, kind: str, binary: str, places: Places, config: str, what: str) -> None:
+def _start(stack: ExitStack, kind: str, binary: str, places: StandIns, config: str, what: str) -> None:
     if kind == "envoy" and not config.endswith((".yaml", ".json")):
         Path(config).rename(f"{config}.yaml")
         config = f"{config}.yaml"
@@ -117,28 +117,30 @@ def _start(stack: ExitStack, kind: str, binary: str, places: Places, config: str
 # ── One request ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _row(draft: Draft, sample: Sample, before: int, after: int) -> Row:
+def _row(draft: Draft, sample: SampleRequest, before: int, after: int) -> ComparedRequest:
     route = draft.fleet["routes"].get(sample.route, {})
     tls = "tls" in draft.fleet["listeners"][sample.listener]
     nothing = ObservedRequest(0)
     if route.get("respond", {}).get("status") == CLOSED_STATUS:
-        return Row(sample, nothing, nothing, (), "the import closed the route")
+        return ComparedRequest(sample, nothing, nothing, (), "the import closed the route")
     if ("routes", sample.route) in draft.moved:
-        return Row(sample, nothing, nothing, (), "the proxy's figures have an address of their own")
+        return ComparedRequest(sample, nothing, nothing, (), "the proxy's figures have an address of their own")
     pools = {route.get("pool"), *route.get("split", {})} & set(draft.fleet["pools"])
     if any(draft.fleet["pools"][name].get("protocol", "http1") != "http1" for name in pools):
-        return Row(sample, nothing, nothing, (), "the echo servers speak HTTP/1.1 only")
+        return ComparedRequest(sample, nothing, nothing, (), "the echo servers speak HTTP/1.1 only")
     one, other = (_ask(sample, port, tls=tls) for port in (before, after))
     if other.status == CLOSED_STATUS:
-        return Row(sample, one, other, (), "the import closed the route")
+        return ComparedRequest(sample, one, other, (), "the import closed the route")
     if one.status == 0 and _speaks_http2(draft, sample.listener):
-        return Row(sample, one, other, (), "the listener speaks HTTP/2 only")
+        return ComparedRequest(sample, one, other, (), "the listener speaks HTTP/2 only")
     if not sample.route and refused(one) and other.status == _NO_ROUTE:
-        return Row(sample, one, other, ())
+        return ComparedRequest(sample, one, other, ())
     if route.get("auth", {}).keys() - {"external", "forward_credentials"}:
         differing = tuple(without_key(one, other))
-        return Row(sample, one, other, differing, "" if differing else "both refuse it without a key, and saw no more")
-    return Row(sample, one, other, tuple(differences(draft.fleet, one, other)))
+        return ComparedRequest(
+            sample, one, other, differing, "" if differing else "both refuse it without a key, and saw no more"
+        )
+    return ComparedRequest(sample, one, other, tuple(differences(draft.fleet, one, other)))
 
 
 def _speaks_http2(draft: Draft, listener: str) -> bool:
@@ -148,7 +150,7 @@ def _speaks_http2(draft: Draft, listener: str) -> bool:
     return any(pool.get("protocol", "http1") != "http1" for pool in pools)
 
 
-def _ask(sample: Sample, port: int, *, tls: bool) -> ObservedRequest:
+def _ask(sample: SampleRequest, port: int, *, tls: bool) -> ObservedRequest:
     context = ssl._create_unverified_context() if tls else None
     connection = (
         http.client.HTTPSConnection(LOOPBACK, port, timeout=_TIMEOUT, context=context)

@@ -13,7 +13,7 @@ _BODY = {"model": "sample", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleRequest:
     """A request to one listener."""
 
     route: str
@@ -38,17 +38,17 @@ class Sample:
         return f"{self.method} {self.host}{self.path}{extra}"
 
 
-def samples(fleet: dict[str, Any]) -> Iterator[Sample]:
+def samples(fleet: dict[str, Any]) -> Iterator[SampleRequest]:
     """Yield the requests for a fleet, in the order of its routes."""
     for name, route in fleet["routes"].items():
         for listener in route.get("listeners") or list(fleet["listeners"]):
             method = "GET" if "redirect" in route.get("respond", {}) else "POST"
             yield from _of_route(name, listener, route.get("match", {}), method)
     for listener in fleet["listeners"]:
-        yield Sample("", listener, "GET", "unknown.example", "/no/route/was/written/for/this")
+        yield SampleRequest("", listener, "GET", "unknown.example", "/no/route/was/written/for/this")
 
 
-def _of_route(name: str, listener: str, match: dict[str, Any], method: str) -> Iterator[Sample]:
+def _of_route(name: str, listener: str, match: dict[str, Any], method: str) -> Iterator[SampleRequest]:
     hosts = [host.replace("*.", "some.") for host in match.get("hosts", [])][:2] or ["sample.example"]
     methods = match.get("methods", [])[:2] or [method]
     headers, body = dict(match.get("headers", {})), dict(_BODY)
@@ -60,7 +60,7 @@ def _of_route(name: str, listener: str, match: dict[str, Any], method: str) -> I
                 has_body = each in {"POST", "PUT", "PATCH"}
                 extra = {"content-type": "application/json"} if has_body else {}
                 content = json.dumps(body) if has_body else ""
-                yield Sample(name, listener, each, host, path, headers | extra, content)
+                yield SampleRequest(name, listener, each, host, path, headers | extra, content)
 
 
 def _paths(match: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from lbctl.importer.compare.echo import LOOPBACK
-from lbctl.importer.compare.places import DEAD, PATIENCE, Places
+from lbctl.importer.compare.places import DEAD, PATIENCE, StandIns
 from lbctl.importer.haproxy import values as haproxy_values
 from lbctl.importer.nginx import values as nginx_values
 from lbctl.importer.nginx.listeners import bind_of
@@ -40,7 +40,7 @@ _ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
 _NETWORKS = frozenset({"allow", "deny", "set_real_ip_from", "geo", "proxy_set_header", "add_header", "return"})
 
 
-def nginx(statements: Sequence[Statement], places: Places) -> str:
+def nginx(statements: Sequence[Statement], places: StandIns) -> str:
     """Return the text of a whole configuration of nginx for loopback."""
     import crossplane
 
@@ -69,14 +69,16 @@ def _directive(name: str, *args: str) -> dict[str, Any]:
 
 
 def _nginx(
-    statements: Sequence[Statement], places: Places, upstreams: set[str], around: tuple[str, ...]
+    statements: Sequence[Statement], places: StandIns, upstreams: set[str], around: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
     listened = False
     for item in _flat(statements):
         if left_out(item.name):
             continue
         if item.name == "server" and item.is_block and next(_named(item, "listen"), None) is None:
-            item = Statement(item.position, item.words, (Statement(item.position, ("listen", "80")), *item.block), True)
+            item = Statement(
+                item.position, item.tokens, (Statement(item.position, ("listen", "80")), *item.block), True
+            )
         args = _nginx_args(item, places, upstreams, around)
         if args is None:
             continue
@@ -104,7 +106,7 @@ def _named(item: Statement, name: str) -> Iterator[Statement]:
     return (each for each in _flat(item.block) if each.name == name)
 
 
-def _nginx_args(item: Statement, places: Places, upstreams: set[str], around: tuple[str, ...]) -> list[str] | None:
+def _nginx_args(item: Statement, places: StandIns, upstreams: set[str], around: tuple[str, ...]) -> list[str] | None:
     """Return the arguments of a directive for loopback; None for one to leave out."""
     args = list(item.args)
     if item.name == "listen":
@@ -123,7 +125,7 @@ def _nginx_args(item: Statement, places: Places, upstreams: set[str], around: tu
     return [_IPV6.sub(DEAD, _IPV4.sub(lambda match: places.replica(match[0]), word)) for word in args]
 
 
-def _nginx_url(url: str, places: Places, upstreams: set[str]) -> str:
+def _nginx_url(url: str, places: StandIns, upstreams: set[str]) -> str:
     scheme, _, rest = url.rpartition("://")
     authority = re.split(r"[/$]", rest, maxsplit=1)[0]
     tail = rest[len(authority) :]
@@ -149,20 +151,20 @@ _HAPROXY_RULES = ("lua", "set-dst", "do-resolve", "use-service", "send-spoe-grou
 _HAPROXY_SERVER = {"weight": 1, "maxconn": 1, "backup": 0, "disabled": 0, "cookie": 1}
 
 
-def haproxy(statements: Sequence[Statement], places: Places) -> str:
+def haproxy(statements: Sequence[Statement], places: StandIns) -> str:
     """Return the text of a configuration of HAProxy for loopback."""
     lines = ["global", "    maxconn 256"]
     for section in statements:
-        if section.name not in _HAPROXY_SECTIONS or ("mode", "tcp") in {item.words for item in section.block}:
+        if section.name not in _HAPROXY_SECTIONS or ("mode", "tcp") in {item.tokens for item in section.block}:
             continue
         if section.name == "listen" and not any(item.name == "server" for item in section.block):
             continue
-        lines.append(" ".join(map(_quoted, section.words)))
+        lines.append(" ".join(map(_quoted, section.tokens)))
         lines += [f"    {line}" for item in section.block for line in _haproxy(item, places)]
     return "\n".join(lines) + "\n"
 
 
-def _haproxy(item: Statement, places: Places) -> Iterator[str]:
+def _haproxy(item: Statement, places: StandIns) -> Iterator[str]:
     if item.name in _HAPROXY_WITHOUT or (item.name == "option" and item.args[:1] and item.args[0] in _HAPROXY_OPTIONS):
         return
     if item.name in {"default-server", "stats"} or any(word.startswith(_HAPROXY_RULES) for word in item.args[:2]):
@@ -172,16 +174,16 @@ def _haproxy(item: Statement, places: Places) -> Iterator[str]:
     elif item.name in {"server", "server-template"}:
         yield from _server(item, places)
     else:
-        yield " ".join(map(_quoted, item.words))
+        yield " ".join(map(_quoted, item.tokens))
 
 
-def _binds(item: Statement, places: Places) -> Iterator[str]:
+def _binds(item: Statement, places: StandIns) -> Iterator[str]:
     for bind in haproxy_values.binds(item.args[0]):
         if bind is not None and bind in places.binds:
             yield f"bind {LOOPBACK}:{places.binds[bind]}" + (f" ssl crt {places.pem}" if "ssl" in item.args else "")
 
 
-def _server(item: Statement, places: Places) -> Iterator[str]:
+def _server(item: Statement, places: StandIns) -> Iterator[str]:
     template = item.name == "server-template"
     name, rest = (f"{item.args[0]}1", item.args[2:]) if template else (item.args[0], item.args[1:])
     address = haproxy_values.server_address(rest[0]) or ""
@@ -230,7 +232,7 @@ def _snake_name(name: str) -> str:
     return name if "." in name else re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"_{match[1].lower()}", name)
 
 
-def envoy(tree: dict[str, Any], places: Places) -> str:
+def envoy(tree: dict[str, Any], places: StandIns) -> str:
     """Return a static configuration of Envoy for loopback."""
     tree = _snake(tree)
     static = tree.get("static_resources", {})
@@ -241,7 +243,7 @@ def envoy(tree: dict[str, Any], places: Places) -> str:
     return yaml.safe_dump({"static_resources": {"listeners": listeners, "clusters": clusters}}, sort_keys=False)
 
 
-def _listener(item: dict[str, Any], configs: dict[Any, Any], places: Places) -> dict[str, Any] | None:
+def _listener(item: dict[str, Any], configs: dict[Any, Any], places: StandIns) -> dict[str, Any] | None:
     address = item["address"].get("socket_address", {})
     port = places.binds.get(f"{address.get('address')}:{address.get('port_value')}")
     chains = [kept for chain in item.get("filter_chains", []) if (kept := _chain(chain, configs, places))]
@@ -251,7 +253,7 @@ def _listener(item: dict[str, Any], configs: dict[Any, Any], places: Places) -> 
     return {"name": item.get("name", "listener"), "address": place, "filter_chains": chains[:1]}
 
 
-def _chain(chain: dict[str, Any], configs: dict[Any, Any], places: Places) -> dict[str, Any] | None:
+def _chain(chain: dict[str, Any], configs: dict[Any, Any], places: StandIns) -> dict[str, Any] | None:
     managers = [
         item for item in chain.get("filters", []) if "HttpConnectionManager" in str(item["typed_config"]["@type"])
     ]
@@ -286,14 +288,14 @@ def _filter_kind(item: dict[str, Any]) -> str:
     return parts[4] if len(parts) > 5 else str(item.get("name")).rpartition(".")[2]
 
 
-def _downstream_tls(places: Places) -> dict[str, Any]:
+def _downstream_tls(places: StandIns) -> dict[str, Any]:
     pair = {"certificate_chain": {"filename": places.pem}, "private_key": {"filename": places.pem}}
     kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
     context = {"@type": kind, "common_tls_context": {"tls_certificates": [pair]}}
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
 
-def _cluster(item: dict[str, Any], endpoints: dict[Any, Any], places: Places) -> dict[str, Any]:
+def _cluster(item: dict[str, Any], endpoints: dict[Any, Any], places: StandIns) -> dict[str, Any]:
     cluster = {key: value for key, value in item.items() if key in _CLUSTER_KEYS}
     if "cluster_type" in item:
         return cluster | {"cluster_type": item["cluster_type"]}
@@ -303,7 +305,7 @@ def _cluster(item: dict[str, Any], endpoints: dict[Any, Any], places: Places) ->
     return cluster | policy | {"type": "STATIC", "load_assignment": {"cluster_name": item["name"], "endpoints": groups}}
 
 
-def _endpoints(group: dict[str, Any], places: Places) -> list[dict[str, Any]]:
+def _endpoints(group: dict[str, Any], places: StandIns) -> list[dict[str, Any]]:
     endpoints = []
     for item in group.get("lb_endpoints", []):
         address = item["endpoint"]["address"].get("socket_address", {})

@@ -8,8 +8,8 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer.draft import sane_name
 from lbctl.importer.envoy import tls
-from lbctl.importer.envoy.context import Context, Handler, handle
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.context import EnvoyImport, Handler, handle
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.nginx.values import duration
 
 _POLICIES = {
@@ -23,7 +23,7 @@ _TYPED_POLICIES = {
 _SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 
 
-def pool(context: Context, cluster: View, secrets: tuple[str, ...] = ()) -> Path | None:
+def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = ()) -> Path | None:
     """Add the pool of a cluster; None for a kind of cluster that no pool can be.
 
     Routes that send other `secrets` to the same cluster get a pool of their own.
@@ -50,7 +50,7 @@ def pool(context: Context, cluster: View, secrets: tuple[str, ...] = ()) -> Path
     return path
 
 
-def aggregate(cluster: View) -> list[str]:
+def aggregate(cluster: ConfigView) -> list[str]:
     """Return the clusters of an aggregate cluster, the first one first; none for another cluster."""
     typed = cluster.get("cluster_type", "typed_config")
     return [item.text for item in typed.get("clusters")] if typed.type.endswith(".aggregate.v3.ClusterConfig") else []
@@ -59,7 +59,7 @@ def aggregate(cluster: View) -> list[str]:
 # ── Endpoints ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _replicas(context: Context, assignment: View) -> Iterator[dict[str, Any]]:
+def _replicas(context: EnvoyImport, assignment: ConfigView) -> Iterator[dict[str, Any]]:
     del context
     names: set[str] = set()
     for group in assignment.get("endpoints"):
@@ -83,7 +83,7 @@ def _replicas(context: Context, assignment: View) -> Iterator[dict[str, Any]]:
             yield replica
 
 
-def _address(view: View) -> str | None:
+def _address(view: ConfigView) -> str | None:
     if view.get("pipe", "path"):
         return f"unix:{view.get('pipe', 'path').text}"
     host, port = view.get("socket_address", "address").text, view.get("socket_address", "port_value").text
@@ -99,7 +99,7 @@ def _weighted(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**item, "weight": item.get("weight", 1)} for item in replicas]
 
 
-def _endpoint_parts(assignment: View) -> Iterator[View]:
+def _endpoint_parts(assignment: ConfigView) -> Iterator[ConfigView]:
     """Yield what of the endpoints became replicas."""
     for group in assignment.get("endpoints"):
         yield from (group.get(name) for name in ("locality", "priority"))
@@ -108,7 +108,7 @@ def _endpoint_parts(assignment: View) -> Iterator[View]:
             yield from (item.get(name) for name in ("load_balancing_weight", "health_status"))
 
 
-def _assignment(context: Context, path: Path, view: View) -> None:
+def _assignment(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     """Carry what endpoints say beside their addresses: the port of health checks."""
     ports = [
         item.get("endpoint", "health_check_config")
@@ -123,11 +123,11 @@ def _assignment(context: Context, path: Path, view: View) -> None:
 # ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _connect(context: Context, path: Path, view: View) -> None:
+def _connect(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "timeouts", "connect"), view)
 
 
-def _typed_policy(context: Context, path: Path, view: View) -> None:
+def _typed_policy(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view.get("policies"):
         typed = item.get("typed_extension_config", "typed_config")
         algorithm = _TYPED_POLICIES.get(typed.type.rpartition(".")[2])
@@ -138,7 +138,7 @@ def _typed_policy(context: Context, path: Path, view: View) -> None:
     context.draft.put((*path, "balance"), {"algorithm": "least_request"})
 
 
-def _breakers(context: Context, path: Path, view: View) -> None:
+def _breakers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view.get("thresholds"):
         if item.get("priority").text not in {"", "DEFAULT"}:
             context.omit(item, "a fleet has one priority of requests", path)
@@ -158,7 +158,7 @@ _CHECK_PARTS = (
 _HTTP_PARTS = ("path", "host", "expected_statuses")
 
 
-def _checks(context: Context, path: Path, view: View) -> None:
+def _checks(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     checks = list(view)
     for item in checks[1:]:
         context.omit(item, "a pool has one active check", path)
@@ -168,7 +168,7 @@ def _checks(context: Context, path: Path, view: View) -> None:
         context.put((*path, "health", "active"), _check(item), *parts)
 
 
-def _check(item: View) -> dict[str, Any]:
+def _check(item: ConfigView) -> dict[str, Any]:
     check: dict[str, Any] = {}
     for name, key in (("timeout", "timeout"), ("interval", "interval")):
         if value := item.get(name).milliseconds:
@@ -190,7 +190,7 @@ def _check(item: View) -> dict[str, Any]:
     return check | {"tcp": {}}
 
 
-def _outliers(context: Context, path: Path, view: View) -> None:
+def _outliers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     passive = (*path, "health", "passive")
     if (number := view.get("consecutive_5xx").number) and number > 0:
         context.put((*passive, "consecutive_5xx"), number, view.get("consecutive_5xx"))
@@ -201,7 +201,7 @@ def _outliers(context: Context, path: Path, view: View) -> None:
         context.imply("ejections are decided as they happen", view.get("interval"))
 
 
-def _protocol(context: Context, path: Path, view: View) -> None:
+def _protocol(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for name, options in view.fields():
         if not name.endswith("http_protocol_options"):
             continue
@@ -216,17 +216,17 @@ def _protocol(context: Context, path: Path, view: View) -> None:
             context.put((*path, "connections", "max_requests"), number, common.get("max_requests_per_connection"))
 
 
-def _http2(context: Context, path: Path, view: View) -> None:
+def _http2(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.put((*path, "protocol"), "http2", view)
 
 
-def _slow_start(context: Context, path: Path, view: View) -> None:
+def _slow_start(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "slow_start", "window"), view.get("slow_start_config", "slow_start_window"))
     if view.get("choice_count"):
         context.imply("of two or more the least busy one is chosen", view.get("choice_count"))
 
 
-def _common(context: Context, path: Path, view: View) -> None:
+def _common(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     del path
     panic = view.get("healthy_panic_threshold")
     context.imply("requests never go to replicas that are known to be unhealthy", panic)

@@ -8,21 +8,21 @@ from dataclasses import field
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer.draft import Draft
-from lbctl.importer.envoy.view import View
+from lbctl.importer.envoy.view import ConfigView
 from lbctl.importer.ledger import content
 from lbctl.importer.nginx.values import duration
 
 
 @dataclass(slots=True)
-class Context:
+class EnvoyImport:
     """One import of an Envoy configuration."""
 
     draft: Draft
-    clusters: dict[str, View] = field(default_factory=dict)
+    clusters: dict[str, ConfigView] = field(default_factory=dict)
     """The name of a cluster → the cluster."""
-    endpoints: dict[str, View] = field(default_factory=dict)
+    endpoints: dict[str, ConfigView] = field(default_factory=dict)
     """The name of a cluster → its endpoints, where a dump has them by themselves."""
-    route_configs: dict[str, View] = field(default_factory=dict)
+    route_configs: dict[str, ConfigView] = field(default_factory=dict)
     """The name of a route configuration → it, where a dump has them by themselves."""
     pools: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
     """The name of a cluster, and the secrets that it is asked with → its pool."""
@@ -34,30 +34,30 @@ class Context:
     services: set[str] = field(default_factory=set)
     """The names of clusters that filters ask, and no route."""
 
-    def put(self, path: Path, value: object, *views: View) -> None:
+    def put(self, path: Path, value: object, *views: ConfigView) -> None:
         """Set a value that came from the views, with all that they contain."""
         self.draft.put(path, value, *(item for view in views for item in view.all))
 
-    def imply(self, reason: str, *views: View) -> None:
+    def imply(self, reason: str, *views: ConfigView) -> None:
         """Record that lbctl does what the views say anyway."""
         self.draft.ledger.imply(reason, *(item for view in views for item in view.all))
 
-    def omit(self, view: View, reason: str, place: Path) -> None:
+    def omit(self, view: ConfigView, reason: str, place: Path) -> None:
         """Keep a value as a comment, with all that it contains."""
         self.draft.ledger.omit(view.statement, reason, place, content(view.statement))
 
-    def time(self, path: Path, view: View) -> None:
+    def time(self, path: Path, view: ConfigView) -> None:
         """Set a duration."""
         value = view.milliseconds
         if view and value:
             self.put(path, duration(value), view)
 
 
-Handler = Callable[[Context, Path, View], None]
+Handler = Callable[[EnvoyImport, Path, ConfigView], None]
 """Carries one field into an object of the fleet."""
 
 
-def handle(context: Context, path: Path, view: View, handlers: dict[str, Handler], *names: str) -> None:
+def handle(context: EnvoyImport, path: Path, view: ConfigView, handlers: dict[str, Handler], *names: str) -> None:
     """Give each field of the view to its handler; `names` are fields that only name or select."""
     for name, child in view.fields():
         if name in handlers:

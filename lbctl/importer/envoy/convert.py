@@ -6,11 +6,11 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer import headers
 from lbctl.importer.draft import Draft
 from lbctl.importer.envoy.clusters import aggregate, pool
-from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import filters
 from lbctl.importer.envoy.listeners import Manager, managers
 from lbctl.importer.envoy.routes import routes
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.ledger import WRITTEN, Ledger
 from lbctl.model.node import Node
 
@@ -31,9 +31,9 @@ _REASONS = {
 
 def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
     """Return the draft of a fleet; without a listener for HTTP there is a diagnostic."""
-    view = View(root, "")
+    view = ConfigView(root, "")
     ledger = Ledger(view.statement.block, diagnostics)
-    context = Context(Draft(ledger, keeps_own=own))
+    context = EnvoyImport(Draft(ledger, keeps_own=own))
     static = view.get("static_resources")
     context.clusters.update({item.get("name").text: item for item in static.get("clusters")})
     context.endpoints.update({item.get("cluster_name").text: item for item in static.get("endpoints")})
@@ -61,7 +61,7 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
     return context.draft
 
 
-def _routes(context: Context, manager: Manager) -> None:
+def _routes(context: EnvoyImport, manager: Manager) -> None:
     config = manager.view.get("route_config")
     named = manager.view.get("rds", "route_config_name").text
     if not config and named in context.route_configs:
@@ -76,7 +76,7 @@ def _routes(context: Context, manager: Manager) -> None:
     routes(context, manager.path, config, filters(context, manager))
 
 
-def _admin(context: Context, view: View) -> None:
+def _admin(context: EnvoyImport, view: ConfigView) -> None:
     """Set the address of the admin interface, on loopback: whoever reaches it can stop the proxy."""
     address = view.get("address", "socket_address")
     host, port = address.get("address").text, address.get("port_value").text
@@ -90,7 +90,7 @@ def _admin(context: Context, view: View) -> None:
         context.draft.ledger.advise(view.statement, message, "it listens on 127.0.0.1")
 
 
-def _unused(context: Context) -> None:
+def _unused(context: EnvoyImport) -> None:
     for name, cluster in context.clusters.items():
         if name in context.services:
             context.imply("a filter asks it by its address", cluster)

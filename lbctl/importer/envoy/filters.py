@@ -8,10 +8,10 @@ from typing import Any
 
 from lbctl.base.records import dataclass
 from lbctl.importer.envoy import own
-from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.listeners import Manager
 from lbctl.importer.envoy.protection import Protection, protection
-from lbctl.importer.envoy.view import View
+from lbctl.importer.envoy.view import ConfigView
 
 _PROTECTING = {
     "ext_authz": "authentication by another service", "jwt_authn": "authentication by tokens (write `auth.jwt`)",
@@ -33,19 +33,19 @@ _OTHERS = {
 class Filters:
     """What the filters of a connection manager mean for its routes."""
 
-    protections: list[tuple[View, Protection | None, str]] = field(default_factory=list)
+    protections: list[tuple[ConfigView, Protection | None, str]] = field(default_factory=list)
     """What may refuse requests, with what lays that into a route, and why a route is closed where nothing does."""
-    disabled: list[View] = field(default_factory=list)
+    disabled: list[ConfigView] = field(default_factory=list)
     """Filters that are off unless a route enables them."""
     limits: list[dict[str, Any]] = field(default_factory=list)
     """Limits for all routes."""
-    limit_views: list[View] = field(default_factory=list)
+    limit_views: list[ConfigView] = field(default_factory=list)
     """Where they come from."""
-    answers: list[tuple[dict[str, Any], View]] = field(default_factory=list)
+    answers: list[tuple[dict[str, Any], ConfigView]] = field(default_factory=list)
     """Matches that a filter answers with 200."""
 
 
-def filters(context: Context, manager: Manager) -> Filters:
+def filters(context: EnvoyImport, manager: Manager) -> Filters:
     """Read the HTTP filters of a connection manager."""
     result = Filters([(view, None, f"{why} is not carried over") for view, why in manager.closing])
     for item in manager.view.get("http_filters"):
@@ -57,7 +57,7 @@ def filters(context: Context, manager: Manager) -> Filters:
     return result
 
 
-def _filter(context: Context, manager: Manager, item: View, result: Filters) -> None:
+def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Filters) -> None:
     typed, kind = item.get("typed_config"), _kind(item)
     if kind == "router":
         context.imply("the last filter sends requests to replicas", item)
@@ -80,21 +80,21 @@ def _filter(context: Context, manager: Manager, item: View, result: Filters) -> 
         context.omit(item, _OTHERS.get(kind, "a fleet has no filters"), manager.path)
 
 
-def _kind(item: View) -> str:
+def _kind(item: ConfigView) -> str:
     parts = item.get("typed_config").type.split(".")
     if len(parts) > 5 and parts[:4] == ["envoy", "extensions", "filters", "http"]:
         return parts[4]
     return item.get("name").text.rpartition(".")[2]
 
 
-def _paths(typed: View) -> Iterator[dict[str, Any]]:
+def _paths(typed: ConfigView) -> Iterator[dict[str, Any]]:
     for header in typed.get("headers"):
         path = header.get("string_match", "exact").text or header.get("exact_match").text
         if header.get("name").text == ":path" and path:
             yield {"path": path}
 
 
-def _limit(typed: View) -> dict[str, Any] | None:
+def _limit(typed: ConfigView) -> dict[str, Any] | None:
     bucket = typed.get("token_bucket")
     tokens = bucket.get("tokens_per_fill").number or 1
     interval = bucket.get("fill_interval").milliseconds

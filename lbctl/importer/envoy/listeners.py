@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer.envoy import tls
-from lbctl.importer.envoy.context import Context, Handler, handle
-from lbctl.importer.envoy.view import View
+from lbctl.importer.envoy.context import EnvoyImport, Handler, handle
+from lbctl.importer.envoy.view import ConfigView
 
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
@@ -27,13 +27,13 @@ class Manager:
 
     path: Path
     """The listener."""
-    view: View
+    view: ConfigView
     """The typed configuration."""
-    closing: tuple[tuple[View, str], ...] = ()
+    closing: tuple[tuple[ConfigView, str], ...] = ()
     """What protects the listener and cannot be said, with the reason."""
 
 
-def managers(context: Context, listener: View) -> Iterator[Manager]:
+def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
     """Add the listener, and yield its connection manager; listeners for TCP are comments."""
     chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
     connection_managers = [
@@ -58,7 +58,7 @@ def managers(context: Context, listener: View) -> Iterator[Manager]:
     yield Manager(path, manager, tuple(closing))
 
 
-def _before_http(context: Context, path: Path, chains: list[View]) -> list[tuple[View, str]]:
+def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> list[tuple[ConfigView, str]]:
     """Carry the networks that a chain is for over; returns what else refuses connections before they speak HTTP."""
     ranges = [item for chain in chains for name in _NETWORKS if (item := chain.get("filter_chain_match", name))]
     if len(chains) == 1 and len(ranges) == 1:
@@ -73,7 +73,7 @@ def _before_http(context: Context, path: Path, chains: list[View]) -> list[tuple
     ]
 
 
-def _bind(listener: View) -> str | None:
+def _bind(listener: ConfigView) -> str | None:
     address = listener.get("address")
     if address.get("pipe", "path"):
         return f"unix:{address.get('pipe', 'path').text}"
@@ -83,14 +83,14 @@ def _bind(listener: View) -> str | None:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _further_chain(context: Context, path: Path, chain: View) -> list[tuple[View, str]]:
+def _further_chain(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
     """Carry the certificate of a further chain; its routes would have to be those of the first one."""
     closing = _transport(context, path, chain)
     context.omit(chain, "a listener has one set of routes: only its certificate is carried over", path)
     return closing
 
 
-def _transport(context: Context, path: Path, chain: View) -> list[tuple[View, str]]:
+def _transport(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
     """Set the TLS of a chain; returns what protects it and cannot be said."""
     socket, match = chain.get("transport_socket"), chain.get("filter_chain_match")
     if socket.get("typed_config"):
@@ -100,7 +100,7 @@ def _transport(context: Context, path: Path, chain: View) -> list[tuple[View, st
     return []
 
 
-def _listener_filters(context: Context, path: Path, view: View) -> None:
+def _listener_filters(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view:
         name = item.get("typed_config").type.split(".")[-2:-1] or [""]
         kind = item.get("name").text.rpartition(".")[2]
@@ -118,23 +118,23 @@ _HANDLERS: dict[str, Handler] = {"listener_filters": _listener_filters}
 # ── The connection manager ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _idle(context: Context, path: Path, view: View) -> None:
+def _idle(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "timeouts", "idle"), view.get("idle_timeout"))
 
 
-def _headers(context: Context, path: Path, view: View) -> None:
+def _headers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "timeouts", "request_headers"), view)
 
 
 def _implied(reason: str) -> Handler:
-    def imply(context: Context, path: Path, view: View) -> None:
+    def imply(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         del path
         context.imply(reason, view)
 
     return imply
 
 
-def _log(context: Context, path: Path, view: View) -> None:
+def _log(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view:
         target = item.get("typed_config", "path").text
         kind = item.get("typed_config").type

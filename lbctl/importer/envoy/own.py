@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from lbctl.importer import own
-from lbctl.importer.envoy.context import Context
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.context import EnvoyImport
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.targets.envoy.own_filters import NoFilterError, parse
 
 _KINDS = frozenset(
@@ -22,7 +22,7 @@ _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
 """Fields that name a cluster, which a fleet has under a name of its own."""
 
 
-def keep(context: Context, kind: str, item: View) -> bool:
+def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:
     """Keep a filter as a file of its own; returns whether it has become one.
 
     It would hold for every listener, so that it needs a configuration with one; it may ask no cluster by its name,
@@ -44,7 +44,7 @@ def keep(context: Context, kind: str, item: View) -> bool:
     return own.keep_document(context.draft, "envoy", "http_filters", name, text, *item.all)
 
 
-def _addressed(context: Context, value: Any) -> Any:
+def _addressed(context: EnvoyImport, value: Any) -> Any:
     """Return the configuration with services by gRPC named by their addresses; None for one without an address."""
     if isinstance(value, list):
         return [_addressed(context, item) for item in value]

@@ -9,8 +9,8 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
 from lbctl.importer.draft import BUSY
 from lbctl.importer.envoy.clusters import pool
-from lbctl.importer.envoy.context import Context, Handler, handle
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.context import EnvoyImport, Handler, handle
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.ir.secrets import may_hold_credential
 
 _SAFE = frozenset({"connect-failure", "refused-stream", "reset-before-request", "unavailable"})
@@ -28,7 +28,7 @@ _NAMED_BY = re.compile(r"%REQ\(([A-Za-z][A-Za-z0-9_-]*)\)%")
 _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
 
 
-def carry(context: Context, path: Path, levels: Sequence[View], view: View) -> None:
+def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: ConfigView) -> None:
     """Lay the action of a route, and the headers of all levels around it, into the route."""
     handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
     if not view.get("timeout"):
@@ -40,7 +40,7 @@ def carry(context: Context, path: Path, levels: Sequence[View], view: View) -> N
             _removed(context, path, level.get(f"{side}_headers_to_remove"), side)
 
 
-def credentials(levels: Sequence[View]) -> list[provider.Header]:
+def credentials(levels: Sequence[ConfigView]) -> list[provider.Header]:
     """Return the headers with a key of its own for the service behind a route; the innermost of a name."""
     secrets = {}
     for level in reversed(levels):
@@ -54,7 +54,7 @@ def credentials(levels: Sequence[View]) -> list[provider.Header]:
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _added(context: Context, path: Path, view: View, side: str) -> None:
+def _added(context: EnvoyImport, path: Path, view: ConfigView, side: str) -> None:
     for item in view:
         name, value = item.get("header", "key").text.lower(), item.get("header", "value").text
         if side == "request" and provider.owns(context.draft, path, name):
@@ -77,7 +77,7 @@ def _added(context: Context, path: Path, view: View, side: str) -> None:
             context.omit(item, "a header with variables that a fleet has not", path)
 
 
-def _set(context: Context, path: Path, name: str, text: str, item: View) -> None:
+def _set(context: EnvoyImport, path: Path, name: str, text: str, item: ConfigView) -> None:
     """Set a header of requests."""
     if (name, text) in {("x-real-ip", headers.CLIENT), ("x-request-id", "{request_id}")}:
         context.imply("the client's address and the request's id are always passed on", item)
@@ -87,12 +87,12 @@ def _set(context: Context, path: Path, name: str, text: str, item: View) -> None
         context.draft.ledger.omit(item.statement, "the address is passed on without its port", path)
 
 
-def _removed(context: Context, path: Path, view: View, side: str) -> None:
+def _removed(context: EnvoyImport, path: Path, view: ConfigView, side: str) -> None:
     for item in view:
         _remove(context, path, item.text.lower(), side, item)
 
 
-def _remove(context: Context, path: Path, name: str, side: str, *views: View) -> None:
+def _remove(context: EnvoyImport, path: Path, name: str, side: str, *views: ConfigView) -> None:
     present = context.draft.get((*path, "headers", side, "remove")) or []
     context.put((*path, "headers", side, "remove"), list(dict.fromkeys([*present, name])), *views)
 
@@ -100,7 +100,7 @@ def _remove(context: Context, path: Path, name: str, side: str, *views: View) ->
 # ── The action ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _timeout(context: Context, path: Path, view: View) -> None:
+def _timeout(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     value = view.milliseconds
     if value == 0:
         context.imply("without `timeouts.request` there is no limit", view)
@@ -113,11 +113,11 @@ def _timeout(context: Context, path: Path, view: View) -> None:
         )
 
 
-def _idle(context: Context, path: Path, view: View) -> None:
+def _idle(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "timeouts", "idle"), view)
 
 
-def _retry(context: Context, path: Path, view: View) -> None:
+def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     draft, number = context.draft, view.get("num_retries").number
     conditions = [word.strip() for word in view.get("retry_on").text.split(",") if word.strip()]
     context.put((*path, "retry", "attempts"), min(1 if number is None else number, 10), view.get("num_retries"))
@@ -138,7 +138,7 @@ def _retry(context: Context, path: Path, view: View) -> None:
         context.imply("each retry goes to another replica", view.get(name))
 
 
-def _prefix(context: Context, path: Path, view: View) -> None:
+def _prefix(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     match = context.draft.get((*path, "match"))
     if not match.get("path_prefix"):
         context.draft.put((*path, "match", "path_prefix"), match.get("path_prefix", "/"))
@@ -148,19 +148,19 @@ def _prefix(context: Context, path: Path, view: View) -> None:
     context.put((*path, "rewrite", "path_prefix"), view.text, view)
 
 
-def _closing(context: Context, path: Path, view: View) -> None:
+def _closing(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.omit(view, "a fleet replaces the prefix that matched, and nothing else", path)
     context.draft.close(path, "its rewrite could not be carried over")
 
 
-def _host(context: Context, path: Path, view: View) -> None:
+def _host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if provider.host_of(context.draft, path) == view.text:
         context.imply("the pool has its own Host", view)
         return
     context.put((*path, "rewrite", "host"), view.text, view)
 
 
-def _auto_host(context: Context, path: Path, view: View) -> None:
+def _auto_host(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if view.text != "true":
         context.imply("it is off", view)
         return
@@ -177,7 +177,7 @@ def _auto_host(context: Context, path: Path, view: View) -> None:
         context.omit(view, "a route sends one Host to all replicas", path)
 
 
-def _mirror(context: Context, path: Path, view: View) -> None:
+def _mirror(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view:
         target = pool(context, context.clusters.get(item.get("cluster").text, EMPTY))
         if target is None or context.draft.get((*path, "mirror")):
@@ -189,7 +189,7 @@ def _mirror(context: Context, path: Path, view: View) -> None:
         context.put((*path, "mirror"), value, item)
 
 
-def _hash(context: Context, path: Path, view: View) -> None:
+def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     """Set the key of the pool's hash: in a fleet it is the pool's, in Envoy the route's."""
     name = context.draft.get((*path, "pool"))
     path_of_pool = ("pools", str(name))
@@ -207,7 +207,7 @@ def _hash(context: Context, path: Path, view: View) -> None:
             context.omit(item, "a pool hashes by one key", path)
 
 
-def _upgrades(context: Context, path: Path, view: View) -> None:
+def _upgrades(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     for item in view:
         if item.get("upgrade_type").text.lower() == "websocket":
             context.put((*path, "websocket"), True, item)

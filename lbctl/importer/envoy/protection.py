@@ -7,9 +7,9 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import credentials, headers
-from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.listeners import Manager
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.nginx.values import duration
 
 Protection = Callable[[Path], None]
@@ -17,20 +17,20 @@ Protection = Callable[[Path], None]
 _NETWORKS = ("source_ip", "direct_remote_ip", "remote_ip")
 
 
-def protection(context: Context, manager: Manager, kind: str, item: View) -> Protection | None:
+def protection(context: EnvoyImport, manager: Manager, kind: str, item: ConfigView) -> Protection | None:
     """Return what protects each route for a filter; None if a fleet cannot say it."""
     reader = _READERS.get(kind)
     return reader(context, manager, item) if reader is not None else None
 
 
-def own(levels: Iterable[View], item: View) -> View:
+def own(levels: Iterable[ConfigView], item: ConfigView) -> ConfigView:
     """Return what a route, or its virtual host, says of a filter; empty if nothing."""
     name = item.get("name").text
     configs = (child for level in levels for key, child in level.get("typed_per_filter_config").fields() if key == name)
     return next(configs, EMPTY)
 
 
-def _users(context: Context, manager: Manager, item: View) -> Protection:
+def _users(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protection:
     typed = item.get("typed_config")
     header = typed.get("forward_username_header").text.lower()
 
@@ -43,7 +43,7 @@ def _users(context: Context, manager: Manager, item: View) -> Protection:
     return lay
 
 
-def _service(context: Context, manager: Manager, item: View) -> Protection | None:
+def _service(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protection | None:
     typed = item.get("typed_config")
     http = typed.get("http_service")
     uri, prefix = http.get("server_uri"), http.get("path_prefix")
@@ -77,7 +77,7 @@ def _service(context: Context, manager: Manager, item: View) -> Protection | Non
     return lay
 
 
-def _address(cluster: View) -> tuple[str, str] | None:
+def _address(cluster: ConfigView) -> tuple[str, str] | None:
     groups = cluster.get("load_assignment", "endpoints")
     sockets = [
         item.get("endpoint", "address", "socket_address") for group in groups for item in group.get("lb_endpoints")
@@ -85,13 +85,13 @@ def _address(cluster: View) -> tuple[str, str] | None:
     return (sockets[0].get("address").text, sockets[0].get("port_value").text) if sockets else None
 
 
-def _names(view: View) -> Iterator[str]:
+def _names(view: ConfigView) -> Iterator[str]:
     for pattern in view.get("patterns"):
         if pattern.get("exact"):
             yield pattern.get("exact").text.lower()
 
 
-def _addresses(context: Context, manager: Manager, item: View) -> Protection | None:
+def _addresses(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protection | None:
     """Carry a list of addresses over to the listener."""
     rules = item.get("typed_config", "rules")
     action = rules.get("action").text or "ALLOW"
@@ -107,7 +107,7 @@ def of_the_listener(route: Path) -> None:
     """Leave the route as it is: its listener protects it."""
 
 
-def _networks(policy: View) -> list[str] | None:
+def _networks(policy: ConfigView) -> list[str] | None:
     """Return the networks of a policy that asks for nothing else."""
     permissions = list(policy.get("permissions"))
     if len(permissions) != 1 or permissions[0].get("any").text != "true" or policy.get("condition"):
@@ -125,7 +125,7 @@ def _networks(policy: View) -> list[str] | None:
     return networks or None
 
 
-_READERS: dict[str, Callable[[Context, Manager, View], Protection | None]] = {
+_READERS: dict[str, Callable[[EnvoyImport, Manager, ConfigView], Protection | None]] = {
     "basic_auth": _users,
     "ext_authz": _service,
     "rbac": _addresses,

@@ -11,32 +11,32 @@ from lbctl.base.records import dataclass
 from lbctl.importer import provider
 from lbctl.importer.envoy import policy
 from lbctl.importer.envoy.clusters import aggregate, pool
-from lbctl.importer.envoy.context import Context
+from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.matching import Match, covers, overlaps
 
 _METHOD, _AUTHORITY = ":method", ":authority"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RouteWithHost:
     """A route of Envoy with what surrounds it."""
 
     match: Match
     """Which requests."""
-    view: View
+    view: ConfigView
     """The route; empty for what a filter answers."""
-    host: View
+    host: ConfigView
     """Its virtual host."""
 
 
-def routes(context: Context, listener: Path, config: View, filters: Filters) -> None:
+def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
     """Add the routes of a route configuration."""
     entries = list(_entries(context, config))
     entries += [
-        Entry(match, entries[index].view, entries[index].host)
+        RouteWithHost(match, entries[index].view, entries[index].host)
         for match, index in overlaps([entry.match for entry in entries])
     ]
     paths = [path for match, view in filters.answers if (path := _answer(context, listener, match, view))]
@@ -49,7 +49,7 @@ def routes(context: Context, listener: Path, config: View, filters: Filters) -> 
     _others(context, listener, config, entries)
 
 
-def _protect(context: Context, listener: Path, path: Path, entry: Entry, filters: Filters) -> None:
+def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithHost, filters: Filters) -> None:
     """Lay the filters that may refuse requests into a route, unless it switches them off."""
     for item, lay, why in filters.protections:
         config = own((entry.view, entry.host), item)
@@ -68,13 +68,13 @@ def _protect(context: Context, listener: Path, path: Path, entry: Entry, filters
             context.draft.close(path, why)
 
 
-def _answers(context: Context, path: Path) -> bool:
+def _answers(context: EnvoyImport, path: Path) -> bool:
     """Whether the proxy itself answers with what only those would see who are let in."""
     respond = context.draft.get((*path, "respond")) or {}
     return "status" in respond and int(respond["status"]) < 400
 
 
-def _entries(context: Context, config: View) -> Iterator[Entry]:
+def _entries(context: EnvoyImport, config: ConfigView) -> Iterator[RouteWithHost]:
     for host in config.get("virtual_hosts"):
         domains = _domains(context, host)
         if domains is None:
@@ -92,10 +92,10 @@ def _entries(context: Context, config: View) -> Iterator[Entry]:
                     context.omit(item, "an earlier route takes these requests", ())
                     continue
                 taken.append(whole)
-                yield Entry(whole, item, host)
+                yield RouteWithHost(whole, item, host)
 
 
-def _domains(context: Context, host: View) -> Match | None:
+def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
     domains = [item.text for item in host.get("domains")]
     context.imply("a route compares the host", host.get("domains"), host.get("name"))
     if "*" in domains:
@@ -105,7 +105,7 @@ def _domains(context: Context, host: View) -> Match | None:
     return {"hosts": list(dict.fromkeys(hosts))} if hosts else None
 
 
-def _matches(view: View) -> list[Match] | None:
+def _matches(view: ConfigView) -> list[Match] | None:
     """Return the matches of a route, of which one must hold; None if a fleet cannot say it."""
     match = _path(view)
     if match is None or any(view.get(name) for name in ("query_parameters", "tls_context", "filter_state", "cookies")):
@@ -137,7 +137,7 @@ def _matches(view: View) -> list[Match] | None:
     return [match]
 
 
-def _path(view: View) -> Match | None:
+def _path(view: ConfigView) -> Match | None:
     prefix = view.get("prefix").text or view.get("path_separated_prefix").text
     if prefix:
         return {} if prefix == "/" else {"path_prefix": prefix}
@@ -148,7 +148,7 @@ def _path(view: View) -> Match | None:
     return None
 
 
-def _partial(view: View) -> bool:
+def _partial(view: ConfigView) -> bool:
     """Whether a runtime fraction is less than all."""
     scale = {"": 100, "HUNDRED": 100, "TEN_THOUSAND": 10_000, "MILLION": 1_000_000}
     value = view.get("default_value")
@@ -159,14 +159,14 @@ def _partial(view: View) -> bool:
 # ── One route ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _add(context: Context, listener: Path, match: Match, origin: View) -> Path:
+def _add(context: EnvoyImport, listener: Path, match: Match, origin: ConfigView) -> Path:
     route: dict[str, Any] = {"match": dict(match)}
     if len(context.draft.fleet["listeners"]) > 1:
         route = {"listeners": [listener[1]]} | route
     return context.draft.add("routes", _label(match, origin, str(listener[1])), origin.statement, route)
 
 
-def _label(match: Match, origin: View, otherwise: str) -> str:
+def _label(match: Match, origin: ConfigView, otherwise: str) -> str:
     path = match.get("path") or match.get("path_prefix") or ""
     text = re.sub(r"[^A-Za-z0-9]+", "-", path).strip("-")
     host = (match.get("hosts") or [""])[0].removeprefix("*.").split(".")[0]
@@ -174,14 +174,14 @@ def _label(match: Match, origin: View, otherwise: str) -> str:
     return origin.get("name").text or "-".join(filter(None, (host, text, values))) or otherwise
 
 
-def _answer(context: Context, listener: Path, match: Match, view: View) -> Path:
-    path = _add(context, listener, match, View(None, ""))
+def _answer(context: EnvoyImport, listener: Path, match: Match, view: ConfigView) -> Path:
+    path = _add(context, listener, match, ConfigView(None, ""))
     context.draft.origins[path] = view.statement
     context.put((*path, "respond"), {"status": 200}, view)
     return path
 
 
-def _route(context: Context, listener: Path, config: View, entry: Entry) -> Path:
+def _route(context: EnvoyImport, listener: Path, config: ConfigView, entry: RouteWithHost) -> Path:
     path, view = _add(context, listener, entry.match, entry.view), entry.view
     context.draft.ledger.home(view.statement, path)
     context.imply("it is the match of the route", view.get("match"), view.get("name"))
@@ -196,7 +196,7 @@ def _route(context: Context, listener: Path, config: View, entry: Entry) -> Path
     return path
 
 
-def _respond(context: Context, path: Path, view: View) -> None:
+def _respond(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     body = view.get("body", "inline_string").text
     if view.get("body") and not view.get("body", "inline_string"):
         context.omit(view, "a body from a file", path)
@@ -206,7 +206,7 @@ def _respond(context: Context, path: Path, view: View) -> None:
     context.put((*path, "respond"), respond | ({"body": body} if body else {}), view)
 
 
-def _redirect(context: Context, path: Path, view: View) -> None:
+def _redirect(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if view.get("https_redirect").text == "true" and len(list(view.fields())) == 1:
         context.put((*path, "respond"), {"redirect": "https"}, view)
         return
@@ -214,7 +214,7 @@ def _redirect(context: Context, path: Path, view: View) -> None:
     context.draft.close(path, "its redirect could not be carried over")
 
 
-def _forward(context: Context, path: Path, view: View, levels: tuple[View, ...]) -> None:
+def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[ConfigView, ...]) -> None:
     weighted = list(view.get("weighted_clusters", "clusters"))
     names = [(item.get("name").text, item.get("weight").number or 0, item) for item in weighted]
     names = names or [(view.get("cluster").text, 1, EMPTY)]
@@ -236,7 +236,7 @@ def _forward(context: Context, path: Path, view: View, levels: tuple[View, ...])
         context.put((*path, "split"), shares, view.get("weighted_clusters"))
 
 
-def _pool(context: Context, cluster: View, action: View, levels: Sequence[View]) -> Path | None:
+def _pool(context: EnvoyImport, cluster: ConfigView, action: ConfigView, levels: Sequence[ConfigView]) -> Path | None:
     """Return the pool of a cluster; a hosted API where its requests have a Host and a key of their own."""
     secrets = policy.credentials(levels)
     hosts = [levels[0].get("host_rewrite_literal"), action.get("host_rewrite_literal")]
@@ -253,11 +253,11 @@ def _pool(context: Context, cluster: View, action: View, levels: Sequence[View])
     return target
 
 
-def _endpoints(cluster: View) -> list[View]:
+def _endpoints(cluster: ConfigView) -> list[ConfigView]:
     return [item for group in cluster.get("load_assignment", "endpoints") for item in group.get("lb_endpoints")]
 
 
-def _others(context: Context, listener: Path, config: View, entries: list[Entry]) -> None:
+def _others(context: EnvoyImport, listener: Path, config: ConfigView, entries: list[RouteWithHost]) -> None:
     """Answer 404 for the rest of a virtual host with names of its own, where another one takes all hosts."""
     wide = any("hosts" not in entry.match for entry in entries)
     for host in config.get("virtual_hosts"):

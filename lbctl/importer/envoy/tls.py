@@ -7,8 +7,8 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.base.system_ca import WORD
 from lbctl.importer import provider
-from lbctl.importer.envoy.context import Context
-from lbctl.importer.envoy.view import EMPTY, View
+from lbctl.importer.envoy.context import EnvoyImport
+from lbctl.importer.envoy.view import EMPTY, ConfigView
 
 _VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
@@ -16,7 +16,7 @@ _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl",
 _CLOSING = "a check of clients' certificates beyond their authority and its revocation list"
 
 
-def downstream(context: Context, path: Path, socket: View, match: View) -> list[tuple[View, str]]:
+def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: ConfigView) -> list[tuple[ConfigView, str]]:
     """Set the TLS of a listener; returns what protects it and cannot be said, with the reason."""
     typed = socket.get("typed_config")
     common = typed.get("common_tls_context")
@@ -30,7 +30,7 @@ def downstream(context: Context, path: Path, socket: View, match: View) -> list[
     return list(_clients(context, path, typed, common))
 
 
-def _certificates(context: Context, path: Path, common: View, names: View) -> None:
+def _certificates(context: EnvoyImport, path: Path, common: ConfigView, names: ConfigView) -> None:
     pairs = list(context.draft.get((*path, "tls", "certificates")) or [])
     hosts = [item.text for item in names]
     items = list(common.get("tls_certificates")) or [EMPTY]
@@ -45,7 +45,7 @@ def _certificates(context: Context, path: Path, common: View, names: View) -> No
         context.put((*path, "tls", "certificates"), pairs, chain, key, names)
 
 
-def _clients(context: Context, path: Path, typed: View, common: View) -> list[tuple[View, str]]:
+def _clients(context: EnvoyImport, path: Path, typed: ConfigView, common: ConfigView) -> list[tuple[ConfigView, str]]:
     """Set who may connect with a certificate."""
     combined = common.get("combined_validation_context")
     checks = common.get("validation_context") or combined.get("default_validation_context")
@@ -75,7 +75,7 @@ def _clients(context: Context, path: Path, typed: View, common: View) -> list[tu
     return [(item, _CLOSING) for item in closing]
 
 
-def upstream(context: Context, path: Path, view: View) -> None:
+def upstream(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     """Set the TLS of a pool."""
     typed, tls = view.get("typed_config"), dict[str, Any]()
     common = typed.get("common_tls_context")
@@ -99,7 +99,7 @@ def upstream(context: Context, path: Path, view: View) -> None:
     _advise(context, view, checks, "ca" in tls)
 
 
-def _advise(context: Context, view: View, checks: View, verified: bool) -> None:
+def _advise(context: EnvoyImport, view: ConfigView, checks: ConfigView, verified: bool) -> None:
     ledger = context.draft.ledger
     if not verified:
         message = "certificates of replicas are not verified: anybody on the way can read and change prompts"

@@ -17,7 +17,7 @@ from lbctl.model.node import Node, Scalar
 _NOWHERE = Statement(Position(""), ())
 
 
-class View:
+class ConfigView:
     """A value, or the absence of one."""
 
     __slots__ = ("_children", "_items", "scalar", "statement")
@@ -25,34 +25,36 @@ class View:
 
     def __init__(self, node: Node | None, key: str) -> None:
         value = node.value if node is not None else None
-        self._children = {name: View(child, name) for name, child in value.items()} if isinstance(value, dict) else {}
-        self._items = [View(child, "-") for child in value] if isinstance(value, list) else []
+        self._children = (
+            {name: ConfigView(child, name) for name, child in value.items()} if isinstance(value, dict) else {}
+        )
+        self._items = [ConfigView(child, "-") for child in value] if isinstance(value, list) else []
         self.scalar: Scalar = None if isinstance(value, dict | list) else value
         inner: tuple[Statement, ...] = tuple(item.statement for item in (*self._children.values(), *self._items))
         if node is None:
             self.statement = _NOWHERE
             return
-        words = (key,) if isinstance(value, dict | list) else (key, _text(self.scalar))
-        self.statement = Statement(node.key_position, words, inner, isinstance(value, dict | list))
+        tokens = (key,) if isinstance(value, dict | list) else (key, _text(self.scalar))
+        self.statement = Statement(node.key_position, tokens, inner, isinstance(value, dict | list))
 
     def __bool__(self) -> bool:
         return self.statement is not _NOWHERE
 
-    def __iter__(self) -> Iterator[View]:
+    def __iter__(self) -> Iterator[ConfigView]:
         return iter(self._items)
 
-    def get(self, *path: str) -> View:
+    def get(self, *path: str) -> ConfigView:
         """Return the view of a field of a field."""
-        view: View = self
+        view: ConfigView = self
         for name in path:
             view = view._field(name)
         return view
 
-    def _field(self, name: str) -> View:
+    def _field(self, name: str) -> ConfigView:
         camel = re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), name)
         return self._children.get(name) or self._children.get(camel) or EMPTY
 
-    def fields(self) -> Iterator[tuple[str, View]]:
+    def fields(self) -> Iterator[tuple[str, ConfigView]]:
         """Yield the fields of a map, by their text names."""
         for name, child in self._children.items():
             yield re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name), child
@@ -99,5 +101,5 @@ def _text(value: Scalar) -> str:
     )
 
 
-EMPTY = View(None, "")
+EMPTY = ConfigView(None, "")
 """The view of a field that is not there."""

@@ -8,15 +8,15 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
-from lbctl.importer.haproxy.context import Context, Section
-from lbctl.importer.haproxy.servers import Server
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.haproxy.servers import ServerLine
 from lbctl.importer.statement import Statement
 
 _TIMES = {"inter": "interval"}
 _COUNTS = {"rise": "healthy_threshold", "fall": "unhealthy_threshold", "port": "port"}
 
 
-def active(context: Context, path: Path, section: Section, servers: Sequence[Server]) -> None:
+def active(context: HaproxyImport, path: Path, section: HaproxySection, servers: Sequence[ServerLine]) -> None:
     """Set the active check of a pool whose servers have `check`."""
     checked = next((server for server in servers if server.has("check")), None)
     lines = _lines(section)
@@ -41,19 +41,19 @@ def active(context: Context, path: Path, section: Section, servers: Sequence[Ser
             context.draft.ledger.omit(checked.line, "one interval holds in all states", path, part=part)
 
 
-def _timing(server: Server) -> dict[str, Any]:
+def _timing(server: ServerLine) -> dict[str, Any]:
     times = {key: value for word, key in _TIMES.items() if (value := values.time(server.get(word, "")))}
     return times | {key: int(server.get(word, "")) for word, key in _COUNTS.items() if server.get(word, "").isdigit()}
 
 
-def _lines(section: Section) -> list[Statement]:
+def _lines(section: HaproxySection) -> list[Statement]:
     own = [item for item in section.block.block if item.name == "http-check"]
     inherited = [item for level in section.defaults for item in level.block if item.name == "http-check"]
     option = section.last("option", "httpchk")
     return [*([option] if option else []), *(own or inherited)]
 
 
-def _http(context: Context, path: Path, lines: Sequence[Statement]) -> dict[str, Any]:
+def _http(context: HaproxyImport, path: Path, lines: Sequence[Statement]) -> dict[str, Any]:
     http: dict[str, Any] = {}
     for item in lines:
         args = item.args[1:]

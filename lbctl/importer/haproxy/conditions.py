@@ -32,7 +32,7 @@ _MODEL = re.compile(r"req\.body,json_query\(['\"]?\$\.model['\"]?\)")
 class Term:
     """One ACL in a condition."""
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
     """Its criterion, flags and values."""
     negated: bool
     """Whether it must not hold."""
@@ -41,7 +41,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class AclCondition:
     """The condition of a rule."""
 
     terms: tuple[tuple[Term, ...], ...] = field(default=((),))
@@ -56,7 +56,7 @@ class Condition:
         """Return the matches of which one must hold; None if a match cannot say the condition."""
         merged_matches: list[Match] = []
         for terms in self.terms:
-            alternatives = [None if term.negated else alternatives_of(term.words) for term in terms]
+            alternatives = [None if term.negated else alternatives_of(term.tokens) for term in terms]
             if None in alternatives:
                 return None
             for combination in product(*[item or [] for item in alternatives]):
@@ -67,7 +67,7 @@ class Condition:
         return merged_matches
 
 
-def condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> Condition:
+def condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> AclCondition:
     """Read what follows `if` or `unless`; a named ACL may be defined by several lines, of which one must hold."""
     alternatives: list[list[Term]] = [[]]
     rest = list(expression)
@@ -87,15 +87,15 @@ def condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]]
         else:
             lines = tuple(acls.get(word, ()))
             alternatives[-1].append(Term(_joined(word, lines), negated, lines))
-    return Condition(tuple(map(tuple, alternatives)))
+    return AclCondition(tuple(map(tuple, alternatives)))
 
 
 def _joined(name: str, lines: Sequence[Statement]) -> tuple[str, ...]:
     """Return the words of an ACL: the values of further lines with the same criterion are added to the first."""
     if not lines:
         return _PREDEFINED.get(name, (name,))
-    first = lines[0].words[2:]
-    same = [item.words[2:] for item in lines[1:] if item.words[2:3] == first[:1]]
+    first = lines[0].tokens[2:]
+    same = [item.tokens[2:] for item in lines[1:] if item.tokens[2:3] == first[:1]]
     if len(same) != len(lines) - 1:
         return ("several criteria",)
     return (*first, *(word for item in same for word in item[1:] if not word.startswith("-")))

@@ -12,7 +12,7 @@ from lbctl.importer.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class HaproxySection:
     """A section with the `defaults` that it inherits, the nearest first."""
 
     block: Statement
@@ -27,15 +27,15 @@ class Section:
 
     def own(self, *prefix: str) -> Iterator[Statement]:
         """Yield the lines of the section itself that begin with the words."""
-        return (item for item in self.block.block if item.words[: len(prefix)] == prefix)
+        return (item for item in self.block.block if item.tokens[: len(prefix)] == prefix)
 
     def last(self, *prefix: str) -> Statement | None:
         """Return the line that holds: the last one that begins with the words, `defaults` included."""
         for level in (self.block, *self.defaults):
             for item in reversed(level.block):
-                if item.words[: len(prefix)] == prefix:
+                if item.tokens[: len(prefix)] == prefix:
                     return item
-                if item.words[: len(prefix) + 1] == ("no", *prefix):
+                if item.tokens[: len(prefix) + 1] == ("no", *prefix):
                     return None
         return None
 
@@ -47,11 +47,11 @@ class Section:
 
 
 @dataclass(slots=True)
-class Context:
+class HaproxyImport:
     """One import of an HAProxy configuration."""
 
     draft: Draft
-    sections: dict[str, Section] = field(default_factory=dict)
+    sections: dict[str, HaproxySection] = field(default_factory=dict)
     """The name of a backend or listen section → the section."""
     pools: dict[str, Path] = field(default_factory=dict)
     """The name of a backend → its pool."""
@@ -70,9 +70,9 @@ class Context:
         return f"{base.args[0].rstrip('/')}/{text}"
 
 
-def sections(statements: tuple[Statement, ...]) -> list[Section]:
+def sections(statements: tuple[Statement, ...]) -> list[HaproxySection]:
     """Return the sections that carry traffic, each with its `defaults`."""
-    named: dict[str, Section] = {}
+    named: dict[str, HaproxySection] = {}
     latest: tuple[Statement, ...] = ()
     result = []
     for item in statements:
@@ -81,7 +81,7 @@ def sections(statements: tuple[Statement, ...]) -> list[Section]:
         if item.name == "defaults":
             latest = (item, *inherited)
             if item.args and item.args[0] != "from":
-                named[item.args[0]] = Section(item, inherited)
+                named[item.args[0]] = HaproxySection(item, inherited)
         elif item.name in {"frontend", "backend", "listen"}:
-            result.append(Section(item, inherited if source is not None else latest))
+            result.append(HaproxySection(item, inherited if source is not None else latest))
     return result

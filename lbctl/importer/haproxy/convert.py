@@ -9,7 +9,7 @@ from lbctl.importer import headers
 from lbctl.importer.draft import Draft
 from lbctl.importer.haproxy import own as own_lines
 from lbctl.importer.haproxy import proxy
-from lbctl.importer.haproxy.context import Context, Section, sections
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection, sections
 from lbctl.importer.haproxy.listeners import listeners
 from lbctl.importer.haproxy.pools import pool
 from lbctl.importer.haproxy.routes import frontend
@@ -54,7 +54,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger, keeps_own=own)
     userlists = {item.args[0]: item for item in statements if item.name == "userlist" and item.args}
-    context = Context(
+    context = HaproxyImport(
         draft,
         userlists=userlists,
         globals=tuple(line for item in statements if item.name == "global" for line in item.block),
@@ -90,13 +90,13 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     return draft
 
 
-def _is_statistics(section: Section) -> bool:
+def _is_statistics(section: HaproxySection) -> bool:
     """Whether a section only shows statistics."""
     names = {item.name for item in section.block.block}
     return "stats" in names and not names & {"server", "server-template", "use_backend", "default_backend"}
 
 
-def _advise(context: Context, section: Section) -> None:
+def _advise(context: HaproxyImport, section: HaproxySection) -> None:
     ledger = context.draft.ledger
     if section.last("option", "http-no-delay") is None:
         message = "without `option http-no-delay` the first token waits up to 0.2 s for a second one"
@@ -107,7 +107,7 @@ def _advise(context: Context, section: Section) -> None:
             ledger.imply("connections are kept", item)
 
 
-def _unused(context: Context, http: Sequence[Section]) -> None:
+def _unused(context: HaproxyImport, http: Sequence[HaproxySection]) -> None:
     for item in http:
         if item.block.name == "backend" and item.name not in context.pools:
             context.pools[item.name] = pool(context, item)
@@ -115,8 +115,8 @@ def _unused(context: Context, http: Sequence[Section]) -> None:
             context.draft.ledger.omit(item.block, reason, context.pools[item.name])
 
 
-def _imply(context: Context, statements: Sequence[Statement]) -> None:
+def _imply(context: HaproxyImport, statements: Sequence[Statement]) -> None:
     for item in walk(statements):
         for prefix, reason in _IMPLIED.items():
-            if item.words[: len(prefix)] == prefix and (item.block or not item.is_block):
+            if item.tokens[: len(prefix)] == prefix and (item.block or not item.is_block):
                 context.draft.ledger.imply(reason, item)

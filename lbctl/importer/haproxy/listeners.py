@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
-from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.statement import Statement
 
 _FLAGS = frozenset({"ssl", "accept-proxy", "transparent", "v4v6", "v6only", "defer-accept", "tfo", "strict-sni"})
@@ -15,7 +15,7 @@ _IMPLIED = frozenset(
 )
 
 
-def listeners(context: Context, section: Section) -> tuple[list[str], list[str]]:
+def listeners(context: HaproxyImport, section: HaproxySection) -> tuple[list[str], list[str]]:
     """Add the listeners of a frontend; returns the names of those without TLS, and of those with it."""
     plain, encrypted = list[str](), list[str]()
     for item in section.own("bind"):
@@ -31,12 +31,12 @@ def listeners(context: Context, section: Section) -> tuple[list[str], list[str]]
     return plain, encrypted
 
 
-def _name(section: Section, item: Statement) -> str:
+def _name(section: HaproxySection, item: Statement) -> str:
     several = len(list(section.own("bind"))) > 1
     return f"{section.name}-tls" if several and "ssl" in item.args else section.name
 
 
-def _bind_options(context: Context, path: Path, item: Statement) -> None:
+def _bind_options(context: HaproxyImport, path: Path, item: Statement) -> None:
     draft, rest = context.draft, list(item.args[1:])
     while rest:
         word = rest.pop(0)
@@ -59,7 +59,7 @@ def _bind_options(context: Context, path: Path, item: Statement) -> None:
     _oldest(context, path)
 
 
-def _certificate(context: Context, path: Path, item: Statement, word: str, value: str) -> None:
+def _certificate(context: HaproxyImport, path: Path, item: Statement, word: str, value: str) -> None:
     """Add a certificate; a directory and a list of them are files that the operator has to name."""
     file = context.file("crt", value)
     if word == "crt-list" or file.endswith("/"):
@@ -70,59 +70,59 @@ def _certificate(context: Context, path: Path, item: Statement, word: str, value
     context.draft.put((*path, "tls", "certificates"), pairs, item)
 
 
-def _oldest(context: Context, path: Path) -> None:
+def _oldest(context: HaproxyImport, path: Path) -> None:
     """Set the oldest TLS of `ssl-default-bind-options` where the `bind` names none."""
     for item in context.globals:
-        words = item.args
-        if item.name != "ssl-default-bind-options" or "ssl-min-ver" not in words[:-1]:
+        arguments = item.args
+        if item.name != "ssl-default-bind-options" or "ssl-min-ver" not in arguments[:-1]:
             continue
-        version = words[words.index("ssl-min-ver") + 1].removeprefix("TLSv")
+        version = arguments[arguments.index("ssl-min-ver") + 1].removeprefix("TLSv")
         tls = context.draft.get((*path, "tls"))
         if tls is not None and version in {"1.2", "1.3"} and "min_version" not in tls:
             context.draft.put((*path, "tls", "min_version"), version, item)
 
 
-def _time(*keys: str) -> Callable[[Context, Path, Statement, str], None]:
-    def settle(context: Context, path: Path, item: Statement, value: str) -> None:
+def _time(*keys: str) -> Callable[[HaproxyImport, Path, Statement, str], None]:
+    def settle(context: HaproxyImport, path: Path, item: Statement, value: str) -> None:
         if (time := values.time(value)) is not None:
             context.draft.put((*path, *keys), time, item)
 
     return settle
 
 
-def _maxconn(context: Context, path: Path, item: Statement, value: str) -> None:
+def _maxconn(context: HaproxyImport, path: Path, item: Statement, value: str) -> None:
     if value.isdigit() and int(value) > 0:
         context.draft.put((*path, "max_connections"), int(value), item)
 
 
-_SETTINGS: dict[Sequence[str], Callable[[Context, Path, Statement, str], None]] = {
+_SETTINGS: dict[Sequence[str], Callable[[HaproxyImport, Path, Statement, str], None]] = {
     ("timeout", "http-request"): _time("timeouts", "request_headers"),
     ("timeout", "http-keep-alive"): _time("timeouts", "idle"),
     ("maxconn",): _maxconn,
 }
 
 
-def _settings(context: Context, path: Path, section: Section) -> None:
+def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     for prefix, settle in _SETTINGS.items():
         item = section.last(*prefix)
-        if item is not None and len(item.words) > len(prefix):
-            settle(context, path, item, item.words[len(prefix)])
+        if item is not None and len(item.tokens) > len(prefix):
+            settle(context, path, item, item.tokens[len(prefix)])
     _trusted(context, path, section.last("option", "forwardfor"))
     log = section.last("option", "dontlog-normal")
     if log is not None:
         context.draft.ledger.omit(log, "every request has a line in the access log", path)
 
 
-def _trusted(context: Context, path: Path, item: Statement | None) -> None:
+def _trusted(context: HaproxyImport, path: Path, item: Statement | None) -> None:
     """Believe the peers for which `option forwardfor except` adds nothing, since they have named the client.
 
     HAProxy itself lets in by the peer's address all the same.
     """
-    words = item.args if item is not None else ()
-    if item is None or "except" not in words[:-1]:
+    arguments = item.args if item is not None else ()
+    if item is None or "except" not in arguments[:-1]:
         return
-    network = words[words.index("except") + 1]
+    network = arguments[arguments.index("except") + 1]
     network = network if "/" in network else f"{network}/{128 if ':' in network else 32}"
-    header = {"header": words[words.index("header") + 1].lower()} if "header" in words[:-1] else {}
+    header = {"header": arguments[arguments.index("header") + 1].lower()} if "header" in arguments[:-1] else {}
     context.draft.put((*path, "client_address"), {"trusted": [network], **header}, item)
     context.draft.guessed[*path, "client_address"] = item

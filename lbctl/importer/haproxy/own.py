@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lbctl.importer import own
-from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.statement import Statement
 
@@ -23,7 +23,7 @@ _RULES = frozenset({"set-header", "add-header", "set-var", "unset-var", "capture
 _BACK = frozenset({"http-send-name-header", "source", "compression"})
 
 
-def keep(context: Context, section: Section, item: Statement) -> bool:
+def keep(context: HaproxyImport, section: HaproxySection, item: Statement) -> bool:
     """Keep a rule for requests or responses as an own line of its section; returns whether it has a place."""
     args, when, _ = parted(item.args)
     if item.name not in {"http-request", "http-response"} or args[:1] == () or args[0].split("(")[0] not in _RULES:
@@ -33,7 +33,7 @@ def keep(context: Context, section: Section, item: Statement) -> bool:
     return _keep(context, section, item, [line for word in dict.fromkeys(used) for line in names.get(word, [])])
 
 
-def collect(context: Context, sections: list[Section]) -> None:
+def collect(context: HaproxyImport, sections: list[HaproxySection]) -> None:
     """Keep what has no fate yet and may stand in `include`."""
     unclaimed = set(context.draft.ledger.unclaimed())
     for item in context.globals:
@@ -45,13 +45,13 @@ def collect(context: Context, sections: list[Section]) -> None:
                 _keep(context, section, item, [])
 
 
-def _is_own(section: Section, item: Statement) -> bool:
+def _is_own(section: HaproxySection, item: Statement) -> bool:
     if item.name == "option":
         return item.args[:1] != () and item.args[0] in _OPTIONS
     return item.name in (_BACK if section.block.name == "backend" else _FRONT)
 
 
-def _keep(context: Context, section: Section, item: Statement, conditions: list[Statement]) -> bool:
+def _keep(context: HaproxyImport, section: HaproxySection, item: Statement, conditions: list[Statement]) -> bool:
     places = list(_places(context, section))
     lines = [_line(each) for each in (*conditions, item)]
     if not places or not all(lines):
@@ -64,7 +64,7 @@ def _keep(context: Context, section: Section, item: Statement, conditions: list[
     return True
 
 
-def _places(context: Context, section: Section) -> Iterator[tuple[str, str]]:
+def _places(context: HaproxyImport, section: HaproxySection) -> Iterator[tuple[str, str]]:
     if section.block.name == "backend":
         if section.name in context.pools:
             yield "backend", str(context.pools[section.name][1])
@@ -76,9 +76,9 @@ def _places(context: Context, section: Section) -> Iterator[tuple[str, str]]:
 
 def _line(item: Statement) -> str:
     """Return the line with its place; empty if it has a variable of the environment."""
-    if any("${" in word for word in item.words):
+    if any("${" in word for word in item.tokens):
         return ""
-    text = " ".join(map(_quoted, item.words))
+    text = " ".join(map(_quoted, item.tokens))
     return f"{text}  # {item.position.file.rpartition('/')[2]}:{item.position.line}"
 
 

@@ -9,7 +9,7 @@ from lbctl.importer import headers, provider
 from lbctl.importer.draft import BUSY
 from lbctl.importer.haproxy import own, values
 from lbctl.importer.haproxy.conditions import condition
-from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.matching import covers
 from lbctl.importer.nginx.match import HOST
@@ -36,7 +36,7 @@ _PREFIXED = re.compile(
 _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?")
 
 
-def carry(context: Context, route: Path, section: Section) -> None:
+def carry(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     """Lay the rules of a section into a route that leads through it."""
     _forward_for(context, route, section)
     for item in section.block.block:
@@ -46,7 +46,7 @@ def carry(context: Context, route: Path, section: Section) -> None:
             _response(context, route, section, item)
 
 
-def times(context: Context, route: Path, section: Section) -> None:
+def times(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     """Set what a backend says about the times and the retries of its requests."""
     draft, ledger = context.draft, context.draft.ledger
     idle = section.last("timeout", "server")
@@ -63,7 +63,7 @@ def times(context: Context, route: Path, section: Section) -> None:
     _retries(context, route, section)
 
 
-def _retries(context: Context, route: Path, section: Section) -> None:
+def _retries(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     draft, item, on = context.draft, section.last("retries"), section.last("retry-on")
     if item is not None and item.args[:1] and item.args[0].isdigit():
         draft.put((*route, "retry", "attempts"), min(int(item.args[0]), 10), item)
@@ -88,17 +88,17 @@ def _retries(context: Context, route: Path, section: Section) -> None:
         draft.ledger.advise(on, message, "a request is tried again only where it never reached the model")
 
 
-def _forward_for(context: Context, route: Path, section: Section) -> None:
+def _forward_for(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     item = section.last("option", "forwardfor")
     if item is None:
         return
-    words = item.args
-    name = words[words.index("header") + 1].lower() if "header" in words[:-1] else "x-forwarded-for"
+    arguments = item.args
+    name = arguments[arguments.index("header") + 1].lower() if "header" in arguments[:-1] else "x-forwarded-for"
     if name in _FORWARDED:
         context.draft.ledger.imply("the client's address is always passed on", item)
     else:
         headers.put(context.draft, route, name, headers.CLIENT, item)
-    if "if-none" in words:
+    if "if-none" in arguments:
         reason = "what a client says of its address is believed of `client_address.trusted` alone"
         context.draft.ledger.omit(item, reason, route, part="option forwardfor … if-none")
 
@@ -106,7 +106,7 @@ def _forward_for(context: Context, route: Path, section: Section) -> None:
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _request(context: Context, route: Path, section: Section, item: Statement) -> None:
+def _request(context: HaproxyImport, route: Path, section: HaproxySection, item: Statement) -> None:
     args, when, negated = parted(item.args)
     name = args[0] if args else ""
     if name not in {"set-header", "add-header", "del-header", "set-path", "replace-path", "replace-uri", "set-uri"}:
@@ -124,14 +124,18 @@ def _request(context: Context, route: Path, section: Section, item: Statement) -
         _path(context, route, section, item, args, conditional=bool(when))
 
 
-def _applies(context: Context, route: Path, section: Section, when: tuple[str, ...], negated: bool) -> bool:
+def _applies(
+    context: HaproxyImport, route: Path, section: HaproxySection, when: tuple[str, ...], negated: bool
+) -> bool:
     """Whether the condition of a rule holds for all requests of a route."""
     matches = condition(when, acls(section)).matches()
     match = context.draft.get((*route, "match")) or {}
     return not negated and matches is not None and any(covers(item, match) for item in matches)
 
 
-def _header(context: Context, route: Path, section: Section, item: Statement, args: tuple[str, ...]) -> None:
+def _header(
+    context: HaproxyImport, route: Path, section: HaproxySection, item: Statement, args: tuple[str, ...]
+) -> None:
     draft, ledger = context.draft, context.draft.ledger
     name = args[1].lower() if len(args) > 1 else ""
     value = args[2] if len(args) > 2 else ""
@@ -160,13 +164,19 @@ def _header(context: Context, route: Path, section: Section, item: Statement, ar
         headers.put(draft, route, name, text, item)
 
 
-def _remove(context: Context, route: Path, item: Statement, name: str, side: str) -> None:
+def _remove(context: HaproxyImport, route: Path, item: Statement, name: str, side: str) -> None:
     path = (*route, "headers", side, "remove")
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
 
 
 def _path(
-    context: Context, route: Path, section: Section, item: Statement, args: tuple[str, ...], *, conditional: bool
+    context: HaproxyImport,
+    route: Path,
+    section: HaproxySection,
+    item: Statement,
+    args: tuple[str, ...],
+    *,
+    conditional: bool,
 ) -> None:
     draft = context.draft
     before = _PREFIXED.fullmatch(" ".join(args))
@@ -198,7 +208,7 @@ def _replaced(args: tuple[str, ...]) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def _response(context: Context, route: Path, section: Section, item: Statement) -> None:
+def _response(context: HaproxyImport, route: Path, section: HaproxySection, item: Statement) -> None:
     args, when, _ = parted(item.args)
     name = args[1].lower() if len(args) > 1 else ""
     if when or not args or args[0] not in {"set-header", "del-header"}:

@@ -10,15 +10,15 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
 from lbctl.importer.draft import sane_name
 from lbctl.importer.haproxy import checks, values
-from lbctl.importer.haproxy.context import Context, Section
-from lbctl.importer.haproxy.servers import Server, template
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.haproxy.servers import ServerLine, template
 from lbctl.importer.nginx.match import HOST
 from lbctl.ir.secrets import may_hold_credential
 
 _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}
 
 
-def pool(context: Context, section: Section) -> Path:
+def pool(context: HaproxyImport, section: HaproxySection) -> Path:
     """Add the pool of a section."""
     path = context.draft.add("pools", section.name, section.block)
     context.draft.ledger.home(section.block, path)
@@ -31,7 +31,7 @@ def pool(context: Context, section: Section) -> Path:
     return path
 
 
-def _provider(context: Context, path: Path, section: Section) -> None:
+def _provider(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     """Make the pool a hosted API where its backend sends a Host and a key of its own."""
     lines = {
         item.args[1].lower(): item
@@ -53,7 +53,7 @@ def _provider(context: Context, path: Path, section: Section) -> None:
             context.draft.ledger.omit(secrets[0].statement, reason, path, part="the client's Host")
 
 
-def _timeout(context: Context, path: Path, section: Section, name: str, key: str) -> None:
+def _timeout(context: HaproxyImport, path: Path, section: HaproxySection, name: str, key: str) -> None:
     item = section.last("timeout", name)
     value = values.time(item.args[1]) if item is not None and len(item.args) > 1 else None
     if item is not None and value is not None:
@@ -63,7 +63,7 @@ def _timeout(context: Context, path: Path, section: Section, name: str, key: str
 # ── The algorithm ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _balance(context: Context, path: Path, section: Section) -> None:
+def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     draft, item = context.draft, section.last("balance")
     if item is None or not item.args:
         draft.put((*path, "balance"), {"algorithm": "round_robin"})
@@ -100,7 +100,7 @@ def _hash_key(args: Sequence[str]) -> dict[str, Any] | None:
     return {"query": args[1]} if args[0] == "url_param" and len(args) > 1 else None
 
 
-def _hash_settings(context: Context, path: Path, section: Section) -> None:
+def _hash_settings(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     factor = section.last("hash-balance-factor")
     if factor is not None and factor.args[:1] and factor.args[0].isdigit() and int(factor.args[0]) > 100:
         context.draft.put((*path, "balance", "hash", "bounded_load"), int(factor.args[0]) / 100, factor)
@@ -111,11 +111,11 @@ def _hash_settings(context: Context, path: Path, section: Section) -> None:
 # ── The servers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _members(context: Context, path: Path, section: Section) -> None:
+def _members(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     ledger = context.draft.ledger
     templates = list(section.own("server-template"))
     lines = list(section.own("server"))
-    base = Server.defaults(section)
+    base = ServerLine.defaults(section)
     ledger.carry(path, *base.statements)
     if templates and not lines:
         member = template(context, path, templates[0], base)
@@ -131,7 +131,7 @@ def _members(context: Context, path: Path, section: Section) -> None:
     checks.active(context, path, section, servers)
 
 
-def _replicas(context: Context, path: Path, servers: Sequence[Server]) -> None:
+def _replicas(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
     draft, replicas = context.draft, list[dict[str, Any]]()
     weighted = len({server.get("weight", "1") for server in servers if server.get("weight", "1") != "0"}) > 1
     for server in servers:
@@ -173,7 +173,7 @@ _SHARED: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
 }
 
 
-def _shared(context: Context, path: Path, servers: Sequence[Server]) -> None:
+def _shared(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
     """Carry settings of servers that a fleet has for the pool, and say what no fleet has."""
     draft = context.draft
     for word, (keys, convert) in _SHARED.items():
@@ -194,7 +194,7 @@ def _shared(context: Context, path: Path, servers: Sequence[Server]) -> None:
             draft.ledger.omit(server.line, "no key of a fleet means this", path, part=text)
 
 
-def _tls(context: Context, path: Path, servers: Sequence[Server]) -> None:
+def _tls(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
     draft = context.draft
     first = next((server for server in servers if server.has("ssl")), None)
     if any("proto h2" in server.text or "alpn h2" in server.text for server in servers):
@@ -217,7 +217,7 @@ def _tls(context: Context, path: Path, servers: Sequence[Server]) -> None:
     draft.put((*path, "tls"), tls, first.line)
 
 
-def _cookie(context: Context, path: Path, section: Section) -> None:
+def _cookie(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     item = section.last("cookie")
     if item is None or not item.args:
         return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
-from lbctl.importer.haproxy.context import Context, Section
-from lbctl.importer.haproxy.rules import Rule, rules
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.haproxy.rules import HaproxyRule, rules
 from lbctl.importer.statement import Statement
 
 _PLACE = ("proxies", "haproxy")
@@ -13,23 +13,23 @@ _USUAL = "127.0.0.1:8405"
 _HERE = "the figures are for this machine alone"
 
 
-def process(context: Context) -> None:
+def process(context: HaproxyImport) -> None:
     """Carry the settings of `global` over that the entry of a proxy has."""
     for item in context.globals:
         if item.name in {"user", "group", "chroot"} and len(item.args) == 1:
             _put(context, item.name, item.args[0], item)
-        if item.words[:2] == ("stats", "socket") and len(item.args) > 1 and item.args[1].startswith("/"):
+        if item.tokens[:2] == ("stats", "socket") and len(item.args) > 1 and item.args[1].startswith("/"):
             _put(context, "runtime_api", item.args[1], item)
 
 
-def is_exporter(section: Section) -> bool:
+def is_exporter(section: HaproxySection) -> bool:
     """Whether a frontend shows figures for Prometheus and leads nowhere."""
     names = {item.name for item in section.block.block}
     leads = names & {"server", "server-template", "use_backend", "default_backend"}
     return not leads and any(rule.action == "metrics" for rule in rules(section))
 
 
-def exporter(context: Context, section: Section) -> None:
+def exporter(context: HaproxyImport, section: HaproxySection) -> None:
     """Carry a frontend with nothing but figures over."""
     bind = next(section.own("bind"), None)
     address = next(iter(values.binds(bind.args[0])), None) if bind is not None and bind.args else None
@@ -39,7 +39,7 @@ def exporter(context: Context, section: Section) -> None:
     context.draft.ledger.imply(_HERE, *(item for item in section.block.block if item.name in {"mode", "no", "option"}))
 
 
-def figures(context: Context, route: Path, rule: Rule) -> None:
+def figures(context: HaproxyImport, route: Path, rule: HaproxyRule) -> None:
     """Carry figures among the paths of clients over: they get an address of their own."""
     address = context.draft.get((*_PLACE, "metrics")) or _USUAL
     _put(context, "metrics", address, rule.line)
@@ -49,6 +49,6 @@ def figures(context: Context, route: Path, rule: Rule) -> None:
     context.draft.put((*route, "respond"), {"status": 404, "body": "not found"}, rule.line)
 
 
-def _put(context: Context, key: str, value: str, *statements: Statement) -> None:
+def _put(context: HaproxyImport, key: str, value: str, *statements: Statement) -> None:
     context.draft.put((*_PLACE, "kind"), "haproxy")
     context.draft.put((*_PLACE, key), value, *statements)

@@ -30,7 +30,7 @@ def _sections(file: str, diagnostics: Diagnostics) -> Iterator[Statement]:
     for item in _lines(text or "", file, diagnostics):
         if item.name in SECTIONS:
             if head is not None:
-                yield Statement(head.position, head.words, tuple(lines), True)
+                yield Statement(head.position, head.tokens, tuple(lines), True)
             head, lines = item, []
             if item.name in _NAMED and not item.args:
                 _fail(diagnostics, item.position, f"`{item.name}` needs a name")
@@ -39,7 +39,7 @@ def _sections(file: str, diagnostics: Diagnostics) -> Iterator[Statement]:
         else:
             lines.append(item)
     if head is not None:
-        yield Statement(head.position, head.words, tuple(lines), True)
+        yield Statement(head.position, head.tokens, tuple(lines), True)
 
 
 def _lines(text: str, file: str, diagnostics: Diagnostics) -> Iterator[Statement]:

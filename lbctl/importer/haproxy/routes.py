@@ -15,26 +15,26 @@ from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer import credentials
 from lbctl.importer.haproxy import policy, proxy, rules
-from lbctl.importer.haproxy.conditions import Condition, alternatives_of
-from lbctl.importer.haproxy.context import Context, Section
+from lbctl.importer.haproxy.conditions import AclCondition, alternatives_of
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.pools import pool
 from lbctl.importer.matching import Match, covers, merge, overlaps
 from lbctl.importer.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FrontendRoute:
     """What a frontend does with some requests."""
 
     match: Match
     """Which requests."""
-    rule: rules.Rule
+    rule: rules.HaproxyRule
     """The rule that decides."""
-    laid: tuple[rules.Rule, ...] = ()
+    laid: tuple[rules.HaproxyRule, ...] = ()
     """The rules of the frontend that hold for all its requests: who may send them, and that they are not logged."""
 
 
-def frontend(context: Context, section: Section, plain: Sequence[str], encrypted: Sequence[str]) -> None:
+def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[str], encrypted: Sequence[str]) -> None:
     """Add the routes of a frontend or listen section."""
     all_rules = list(rules.rules(section))
     own = [*plain, *encrypted]
@@ -42,7 +42,7 @@ def frontend(context: Context, section: Section, plain: Sequence[str], encrypted
     if redirects and plain:
         for rule in redirects:
             for match in rule.when.matches() or []:
-                path = _add(context, section, Entry(match, rule), plain)
+                path = _add(context, section, FrontendRoute(match, rule), plain)
                 context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
         whole = any(match == {} for rule in redirects for match in rule.when.matches() or [])
         own = list(encrypted) if whole else own
@@ -60,7 +60,9 @@ def frontend(context: Context, section: Section, plain: Sequence[str], encrypted
     _fallbacks(context, all_rules, entries, paths)
 
 
-def _entries(context: Context, section: Section, all_rules: Sequence[rules.Rule]) -> Iterator[Entry]:
+def _entries(
+    context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
+) -> Iterator[FrontendRoute]:
     """Yield what the rules decide, in their order, without what an earlier rule takes already."""
     taken: list[Match] = []
     for rule in (*all_rules, *_default(section)):
@@ -73,7 +75,7 @@ def _entries(context: Context, section: Section, all_rules: Sequence[rules.Rule]
             if any(covers(earlier, match) for earlier in taken):
                 context.draft.ledger.omit(rule.line, "an earlier rule takes these requests")
                 continue
-            yield Entry(match, rule)
+            yield FrontendRoute(match, rule)
             if rule.action != "preferred":
                 taken.append(match)
 
@@ -85,7 +87,7 @@ _LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
 """Actions that hold for the requests of a condition, wherever those go."""
 
 
-def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[Entry]:
+def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
     """Return the entries with a rule laid on those that it holds for; where it holds for a part, that gets its own."""
     matches = rule.when.matches()
     if matches is None:
@@ -93,7 +95,7 @@ def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[
         return list(entries)
     for match in matches if rule.action != "silent" else ():
         context.draft.advise_prefix(match.get("path_prefix", "/"), rule.line)
-    result = list[Entry]()
+    result = list[FrontendRoute]()
     for entry in entries:
         joints = [merge([match, entry.match]) for match in matches]
         unclear = rule.action != "silent" and any(
@@ -110,7 +112,7 @@ def _laid(context: Context, entries: Sequence[Entry], rule: rules.Rule) -> list[
     return result
 
 
-def _behind(entry: Entry, rule: rules.Rule) -> Entry:
+def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
     """Return the entry, closed if it answers, behind a rule that protects it, with what only some may see."""
     answer = entry.rule.value if entry.rule.action == "respond" and entry.rule.line.name == "http-request" else None
     if (
@@ -120,7 +122,7 @@ def _behind(entry: Entry, rule: rules.Rule) -> Entry:
         or entry.rule.line.position < rule.line.position
     ):
         return entry
-    return replace(entry, rule=rules.Rule(entry.rule.line, "unknown", entry.rule.when))
+    return replace(entry, rule=rules.HaproxyRule(entry.rule.line, "unknown", entry.rule.when))
 
 
 _PATHS = frozenset({"path", "path_prefix", "path_regex"})
@@ -133,7 +135,7 @@ def _apart(one: Match, other: Match) -> bool:
     return merge([{key: value for key, value in match.items() if key not in _PATHS} for match in (one, other)]) is None
 
 
-def _matches(rule: rules.Rule) -> list[Match] | None:
+def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
     """Return the requests that a rule decides about; of a condition that cannot be read, all that it might refuse."""
     if rule.action in {"pool", "preferred"}:
         return rule.when.matches()
@@ -144,22 +146,22 @@ def _matches(rule: rules.Rule) -> list[Match] | None:
     if rule.action not in {"respond", "auth", "unknown"}:
         return None
     readable = [
-        tuple(term for term in terms if not term.negated and alternatives_of(term.words) is not None)
+        tuple(term for term in terms if not term.negated and alternatives_of(term.tokens) is not None)
         for terms in rule.when.terms
     ]
-    return Condition(tuple(readable)).matches() or [{}]
+    return AclCondition(tuple(readable)).matches() or [{}]
 
 
-def _default(section: Section) -> list[rules.Rule]:
+def _default(section: HaproxySection) -> list[rules.HaproxyRule]:
     line = section.last("default_backend")
     if line is not None and line.args:
-        return [rules.Rule(line, "pool", Condition(), line.args[0])]
+        return [rules.HaproxyRule(line, "pool", AclCondition(), line.args[0])]
     if section.block.name == "listen":
-        return [rules.Rule(section.block, "pool", Condition(), section.name)]
+        return [rules.HaproxyRule(section.block, "pool", AclCondition(), section.name)]
     return []
 
 
-def _add(context: Context, section: Section, entry: Entry, listeners: Sequence[str]) -> Path:
+def _add(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute, listeners: Sequence[str]) -> Path:
     every = set(context.draft.fleet["listeners"])
     route: dict[str, Any] = {"match": dict(entry.match)}
     if set(listeners) != every:
@@ -169,7 +171,7 @@ def _add(context: Context, section: Section, entry: Entry, listeners: Sequence[s
     return path
 
 
-def _label(section: Section, entry: Entry) -> str:
+def _label(section: HaproxySection, entry: FrontendRoute) -> str:
     match = entry.match
     path = match.get("path") or match.get("path_prefix") or ""
     text = re.sub(r"[^A-Za-z0-9]+", "-", path).strip("-")
@@ -179,7 +181,7 @@ def _label(section: Section, entry: Entry) -> str:
     return name or ("redirect" if entry.rule.action == "redirect" else section.name)
 
 
-def _route(context: Context, section: Section, entry: Entry, listeners: Sequence[str]) -> Path:
+def _route(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute, listeners: Sequence[str]) -> Path:
     rule = entry.rule
     path = _add(context, section, entry, listeners)
     if rule.action not in {"pool", "preferred"}:
@@ -203,7 +205,7 @@ def _route(context: Context, section: Section, entry: Entry, listeners: Sequence
     return path
 
 
-def _refused_in_backend(context: Context, path: Path, target: Section) -> None:
+def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySection) -> None:
     """Close a route whose backend refuses requests by a condition: only those of a frontend become routes."""
     for rule in rules.rules(target):
         conditional = rule.action in {*_LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
@@ -213,7 +215,7 @@ def _refused_in_backend(context: Context, path: Path, target: Section) -> None:
             context.draft.close(path, why)
 
 
-def _answer(context: Context, path: Path, rule: rules.Rule) -> None:
+def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     """Set what the proxy itself answers; a refusal that cannot be read refuses everybody."""
     if rule.action == "metrics":
         proxy.figures(context, path, rule)
@@ -232,7 +234,7 @@ def _answer(context: Context, path: Path, rule: rules.Rule) -> None:
 # ── Protection ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _protect(context: Context, all_rules: Sequence[rules.Rule], paths: Sequence[Path]) -> None:
+def _protect(context: HaproxyImport, all_rules: Sequence[rules.HaproxyRule], paths: Sequence[Path]) -> None:
     """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
     for rule in all_rules:
         for path in paths:
@@ -240,7 +242,7 @@ def _protect(context: Context, all_rules: Sequence[rules.Rule], paths: Sequence[
                 _lay(context, path, rule)
 
 
-def _lay(context: Context, path: Path, rule: rules.Rule) -> None:
+def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     draft = context.draft
     if "respond" in (draft.get(path) or {}):
         draft.ledger.carry(path, rule.line, *rule.statements)
@@ -262,7 +264,10 @@ def _lay(context: Context, path: Path, rule: rules.Rule) -> None:
 
 
 def _fallbacks(
-    context: Context, all_rules: Sequence[rules.Rule], entries: Sequence[Entry], paths: Sequence[Path]
+    context: HaproxyImport,
+    all_rules: Sequence[rules.HaproxyRule],
+    entries: Sequence[FrontendRoute],
+    paths: Sequence[Path],
 ) -> None:
     """Set the pool that serves while the route's own has no server, as `nbsrv` decides it."""
     for rule in (rule for rule in all_rules if rule.action == "fallback"):
@@ -283,7 +288,7 @@ def _fallbacks(
                 context.draft.ledger.carry((*paths[index], "fallback"), *lost)
 
 
-def _fallback(context: Context, path: Path, spare: str, *statements: Statement) -> None:
+def _fallback(context: HaproxyImport, path: Path, spare: str, *statements: Statement) -> None:
     target = context.sections.get(spare)
     if target is None:
         return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
-from lbctl.importer.haproxy.conditions import Condition, Term, condition, split
-from lbctl.importer.haproxy.context import Section
+from lbctl.base.records import dataclass
+from lbctl.importer.haproxy.conditions import AclCondition, Term, condition, split
+from lbctl.importer.haproxy.context import HaproxySection
 from lbctl.importer.haproxy.values import milliseconds
 from lbctl.importer.statement import Statement
 
@@ -16,7 +17,7 @@ _NBSRV = re.compile(r"nbsrv\((.+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HaproxyRule:
     """One rule with its condition."""
 
     line: Statement
@@ -24,7 +25,7 @@ class Rule:
     action: str
     """`pool`, `preferred` (a pool while it has servers), `respond`, `redirect`, `fallback`, `skipped`, `silent`,
     `metrics`, or what protects: `unknown`, `auth`, `users`, `keys`, `allow`, `deny`, `limit`."""
-    when: Condition
+    when: AclCondition
     """When it holds."""
     value: Any = None
     """The backend, the response, or what else the action needs."""
@@ -32,7 +33,7 @@ class Rule:
     """Other lines that it is made of."""
 
 
-def acls(section: Section) -> dict[str, list[Statement]]:
+def acls(section: HaproxySection) -> dict[str, list[Statement]]:
     """Return the ACLs of a section by their names."""
     lines_of_acls: dict[str, list[Statement]] = {}
     for item in section.own("acl"):
@@ -41,7 +42,7 @@ def acls(section: Section) -> dict[str, list[Statement]]:
     return lines_of_acls
 
 
-def rules(section: Section) -> Iterator[Rule]:
+def rules(section: HaproxySection) -> Iterator[HaproxyRule]:
     """Yield the rules of a section: those of `http-request` come before `use_backend`, as HAProxy evaluates them."""
     names = acls(section)
     for item in section.block.block:
@@ -62,35 +63,35 @@ def parted(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], boo
     return args, (), False
 
 
-def _backend(item: Statement, name: str, when: Condition, negated: bool) -> Rule:
+def _backend(item: Statement, name: str, when: AclCondition, negated: bool) -> HaproxyRule:
     if negated:
-        return Rule(item, "skipped", when)
+        return HaproxyRule(item, "skipped", when)
     for terms in when.terms if len(when.terms) == 1 else ():
         others = tuple(term for term in terms if _pool_of(term) is None)
         watched = [watched for term in terms if (watched := _pool_of(term)) is not None]
         if watched:
             pool, empty = watched[0]
-            rest = Condition((others,))
+            rest = AclCondition((others,))
             if empty:
-                return Rule(item, "fallback", rest, (pool, name), when.statements)
-            return Rule(item, "preferred", rest, name, when.statements)
-    return Rule(item, "pool", when, name)
+                return HaproxyRule(item, "fallback", rest, (pool, name), when.statements)
+            return HaproxyRule(item, "preferred", rest, name, when.statements)
+    return HaproxyRule(item, "pool", when, name)
 
 
 def _pool_of(term: Term) -> tuple[str, bool] | None:
     """Return the backend that an ACL with `nbsrv` watches, and whether it holds while that one is empty."""
-    match = _NBSRV.fullmatch(term.words[0]) if term.words else None
+    match = _NBSRV.fullmatch(term.tokens[0]) if term.tokens else None
     if match is None:
         return None
-    operator = " ".join(term.words[1:])
+    operator = " ".join(term.tokens[1:])
     empty = operator in {"lt 1", "eq 0", "0", "le 0"}
     return match[1], empty != term.negated
 
 
-def _request(item: Statement, section: Section, names: dict[str, list[Statement]]) -> Rule | None:
+def _request(item: Statement, section: HaproxySection, names: dict[str, list[Statement]]) -> HaproxyRule | None:
     if item.name == "monitor-uri" and item.args:
-        criteria = Condition(((Term(("path", item.args[0]), False),),))
-        return Rule(item, "respond", criteria, {"status": 200})
+        criteria = AclCondition(((Term(("path", item.args[0]), False),),))
+        return HaproxyRule(item, "respond", criteria, {"status": 200})
     args, when, negated = parted(item.args)
     criteria = condition(when, names)
     if item.name == "tcp-request":
@@ -100,25 +101,25 @@ def _request(item: Statement, section: Section, names: dict[str, list[Statement]
     if args[:1] in {("deny",), ("reject",), ("tarpit",), ("silent-drop",)} or item.name == "block":
         return _deny(item, args, criteria, negated, section)
     if args[:1] == ("return",):
-        return Rule(item, "unknown" if negated else "respond", criteria, _return(args))
+        return HaproxyRule(item, "unknown" if negated else "respond", criteria, _return(args))
     if args[:1] == ("auth",):
         return _users(item, args, criteria, negated)
     if args == ("set-log-level", "silent"):
-        return None if negated else Rule(item, "silent", criteria, None, criteria.statements)
+        return None if negated else HaproxyRule(item, "silent", criteria, None, criteria.statements)
     if args == ("use-service", "prometheus-exporter"):
-        return Rule(item, "metrics", criteria)
+        return HaproxyRule(item, "metrics", criteria)
     if args[:1] == ("allow",):
-        return Rule(item, "unknown", criteria)
+        return HaproxyRule(item, "unknown", criteria)
     return None
 
 
-def _redirect(item: Statement, args: tuple[str, ...], when: Condition, negated: bool) -> Rule:
+def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition, negated: bool) -> HaproxyRule:
     to_https = "scheme" in args and "https" in args
-    encrypted = [term.negated for terms in when.terms for term in terms if term.words[:1] == ("ssl_fc",)]
+    encrypted = [term.negated for terms in when.terms for term in terms if term.tokens[:1] == ("ssl_fc",)]
     if to_https and (not encrypted or encrypted[0] != negated):
-        rest = Condition(tuple(tuple(t for t in terms if t.words[:1] != ("ssl_fc",)) for terms in when.terms))
-        return Rule(item, "redirect", rest, None, when.statements)
-    return Rule(item, "unknown", when)
+        rest = AclCondition(tuple(tuple(t for t in terms if t.tokens[:1] != ("ssl_fc",)) for terms in when.terms))
+        return HaproxyRule(item, "redirect", rest, None, when.statements)
+    return HaproxyRule(item, "unknown", when)
 
 
 def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
@@ -132,55 +133,57 @@ def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _users(item: Statement, args: tuple[str, ...], when: Condition, negated: bool) -> Rule:
+def _users(item: Statement, args: tuple[str, ...], when: AclCondition, negated: bool) -> HaproxyRule:
     """Return the rule of a list of users: `http-request auth [realm R] unless { http_auth(LIST) }`."""
-    term, rest = _picked(when, negated, lambda each: each.words[:1] != () and each.words[0].startswith("http_auth("))
+    term, rest = _picked(when, negated, lambda each: each.tokens[:1] != () and each.tokens[0].startswith("http_auth("))
     realm = args[args.index("realm") + 1] if "realm" in args[:-1] else ""
     if term is None or not term.negated or rest.matches() is None:
-        return Rule(item, "auth", when)
-    return Rule(item, "users", rest, (realm, term.words[0][10:-1]), when.statements)
+        return HaproxyRule(item, "auth", when)
+    return HaproxyRule(item, "users", rest, (realm, term.tokens[0][10:-1]), when.statements)
 
 
-def _picked(when: Condition, negated: bool, wanted: Callable[[Term], bool]) -> tuple[Term | None, Condition]:
+def _picked(when: AclCondition, negated: bool, wanted: Callable[[Term], bool]) -> tuple[Term | None, AclCondition]:
     """Return the one term of a condition that is wanted, as it reads after `if`, and the condition without it."""
     terms = when.terms[0] if len(when.terms) == 1 else ()
     chosen = [term for term in terms if wanted(term)]
     if len(chosen) != 1 or (negated and len(terms) > 1):
         return None, when
-    term = Term(chosen[0].words, chosen[0].negated != negated, chosen[0].statements)
-    return term, Condition((tuple(each for each in terms if each is not chosen[0]),))
+    term = Term(chosen[0].tokens, chosen[0].negated != negated, chosen[0].statements)
+    return term, AclCondition((tuple(each for each in terms if each is not chosen[0]),))
 
 
-def _deny(item: Statement, args: tuple[str, ...], when: Condition, negated: bool, section: Section) -> Rule:
+def _deny(
+    item: Statement, args: tuple[str, ...], when: AclCondition, negated: bool, section: HaproxySection
+) -> HaproxyRule:
     status = args[args.index("deny_status") + 1] if "deny_status" in args[:-1] else "403"
     term, rest = _picked(when, negated, lambda each: _special(item, each, when, section) is not None)
     if term is not None and rest.matches() is not None:
         special = _special(item, term, when, section)
-        if special is not None and (special.action != "limit" or rest == Condition()):
+        if special is not None and (special.action != "limit" or rest == AclCondition()):
             return replace(special, when=rest)
     if negated or not status.isdigit():
-        return Rule(item, "unknown", when)
-    return Rule(item, "respond", when, {"status": int(status)})
+        return HaproxyRule(item, "unknown", when)
+    return HaproxyRule(item, "respond", when, {"status": int(status)})
 
 
-def _special(item: Statement, term: Term, when: Condition, section: Section) -> Rule | None:
+def _special(item: Statement, term: Term, when: AclCondition, section: HaproxySection) -> HaproxyRule | None:
     """Return the rule of a refusal by address, by key or by rate."""
-    fetch, kind, values = split(term.words)
+    fetch, kind, values = split(term.tokens)
     if fetch == "src" and values and kind in {"str", "ip"}:
-        return Rule(item, "allow" if term.negated else "deny", Condition(), values, when.statements)
+        return HaproxyRule(item, "allow" if term.negated else "deny", AclCondition(), values, when.statements)
     header = re.fullmatch(r"(?:req\.)?f?hdr\((authorization|x-api-key|api-key)\)", fetch.lower())
     if header is not None or fetch.startswith("http_auth_bearer"):
         name = header[1] if header else "authorization"
-        return Rule(item, "keys" if term.negated else "unknown", Condition(), name, when.statements)
+        return HaproxyRule(item, "keys" if term.negated else "unknown", AclCondition(), name, when.statements)
     if fetch == "http_auth" or fetch.startswith("http_auth("):
-        return Rule(item, "auth", Condition(), None, when.statements)
+        return HaproxyRule(item, "auth", AclCondition(), None, when.statements)
     rate = re.fullmatch(r"sc(?:_http_req_rate\(0\)|0_http_req_rate)", fetch)
     if rate is not None and len(values) > 1 and values[0] in {"gt", "ge"} and values[1].isdigit():
         return _limit(item, int(values[1]), when, section)
     return None
 
 
-def _limit(item: Statement, count: int, when: Condition, section: Section) -> Rule | None:
+def _limit(item: Statement, count: int, when: AclCondition, section: HaproxySection) -> HaproxyRule | None:
     table = next(section.own("stick-table"), None)
     track = next((each for each in section.own("http-request") if each.args[0].startswith("track-sc0")), None)
     period = re.search(r"http_req_rate\((\d+(?:ms|s|m|h)?)\)", table.text) if table is not None else None
@@ -195,4 +198,4 @@ def _limit(item: Statement, count: int, when: Condition, section: Section) -> Ru
     if per is None:
         return None
     limit = {"by": by, "rate": f"{int(count * per[1] / seconds)}/{per[0]}", "burst": count}
-    return Rule(item, "limit", Condition(), limit, (table, track, *when.statements))
+    return HaproxyRule(item, "limit", AclCondition(), limit, (table, track, *when.statements))

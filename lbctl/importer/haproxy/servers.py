@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer.haproxy.context import Context, Section
+from lbctl.base.records import dataclass
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.statement import Statement
 
 _FLAGS = frozenset(
@@ -34,7 +35,7 @@ _IMPLIED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerLine:
     """A server with the settings of `default-server` below its own."""
 
     line: Statement
@@ -51,7 +52,7 @@ class Server:
     """The `default-server` lines."""
 
     @classmethod
-    def defaults(cls, section: Section) -> Server:
+    def defaults(cls, section: HaproxySection) -> ServerLine:
         """Return the settings of all `default-server` lines that hold for a section."""
         settings: dict[str, str] = {}
         unknown: list[str] = []
@@ -65,7 +66,7 @@ class Server:
                     lines.append(item)
         return cls(section.block, settings=settings, unknown=tuple(unknown), statements=tuple(lines))
 
-    def of(self, item: Statement) -> Server | None:
+    def of(self, item: Statement) -> ServerLine | None:
         """Return the server of a line with these settings below its own; None for a line without an address."""
         if len(item.args) < 2:
             return None
@@ -73,7 +74,7 @@ class Server:
         settings = {**self.settings, **supported}
         if "no-check" in supported:
             settings.pop("check", None)
-        return Server(item, item.args[0], item.args[1], settings, (*self.unknown, *unknown))
+        return ServerLine(item, item.args[0], item.args[1], settings, (*self.unknown, *unknown))
 
     def has(self, keyword: str) -> bool:
         """Whether the keyword is set."""
@@ -103,7 +104,7 @@ def _settings(args: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
     return supported, unknown
 
 
-def template(context: Context, path: Path, item: Statement, base: Server) -> Server | None:
+def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLine) -> ServerLine | None:
     """Set the discovery of a `server-template`: so many servers, by a name."""
     draft = context.draft
     if len(item.args) < 3:
@@ -117,4 +118,4 @@ def template(context: Context, path: Path, item: Statement, base: Server) -> Ser
         return None
     dns = {"name": host, "port": int(port), "max_replicas": int(count[2]) - int(count[1] or 1) + 1}
     draft.put((*path, "discovery"), {"dns": dns}, item)
-    return Server(item, server.name, server.address, server.settings, server.unknown)
+    return ServerLine(item, server.name, server.address, server.settings, server.unknown)

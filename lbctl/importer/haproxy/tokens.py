@@ -25,7 +25,7 @@ class TokenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class LineToken:
     """A word of a line."""
 
     text: str
@@ -34,7 +34,7 @@ class Word:
     """Where it begins, from 1."""
 
 
-def split_line(line: str) -> list[Word]:
+def split_line(line: str) -> list[LineToken]:
     """Return the words of a line. Raises TokenError for a quote or an escape that does not end."""
     return _Line(line).tokens()
 
@@ -44,7 +44,7 @@ class _Line:
         self._line = line
         self._at = 0
 
-    def tokens(self) -> list[Word]:
+    def tokens(self) -> list[LineToken]:
         tokens = []
         while self._at < len(self._line):
             character = self._line[self._at]
@@ -54,7 +54,7 @@ class _Line:
                 break
             else:
                 column = self._at + 1
-                tokens.append(Word(self._word(), column))
+                tokens.append(LineToken(self._word(), column))
         return tokens
 
     def _word(self) -> str:

@@ -10,7 +10,7 @@ import re
 from lbctl.base.diagnostics import Path
 from lbctl.importer import credentials
 from lbctl.importer.nginx import external, values
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.listeners import CLIENT_FILES
 from lbctl.importer.statement import Statement
 
@@ -24,7 +24,7 @@ _REFUSALS = frozenset({"401", "403", "444"})
 _CREDENTIAL = re.compile(r"^\$\{?(http_(?:authorization|x_api_key|api_key|x_auth_token|apikey))\}?$")
 
 
-def protect(context: Context, route: Path, scope: Scope) -> None:
+def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     """Carry the protection of a location over, or close its route."""
     own = [item for item in flat(scope.block, *_OF_LOCATIONS) if item.args[:1] != ("off",)]
     if own:
@@ -56,7 +56,7 @@ def _unknown(scope: Scope) -> list[Statement]:
     ]
 
 
-def _certificates(context: Context, route: Path, scope: Scope) -> None:
+def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
     """Close a route whose server checks clients by other files than its listener, which has one set for all servers."""
     verify = scope.last("ssl_verify_client")
     if verify is None or verify.args[:1] not in {("on",), ("optional",)}:
@@ -71,7 +71,7 @@ def _certificates(context: Context, route: Path, scope: Scope) -> None:
             context.draft.close(route, why)
 
 
-def _users(context: Context, route: Path, scope: Scope) -> None:
+def _users(context: NginxImport, route: Path, scope: Scope) -> None:
     realm, file = scope.last("auth_basic"), scope.last("auth_basic_user_file")
     if realm is None or realm.args[:1] == ("off",):
         context.draft.ledger.imply("the route has no such protection", *filter(None, (realm,)))
@@ -79,7 +79,7 @@ def _users(context: Context, route: Path, scope: Scope) -> None:
     credentials.users(context.draft, route, "".join(realm.args[:1]), file or realm, realm)
 
 
-def _addresses(context: Context, route: Path, scope: Scope) -> None:
+def _addresses(context: NginxImport, route: Path, scope: Scope) -> None:
     rules = _rules(scope)
     if not rules:
         return
@@ -114,7 +114,7 @@ def _network(word: str) -> str:
     return word if "/" in word else f"{word}/{128 if ':' in word else 32}"
 
 
-def keys(context: Context, route: Path, block: Statement) -> bool:
+def keys(context: NginxImport, route: Path, block: Statement) -> bool:
     """Carry an `if` that refuses requests without a key over as `auth.api_keys`; returns whether it is one."""
     refusal = next(flat(block, "return"), None)
     if refusal is None or not refusal.args or refusal.args[0] not in _REFUSALS:
@@ -127,7 +127,7 @@ def keys(context: Context, route: Path, block: Statement) -> bool:
     return True
 
 
-def _compared(context: Context, block: Statement) -> tuple[str, list[Statement]] | None:
+def _compared(context: NginxImport, block: Statement) -> tuple[str, list[Statement]] | None:
     """Return the header whose value decides, and the statements of a map that holds the keys."""
     text = " ".join(block.args).strip("() ")
     match = re.match(r"(\$\{?\w+\}?)\s*(!=|=|!~\*?|~)?", text)

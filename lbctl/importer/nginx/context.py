@@ -43,7 +43,7 @@ class Scope:
 
 
 @dataclass(slots=True)
-class Context:
+class NginxImport:
     """One import of an nginx configuration."""
 
     draft: Draft

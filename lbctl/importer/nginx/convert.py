@@ -10,10 +10,10 @@ from lbctl.importer.draft import Draft
 from lbctl.importer.ledger import WRITTEN, Ledger
 from lbctl.importer.nginx import metrics, pools
 from lbctl.importer.nginx import own as own_lines
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.listeners import Listeners
 from lbctl.importer.nginx.match import hosts_of
-from lbctl.importer.nginx.routes import Server, routes
+from lbctl.importer.nginx.routes import RoutedServer, routes
 from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 
@@ -49,7 +49,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     draft = Draft(ledger, keeps_own=own)
     root = Statement(Position(file, 1, 1), ("",), tuple(statements), True)
     http = next(flat(root, "http"), root)
-    context = Context(draft, Scope((http, root)))
+    context = NginxImport(draft, Scope((http, root)))
     _collect(context, http)
     servers = list(flat(http, "server"))
     if not any(_is_server(item) for item in servers):
@@ -75,7 +75,7 @@ def _is_server(item: Statement) -> bool:
     return item.is_block
 
 
-def _collect(context: Context, http: Statement) -> None:
+def _collect(context: NginxImport, http: Statement) -> None:
     for item in flat(http):
         if item.name in {"map", "geo", "split_clients"} and len(item.args) > 1:
             context.maps[item.args[1]] = item
@@ -87,7 +87,7 @@ def _collect(context: Context, http: Statement) -> None:
         context.draft.ledger.imply("`websocket: true` upgrades connections", item, *item.block)
 
 
-def _servers(context: Context, blocks: Sequence[Statement]) -> None:
+def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
     listeners = Listeners(context)
     servers = []
     for block in blocks:
@@ -111,10 +111,10 @@ def _servers(context: Context, blocks: Sequence[Statement]) -> None:
         if not default and not hosts:
             context.draft.ledger.omit(scope.block, "another server takes all hosts of this address")
             continue
-        routes(context, Server(scope, () if set(own) == set(every) else own, () if default else tuple(hosts)))
+        routes(context, RoutedServer(scope, () if set(own) == set(every) else own, () if default else tuple(hosts)))
 
 
-def _unused_upstreams(context: Context, http: Statement) -> None:
+def _unused_upstreams(context: NginxImport, http: Statement) -> None:
     used = {name for _, name, _ in context.addresses}
     for block in flat(http, "upstream"):
         if block.args and block.args[0] not in used:

@@ -9,7 +9,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer import credentials
 from lbctl.importer.nginx import values
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import path_of
 from lbctl.importer.statement import Statement
 
@@ -17,7 +17,7 @@ _GIVEN = re.compile(r"\$\{?upstream_http_(\w+)\}?")
 _IMPLIED = {"content-length", "x-original-uri", "x-original-method", "x-forwarded-for", "x-real-ip", "host"}
 
 
-def protect(context: Context, route: Path, scope: Scope) -> None:
+def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     """Carry the `auth_request` of a location over; one that cannot be asked closes the route."""
     item = scope.last("auth_request")
     if item is None or not item.args or item.args == ("off",):
@@ -55,7 +55,7 @@ def _is_at(location: Statement, path: str) -> bool:
     return path_of(location) in ({"path": path}, {"path_prefix": path})
 
 
-def _url(context: Context, passing: Statement, path: str) -> str | None:
+def _url(context: NginxImport, passing: Statement, path: str) -> str | None:
     """Return the URL that is asked: that of `proxy_pass`, of an upstream its first server."""
     match = re.fullmatch(r"http://([^/$]+)(/[^$]*)?(?:\$.*)?", "".join(passing.args[:1]))
     if match is None:
@@ -68,7 +68,7 @@ def _url(context: Context, passing: Statement, path: str) -> str | None:
     return credentials.url(host, port, path if match[2] is None else match[2])
 
 
-def _sent(context: Context, block: Statement) -> Iterator[str]:
+def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
     """Yield the headers that the service gets beside the usual ones."""
     ledger = context.draft.ledger
     for item in flat(block, "proxy_set_header"):
@@ -87,7 +87,7 @@ def is_given(scope: Scope, variable: str) -> bool:
     return any(item.args[:1] == (variable,) for item in scope.all("auth_request_set"))
 
 
-def _accepted(context: Context, route: Path, scope: Scope) -> Iterator[tuple[str, tuple[Statement, Statement]]]:
+def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple[str, tuple[Statement, Statement]]]:
     """Yield the headers of the service's answer that the replica gets under the same name."""
     given = {
         item.args[0]: (match[1].replace("_", "-"), item)

@@ -11,7 +11,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer import provider
 from lbctl.importer.nginx import hosted, pools, values
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import HOST, hosts_of, label
 from lbctl.importer.nginx.policy import CLIENT_HOST
 from lbctl.importer.statement import Statement
@@ -22,7 +22,7 @@ _DEFAULT_PORT = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PassTarget:
     """Where requests go under one condition."""
 
     pools: dict[Path, int]
@@ -39,7 +39,7 @@ class Target:
     """What distinguishes the route's name; empty for the default."""
 
 
-def targets(context: Context, scope: Scope, passing: Statement) -> list[Target]:
+def targets(context: NginxImport, scope: Scope, passing: Statement) -> list[PassTarget]:
     """Return the targets of a `proxy_pass`; none if variables decide that lbctl cannot follow."""
     url = passing.args[0] if passing.args else ""
     variable = _VARIABLE.fullmatch(url)
@@ -50,7 +50,7 @@ def targets(context: Context, scope: Scope, passing: Statement) -> list[Target]:
     return [item for item in _resolved(context, scope, passing, scheme, name) if item is not None]
 
 
-def _plain(context: Context, url: str, passing: Statement, scope: Scope) -> Target | None:
+def _plain(context: NginxImport, url: str, passing: Statement, scope: Scope) -> PassTarget | None:
     """Return the target of a URL without a variable in its host."""
     if "$" in url:
         url, _, rest = url.partition("$")
@@ -70,10 +70,10 @@ def _plain(context: Context, url: str, passing: Statement, scope: Scope) -> Targ
         return None
     _protocol(context, pool, scheme, authority, passing, scope)
     hosted.carry(context, pool, authority, scope)
-    return Target({pool: 1}, path=f"/{path}" if slash else "", host=authority, statements=(passing,))
+    return PassTarget({pool: 1}, path=f"/{path}" if slash else "", host=authority, statements=(passing,))
 
 
-def _pool(context: Context, scheme: str, authority: str, passing: Statement, scope: Scope) -> Path | None:
+def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement, scope: Scope) -> Path | None:
     """Return the pool of an upstream or address; several protocols to one upstream are several pools."""
     secrets = tuple(item.value for item in hosted.credentials(scope))
     key, port = (scheme, authority, secrets), _DEFAULT_PORT[scheme]
@@ -99,14 +99,14 @@ def _pool_name(scope: Scope) -> str:
     return text if text != "default" else (hosts[0].split(".")[0] if hosts else "backend")
 
 
-def _protocol(context: Context, pool: Path, scheme: str, authority: str, passing: Statement, scope: Scope) -> None:
+def _protocol(context: NginxImport, pool: Path, scheme: str, authority: str, passing: Statement, scope: Scope) -> None:
     if scheme.startswith("grpc"):
         context.draft.put((*pool, "protocol"), "grpc", passing)
     if scheme in {"https", "grpcs"}:
         _tls(context, pool, authority, passing, scope, "grpc" if scheme == "grpcs" else "proxy")
 
 
-def _tls(context: Context, pool: Path, authority: str, passing: Statement, scope: Scope, prefix: str) -> None:
+def _tls(context: NginxImport, pool: Path, authority: str, passing: Statement, scope: Scope, prefix: str) -> None:
     draft, tls = context.draft, dict(context.draft.get((*pool, "tls")) or {})
     statements = [passing]
     verify = scope.last(f"{prefix}_ssl_verify")
@@ -134,7 +134,9 @@ def _tls(context: Context, pool: Path, authority: str, passing: Statement, scope
 # ── Variables ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _resolved(context: Context, scope: Scope, passing: Statement, scheme: str, name: str) -> Iterator[Target | None]:
+def _resolved(
+    context: NginxImport, scope: Scope, passing: Statement, scheme: str, name: str
+) -> Iterator[PassTarget | None]:
     assigned = [item for level in scope.levels for item in flat(level, "set") if item.args[:1] == (name,)]
     if assigned and len(assigned[0].args) > 1:
         value = assigned[0].args[1]
@@ -153,7 +155,9 @@ def _resolved(context: Context, scope: Scope, passing: Statement, scheme: str, n
         yield from _mapped(context, scope, passing, scheme, table)
 
 
-def _conditional(context: Context, scope: Scope, passing: Statement, scheme: str, name: str) -> Iterator[Target | None]:
+def _conditional(
+    context: NginxImport, scope: Scope, passing: Statement, scheme: str, name: str
+) -> Iterator[PassTarget | None]:
     """Yield the targets of `if (…) { set $name …; }`."""
     for level in scope.levels:
         for block in flat(level, "if"):
@@ -184,19 +188,19 @@ def _url(scheme: str, value: str) -> str:
 
 
 def _with(
-    target: Target | None,
+    target: PassTarget | None,
     *,
     match: dict[str, Any] | None = None,
     statements: tuple[Statement, ...] = (),
     label: str = "",
-) -> Target | None:
+) -> PassTarget | None:
     if target is None:
         return None
     statements = (*statements, *(item for item in target.statements if item not in statements))
-    return Target(target.pools, match or {}, target.path, target.host, statements, label)
+    return PassTarget(target.pools, match or {}, target.path, target.host, statements, label)
 
 
-def _split(context: Context, scope: Scope, passing: Statement, scheme: str, table: Statement) -> Target | None:
+def _split(context: NginxImport, scope: Scope, passing: Statement, scheme: str, table: Statement) -> PassTarget | None:
     shares = dict[Path, int]()
     rest = 10_000
     host = ""
@@ -212,12 +216,12 @@ def _split(context: Context, scope: Scope, passing: Statement, scheme: str, tabl
     if table.args and re.sub(r"[{}]", "", table.args[0]) not in {"$remote_addr", "$binary_remote_addr", "$request_id"}:
         reason = "each request draws by itself; `sticky_split` keeps a client with its variant"
         context.draft.ledger.omit(table, reason, (), part=f"split_clients {table.args[0]}")
-    return Target(shares, host="", statements=(passing, table, *table.block))
+    return PassTarget(shares, host="", statements=(passing, table, *table.block))
 
 
 def _mapped(
-    context: Context, scope: Scope, passing: Statement, scheme: str, table: Statement
-) -> Iterator[Target | None]:
+    context: NginxImport, scope: Scope, passing: Statement, scheme: str, table: Statement
+) -> Iterator[PassTarget | None]:
     """Yield a target for each value of a map, if a route can match on what it maps."""
     source = table.args[0] if table.args else ""
     for item in table.block:
@@ -236,7 +240,9 @@ def _mapped(
         yield _with(target, match=extra, statements=(table, item), label=item.name)
 
 
-def _mapped_value(context: Context, scope: Scope, passing: Statement, scheme: str, item: Statement) -> Target | None:
+def _mapped_value(
+    context: NginxImport, scope: Scope, passing: Statement, scheme: str, item: Statement
+) -> PassTarget | None:
     value = item.args[0] if item.args else ""
     inner = _VARIABLE.fullmatch(value)
     if inner is not None:
@@ -262,7 +268,7 @@ def _map_match(source: str, key: str) -> dict[str, Any] | None:
 # ── Path and host ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rewrite(context: Context, route: Path, scope: Scope, target: Target, prefix: str, location: str) -> None:
+def rewrite(context: NginxImport, route: Path, scope: Scope, target: PassTarget, prefix: str, location: str) -> None:
     """Set the route's rewrite: the path of the URL or of a `rewrite … break`, and the Host."""
     draft = context.draft
     replaces = bool(target.path) and target.path != location and bool(target.statements)
@@ -290,7 +296,7 @@ def rewrite(context: Context, route: Path, scope: Scope, target: Target, prefix:
         draft.ledger.omit(target.statements[0], reason, route, part=f"Host: {host}")
 
 
-def _rewrite(context: Context, route: Path, item: Statement) -> None:
+def _rewrite(context: NginxImport, route: Path, item: Statement) -> None:
     old = _REWRITE.fullmatch(item.args[0]) if item.args else None
     new = re.fullmatch(r"(/[A-Za-z0-9._/-]*?)\$1", item.args[1]) if len(item.args) > 1 else None
     match = context.draft.get((*route, "match")) or {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import HOST
 from lbctl.importer.statement import Statement
 from lbctl.ir.secrets import may_hold_credential
@@ -38,7 +38,7 @@ def _own_host(scope: Scope) -> Statement | None:
     return items[-1] if items and len(items[-1].args) > 1 and HOST.fullmatch(items[-1].args[1]) else None
 
 
-def carry(context: Context, pool: Path, authority: str, scope: Scope) -> None:
+def carry(context: NginxImport, pool: Path, authority: str, scope: Scope) -> None:
     """Make the pool a hosted API where its location sends a key of its own, or a Host for it alone."""
     secrets, host = credentials(scope), _own_host(scope)
     named = scope.block.name == "location" and scope.block.args[-1:] and scope.block.args[-1].startswith("@")

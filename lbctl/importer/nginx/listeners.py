@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.nginx import values
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.statement import Statement
 
 _MAX_BODY_OF_NGINX = "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"
@@ -17,7 +17,7 @@ _LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", 
 class Listeners:
     """The listeners of an import by their address: servers of one address share one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: NginxImport) -> None:
         self._context = context
         self._by_bind: dict[str, Path] = {}
         self.defaults: dict[Path, Scope] = {}
@@ -89,7 +89,7 @@ def _name(bind: str, listens: Sequence[Statement]) -> str:
     return f"{name}-v6" if host.startswith("[") else name
 
 
-def _tls(context: Context, path: Path, server: Scope, listen: Statement, names: Sequence[str]) -> None:
+def _tls(context: NginxImport, path: Path, server: Scope, listen: Statement, names: Sequence[str]) -> None:
     draft, on = context.draft, server.last("ssl")
     if "ssl" not in listen.args and not (on is not None and on.args == ("on",)):
         return
@@ -111,14 +111,14 @@ def _tls(context: Context, path: Path, server: Scope, listen: Statement, names: 
 
 
 def _apply(
-    context: Context, path: Path, server: Scope, name: str, settle: Callable[[Context, Path, Statement], None]
+    context: NginxImport, path: Path, server: Scope, name: str, settle: Callable[[NginxImport, Path, Statement], None]
 ) -> None:
     item = server.last(name)
     if item is not None and item.args:
         settle(context, path, item)
 
 
-def _min_version(context: Context, path: Path, item: Statement) -> None:
+def _min_version(context: NginxImport, path: Path, item: Statement) -> None:
     oldest = min((word for word in item.args if word.startswith("TLSv1")), default="")
     if oldest in {"TLSv1", "TLSv1.1"}:
         context.draft.ledger.omit(item, "TLS before 1.2 is not accepted", path)
@@ -126,17 +126,17 @@ def _min_version(context: Context, path: Path, item: Statement) -> None:
         context.draft.put((*path, "tls", "min_version"), oldest.removeprefix("TLSv"), item)
 
 
-def _of_clients(key: str) -> Callable[[Context, Path, Statement], None]:
+def _of_clients(key: str) -> Callable[[NginxImport, Path, Statement], None]:
     """Return what sets a file for the check of clients; that of the first server of an address stays."""
 
-    def settle(context: Context, path: Path, item: Statement) -> None:
+    def settle(context: NginxImport, path: Path, item: Statement) -> None:
         if context.draft.get((*path, "tls", key)) in {None, item.args[0]}:
             context.draft.put((*path, "tls", key), item.args[0], item)
 
     return settle
 
 
-def _verify_client(context: Context, path: Path, item: Statement) -> None:
+def _verify_client(context: NginxImport, path: Path, item: Statement) -> None:
     mode, place = {"on": "required", "optional": "optional"}.get(item.args[0]), (*path, "tls", "client_certificate")
     if mode == "optional" and context.draft.get(place) == "required":
         context.draft.ledger.omit(item, "another server of this address requires a certificate", path)
@@ -146,8 +146,8 @@ def _verify_client(context: Context, path: Path, item: Statement) -> None:
         context.draft.ledger.omit(item, "client certificates are required, optional, or not asked for", path)
 
 
-def _timeout(*keys: str) -> Callable[[Context, Path, Statement], None]:
-    def settle(context: Context, path: Path, item: Statement) -> None:
+def _timeout(*keys: str) -> Callable[[NginxImport, Path, Statement], None]:
+    def settle(context: NginxImport, path: Path, item: Statement) -> None:
         value = values.time(item.args[0])
         if value is None or value == "0ms":
             context.draft.ledger.omit(item, "a fleet has no value that means this", path)
@@ -157,7 +157,7 @@ def _timeout(*keys: str) -> Callable[[Context, Path, Statement], None]:
     return settle
 
 
-def _access_log(context: Context, path: Path, item: Statement) -> None:
+def _access_log(context: NginxImport, path: Path, item: Statement) -> None:
     if item.args[0] == "off":
         context.draft.put((*path, "access_log", "format"), "none", item)
     elif ":" in item.args[0]:
@@ -166,7 +166,7 @@ def _access_log(context: Context, path: Path, item: Statement) -> None:
         context.draft.put((*path, "access_log", "path"), item.args[0], item)
 
 
-def _body(context: Context, path: Path, server: Scope) -> None:
+def _body(context: NginxImport, path: Path, server: Scope) -> None:
     item = server.last("client_max_body_size")
     locations = [inner for block in flat(server.block, "location") for inner in flat(block, "client_max_body_size")]
     largest = _largest([*([item] if item else []), *locations])
@@ -194,7 +194,7 @@ def _largest(items: Sequence[Statement]) -> Statement | None:
     return max(items, key=bytes_of, default=None)
 
 
-def _trusted(context: Context, path: Path, server: Scope) -> None:
+def _trusted(context: NginxImport, path: Path, server: Scope) -> None:
     networks, header = server.all("set_real_ip_from"), server.last("real_ip_header")
     if not networks:
         return
@@ -208,12 +208,12 @@ def _trusted(context: Context, path: Path, server: Scope) -> None:
 
 CLIENT_FILES = {"ssl_client_certificate": "client_ca", "ssl_crl": "client_crl"}
 """Directive → the key of a listener's `tls`: the files by which clients' certificates are checked."""
-_TLS: dict[str, Callable[[Context, Path, Statement], None]] = {
+_TLS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "ssl_protocols": _min_version,
     **{name: _of_clients(key) for name, key in CLIENT_FILES.items()},
     "ssl_verify_client": _verify_client,
 }
-_SETTINGS: dict[str, Callable[[Context, Path, Statement], None]] = {
+_SETTINGS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "keepalive_timeout": _timeout("timeouts", "idle"),
     "client_header_timeout": _timeout("timeouts", "request_headers"),
     "access_log": _access_log,

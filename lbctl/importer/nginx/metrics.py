@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer.nginx.context import Context, flat
+from lbctl.importer.nginx.context import NginxImport, flat
 from lbctl.importer.nginx.listeners import bind_of
 from lbctl.importer.statement import Statement, walk
 
@@ -12,7 +12,7 @@ _PLACE = ("proxies", "nginx")
 _HERE = "the figures are for this machine alone"
 
 
-def server(context: Context, block: Statement) -> bool:
+def server(context: NginxImport, block: Statement) -> bool:
     """Carry a server that shows figures and nothing else over; returns whether it is one."""
     locations = list(flat(block, "location"))
     if not locations or not all(next(flat(item, "stub_status"), None) for item in locations):
@@ -29,7 +29,7 @@ def server(context: Context, block: Statement) -> bool:
     return True
 
 
-def location(context: Context, route: Path, block: Statement) -> None:
+def location(context: NginxImport, route: Path, block: Statement) -> None:
     """Carry a location with figures among others over: they get an address of their own."""
     status = next(flat(block, "stub_status"), None)
     if status is None:
@@ -43,6 +43,6 @@ def location(context: Context, route: Path, block: Statement) -> None:
     context.draft.ledger.imply(_HERE, *flat(block, "allow", "deny"))
 
 
-def _put(context: Context, address: str, *statements: Statement) -> None:
+def _put(context: NginxImport, address: str, *statements: Statement) -> None:
     context.draft.put((*_PLACE, "kind"), "nginx")
     context.draft.put((*_PLACE, "metrics"), address, *statements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer import own
-from lbctl.importer.nginx.context import Context
+from lbctl.importer.nginx.context import NginxImport
 from lbctl.importer.statement import Statement
 
 _NAMES = frozenset(
@@ -20,13 +20,13 @@ _NAMES = frozenset(
 _PREFIXES = ("brotli", "gzip_", "http2_", "lingering_", "more_", "proxy_ssl_c", "proxy_ssl_p", "ssl_stapling", "zstd")
 
 
-def collect(context: Context) -> None:
+def collect(context: NginxImport) -> None:
     """Keep what has no fate yet and may stand in `include`."""
     ledger = context.draft.ledger
     for item in ledger.unclaimed():
         if item.is_block or not (item.name in _NAMES or item.name == "gzip" or item.name.startswith(_PREFIXES)):
             continue
-        if item.words == ("gzip", "off"):
+        if item.tokens == ("gzip", "off"):
             ledger.imply("nothing is compressed", item)
             continue
         parent = ledger.parent(item)
@@ -34,7 +34,7 @@ def collect(context: Context) -> None:
             own.keep(context.draft, "nginx", place, owner, _line(item), item)
 
 
-def _places(context: Context, block: Statement | None) -> list[tuple[str, str]]:
+def _places(context: NginxImport, block: Statement | None) -> list[tuple[str, str]]:
     """Return the places of `include` that a block became; none where others would be changed too."""
     listeners = context.draft.fleet["listeners"]
     if block is None or block.name == "http":

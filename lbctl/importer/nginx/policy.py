@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
 from lbctl.importer.nginx import external, values
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.statement import Statement
 from lbctl.ir.secrets import may_hold_credential
 
@@ -43,7 +43,7 @@ _ADDRESSES = frozenset({"x-real-ip", "x-forwarded-for", "x-client-ip", "x-forwar
 _RETRY_WORDS = {"error", "timeout", "off"}
 
 
-def carry(context: Context, route: Path, pools: Iterable[Path], scope: Scope, prefix: str = "proxy") -> None:
+def carry(context: NginxImport, route: Path, pools: Iterable[Path], scope: Scope, prefix: str = "proxy") -> None:
     """Lay the settings that hold in a location into its route and pools."""
     for name, settle in _ROUTE.items():
         item = scope.last(name.replace("proxy_", f"{prefix}_"))
@@ -59,7 +59,7 @@ def carry(context: Context, route: Path, pools: Iterable[Path], scope: Scope, pr
     _limits(context, route, scope)
 
 
-def _pool_setting(context: Context, pool: Path, keys: tuple[str, ...], value: object, item: Statement) -> None:
+def _pool_setting(context: NginxImport, pool: Path, keys: tuple[str, ...], value: object, item: Statement) -> None:
     present = context.draft.get((*pool, *keys))
     if present is None or present == value:
         context.draft.put((*pool, *keys), value, item)
@@ -70,7 +70,7 @@ def _pool_setting(context: Context, pool: Path, keys: tuple[str, ...], value: ob
 # ── Timeouts and retries ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _idle(context: Context, route: Path, item: Statement) -> None:
+def _idle(context: NginxImport, route: Path, item: Statement) -> None:
     written = values.milliseconds(item.args[0])
     if written is None:
         return
@@ -80,11 +80,11 @@ def _idle(context: Context, route: Path, item: Statement) -> None:
         context.draft.ledger.advise(item, message, "`timeouts.idle` is 5m where nothing else is written")
 
 
-def _send(context: Context, route: Path, item: Statement) -> None:
+def _send(context: NginxImport, route: Path, item: Statement) -> None:
     context.draft.ledger.carry((*route, "timeouts", "idle"), item)
 
 
-def _retry(context: Context, route: Path, item: Statement) -> None:
+def _retry(context: NginxImport, route: Path, item: Statement) -> None:
     ledger, conditions = context.draft.ledger, set(item.args)
     if conditions == {"off"}:
         context.draft.put((*route, "retry"), {"attempts": 0}, item)
@@ -105,31 +105,31 @@ def _retry(context: Context, route: Path, item: Statement) -> None:
         ledger.advise(item, message, "a request is tried again only where it never reached the model")
 
 
-def _tries(context: Context, route: Path, item: Statement) -> None:
+def _tries(context: NginxImport, route: Path, item: Statement) -> None:
     if item.args[0].isdigit() and 0 < int(item.args[0]) <= 11:
         retry = dict(context.draft.get((*route, "retry")) or {})
         context.draft.put((*route, "retry"), retry | {"attempts": int(item.args[0]) - 1}, item)
 
 
-def _next_timeout(context: Context, route: Path, item: Statement) -> None:
+def _next_timeout(context: NginxImport, route: Path, item: Statement) -> None:
     context.draft.ledger.omit(item, "retries end with `attempts`; lbctl bounds their time by itself", route)
 
 
-def _http_version(context: Context, route: Path, item: Statement) -> None:
+def _http_version(context: NginxImport, route: Path, item: Statement) -> None:
     del route
     if item.args[0] == "1.0":
         message = "HTTP/1.0 to replicas: a new connection for every request, and no chunked streams"
         context.draft.ledger.advise(item, message, "replicas are asked by HTTP/1.1 with connections that are kept")
 
 
-def _buffering(context: Context, route: Path, item: Statement) -> None:
+def _buffering(context: NginxImport, route: Path, item: Statement) -> None:
     del route
     if item.args[0] == "on":
         message = "proxy_buffering on: tokens wait until a buffer is full"
         context.draft.ledger.advise(item, message, "responses are never held back")
 
 
-_ROUTE: dict[str, Callable[[Context, Path, Statement], None]] = {
+_ROUTE: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "proxy_read_timeout": _idle,
     "proxy_send_timeout": _send,
     "proxy_next_upstream": _retry,
@@ -140,7 +140,7 @@ _ROUTE: dict[str, Callable[[Context, Path, Statement], None]] = {
 }
 
 
-def _implied(context: Context, route: Path, scope: Scope) -> None:
+def _implied(context: NginxImport, route: Path, scope: Scope) -> None:
     for name, reason in _IMPLIED.items():
         if (item := scope.last(name)) is not None:
             context.draft.ledger.imply(reason, item)
@@ -151,7 +151,7 @@ def _implied(context: Context, route: Path, scope: Scope) -> None:
         context.draft.ledger.omit(log, "the access log is the listener's", route)
 
 
-def advise_defaults(context: Context, scope: Scope, statement: Statement, prefix: str) -> None:
+def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, prefix: str) -> None:
     """Report what nginx does where nothing is written, and what is bad for inference."""
     ledger = context.draft.ledger
     if scope.last(f"{prefix}_read_timeout") is None:
@@ -167,7 +167,7 @@ def advise_defaults(context: Context, scope: Scope, statement: Statement, prefix
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _request_headers(context: Context, route: Path, scope: Scope, prefix: str) -> None:
+def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
     for item in scope.all(f"{prefix}_set_header"):
         if len(item.args) >= 1:
             value = item.args[1] if len(item.args) > 1 else ""
@@ -176,7 +176,7 @@ def _request_headers(context: Context, route: Path, scope: Scope, prefix: str) -
                 _request_header(context, route, item, name, value, _meanings(context, route, scope))
 
 
-def _meanings(context: Context, route: Path, scope: Scope) -> dict[str, str]:
+def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]:
     """Return what variables mean in a location: words of a fleet, or what is the same for all its requests."""
     listeners = context.draft.get((*route, "listeners")) or list(context.draft.fleet["listeners"])
     bound = [context.draft.get(("listeners", name)) for name in listeners]
@@ -189,7 +189,7 @@ def _meanings(context: Context, route: Path, scope: Scope) -> dict[str, str]:
 
 
 def _request_header(
-    context: Context, route: Path, item: Statement, name: str, value: str, meanings: dict[str, str]
+    context: NginxImport, route: Path, item: Statement, name: str, value: str, meanings: dict[str, str]
 ) -> None:
     draft, ledger = context.draft, context.draft.ledger
     if name == "host":
@@ -215,13 +215,13 @@ def _request_header(
         ledger.omit(item, "a header with variables that a fleet has not", route)
 
 
-def _remove(context: Context, route: Path, item: Statement, name: str) -> None:
+def _remove(context: NginxImport, route: Path, item: Statement, name: str) -> None:
     """Remove a header of requests; also where a secret took its place, so that the client's own is not passed on."""
     path = (*route, "headers", "request", "remove")
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)
 
 
-def secret_header(context: Context, route: Path, item: Statement, name: str) -> None:
+def secret_header(context: NginxImport, route: Path, item: Statement, name: str) -> None:
     """Report a header whose value is a secret, and keep its name alone."""
     ledger = context.draft.ledger
     ledger.secret(item, f"the value of {name} is a secret and was not copied", "keep secrets in files of mode 0600")
@@ -233,7 +233,7 @@ def secret_header(context: Context, route: Path, item: Statement, name: str) -> 
     )
 
 
-def _response_headers(context: Context, route: Path, scope: Scope, prefix: str) -> None:
+def _response_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
     draft, meanings = context.draft, _meanings(context, route, scope)
     for item in scope.all("add_header"):
         text = headers.text(item.args[1], _VARIABLE, meanings) if len(item.args) > 1 else None
@@ -251,7 +251,7 @@ def _response_headers(context: Context, route: Path, scope: Scope, prefix: str) 
 # ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _limits(context: Context, route: Path, scope: Scope) -> None:
+def _limits(context: NginxImport, route: Path, scope: Scope) -> None:
     limits = list(context.draft.get((*route, "rate_limit")) or [])
     for item in (*scope.all("limit_req"), *scope.all("limit_conn")):
         name = next((word[5:] for word in item.args if word.startswith("zone=")), item.args[0] if item.args else "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.nginx import values
-from lbctl.importer.nginx.context import Context, flat
+from lbctl.importer.nginx.context import NginxImport, flat
 from lbctl.importer.statement import Statement
 
 _IMPLIED = {
@@ -20,7 +20,7 @@ _IMPLIED = {
 _HUGE_FAIL_TIMEOUT = 600_000
 
 
-def upstream(context: Context, block: Statement, *, port: int = 80) -> Path:
+def upstream(context: NginxImport, block: Statement, *, port: int = 80) -> Path:
     """Add the pool of an `upstream` block."""
     pool = context.draft.add("pools", block.args[0] if block.args else "pool", block)
     context.draft.ledger.home(block, pool)
@@ -38,7 +38,7 @@ def upstream(context: Context, block: Statement, *, port: int = 80) -> Path:
     return pool
 
 
-def single(context: Context, address: str, origin: Statement, name: str) -> Path:
+def single(context: NginxImport, address: str, origin: Statement, name: str) -> Path:
     """Add the pool of a `proxy_pass` to one address."""
     pool = context.draft.add("pools", name or re.sub(r"[^A-Za-z0-9.-]", "-", address), origin)
     context.draft.put((*pool, "replicas"), [{"address": address}], origin)
@@ -48,7 +48,7 @@ def single(context: Context, address: str, origin: Statement, name: str) -> Path
 # ── The servers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _replicas(context: Context, pool: Path, servers: Iterable[Statement], port: int) -> None:
+def _replicas(context: NginxImport, pool: Path, servers: Iterable[Statement], port: int) -> None:
     draft, replicas = context.draft, list[dict[str, Any]]()
     weights = {_parameter(item, "weight") or "1" for item in servers}
     for item in servers:
@@ -74,7 +74,7 @@ def _flags(item: Statement) -> dict[str, Any]:
     }
 
 
-def _server_word(context: Context, path: Path, item: Statement, word: str, *, weighted: bool) -> None:
+def _server_word(context: NginxImport, path: Path, item: Statement, word: str, *, weighted: bool) -> None:
     name, _, _ = word.partition("=")
     del weighted
     if name in {"weight", "backup", "down", "max_fails", "fail_timeout", "max_conns"}:
@@ -86,7 +86,7 @@ def _server_word(context: Context, path: Path, item: Statement, word: str, *, we
     context.draft.ledger.omit(item, "a fleet has no key for this", path[:2], part=f"server {item.args[0]} {word}")
 
 
-def _shared_parameters(context: Context, pool: Path, servers: list[Statement]) -> None:
+def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement]) -> None:
     """Carry parameters that a fleet has for the whole pool: the value of the first server that has one."""
     targets: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
         ("max_fails", ("health", "passive", "consecutive_connect_failures"), _positive),
@@ -126,19 +126,19 @@ def _bounded_time(text: str) -> str | None:
 # ── The algorithm ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _named(algorithm: str) -> Callable[[Context, Path, Statement], None]:
-    def put(context: Context, pool: Path, item: Statement) -> None:
+def _named(algorithm: str) -> Callable[[NginxImport, Path, Statement], None]:
+    def put(context: NginxImport, pool: Path, item: Statement) -> None:
         context.draft.put((*pool, "balance"), {"algorithm": algorithm}, item)
 
     return put
 
 
-def _random(context: Context, pool: Path, item: Statement) -> None:
+def _random(context: NginxImport, pool: Path, item: Statement) -> None:
     two = bool(item.args) and item.args[0] == "two"
     context.draft.put((*pool, "balance"), {"algorithm": "least_request" if two else "random"}, item)
 
 
-def _ip_hash(context: Context, pool: Path, item: Statement) -> None:
+def _ip_hash(context: NginxImport, pool: Path, item: Statement) -> None:
     balance = {"algorithm": "hash", "hash": {"key": {"source_ip": {}}}}
     context.draft.put((*pool, "balance"), balance, item)
     context.draft.ledger.advise(
@@ -148,7 +148,7 @@ def _ip_hash(context: Context, pool: Path, item: Statement) -> None:
     )
 
 
-def _hash(context: Context, pool: Path, item: Statement) -> None:
+def _hash(context: NginxImport, pool: Path, item: Statement) -> None:
     key = _hash_key(item.args[0] if item.args else "")
     if key is None:
         reason = "a fleet hashes a header, cookie, query parameter, client address, or a part of the body"
@@ -169,7 +169,7 @@ def _hash_key(variable: str) -> dict[str, Any] | None:
     return {"query": match[1]} if match else None
 
 
-def _sticky(context: Context, pool: Path, item: Statement) -> None:
+def _sticky(context: NginxImport, pool: Path, item: Statement) -> None:
     if len(item.args) < 2 or item.args[0] != "cookie":
         context.draft.ledger.omit(item, "a fleet's affinity is a cookie that the proxy sets", pool)
         return
@@ -178,7 +178,7 @@ def _sticky(context: Context, pool: Path, item: Statement) -> None:
     context.draft.put((*pool, "affinity"), {"cookie": item.args[1], **ttl}, item)
 
 
-_ALGORITHMS: dict[str, Callable[[Context, Path, Statement], None]] = {
+_ALGORITHMS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "least_conn": _named("least_request"),
     "least_time": _named("least_time"),
     "round_robin": _named("round_robin"),
@@ -193,14 +193,14 @@ _SETTINGS: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
 }
 
 
-def _setting(context: Context, pool: Path, item: Statement) -> None:
+def _setting(context: NginxImport, pool: Path, item: Statement) -> None:
     keys, convert = _SETTINGS[item.name]
     value = convert(item.args[0]) if item.args else None
     if value is not None:
         context.draft.put((*pool, *keys), value, item)
 
 
-def _advise(context: Context, block: Statement, servers: list[Statement]) -> None:
+def _advise(context: NginxImport, block: Statement, servers: list[Statement]) -> None:
     ledger = context.draft.ledger
     if next(flat(block, "zone"), None) is None and len(servers) > 1:
         message = "an upstream without `zone`: each worker counts connections and failures for itself"

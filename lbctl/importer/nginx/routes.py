@@ -9,7 +9,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer.nginx import access, forward, metrics, policy
-from lbctl.importer.nginx.context import Context, Scope, flat
+from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
 from lbctl.importer.statement import Statement
 
@@ -22,7 +22,7 @@ _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RoutedServer:
     """A server with what its routes have in common."""
 
     scope: Scope
@@ -33,7 +33,7 @@ class Server:
     """The hosts of its routes; empty where it takes all."""
 
 
-def routes(context: Context, server: Server) -> None:
+def routes(context: NginxImport, server: RoutedServer) -> None:
     """Add the routes of a server."""
     block = server.scope.block
     action = next(flat(block, "return"), None)
@@ -63,7 +63,9 @@ def _locations(scope: Scope) -> Iterator[Scope]:
         yield from _locations(inner)
 
 
-def _add(context: Context, server: Server, origin: Statement, match: dict[str, Any], *, suffix: str = "") -> Path:
+def _add(
+    context: NginxImport, server: RoutedServer, origin: Statement, match: dict[str, Any], *, suffix: str = ""
+) -> Path:
     hosts = match.pop("hosts", None) or list(server.hosts)
     route: dict[str, Any] = {"match": ({"hosts": hosts} if hosts else {}) | match}
     if server.listeners:
@@ -74,7 +76,7 @@ def _add(context: Context, server: Server, origin: Statement, match: dict[str, A
     return path
 
 
-def _location(context: Context, server: Server, scope: Scope, guards: Sequence[Statement]) -> None:
+def _location(context: NginxImport, server: RoutedServer, scope: Scope, guards: Sequence[Statement]) -> None:
     match = path_of(scope.block)
     ledger = context.draft.ledger
     if match is None or next(flat(scope.block, "internal"), None) is not None:
@@ -103,7 +105,7 @@ def _has_action(block: Statement) -> bool:
     return any(flat(block, "return", *_PASSES, *_FILES, *_OTHER_PASSES, "if", "deny", "auth_request", "stub_status"))
 
 
-def _refuse(context: Context, path: Path, scope: Scope) -> None:
+def _refuse(context: NginxImport, path: Path, scope: Scope) -> None:
     """Close a route whose location does something that no fleet does, as serving files."""
     ledger = context.draft.ledger
     item = next(flat(scope.block, *_FILES, *_OTHER_PASSES), None)
@@ -119,8 +121,8 @@ def _refuse(context: Context, path: Path, scope: Scope) -> None:
 
 
 def _forward(
-    context: Context,
-    server: Server,
+    context: NginxImport,
+    server: RoutedServer,
     scope: Scope,
     passing: Statement,
     match: dict[str, Any],
@@ -156,7 +158,7 @@ def _suffix(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
-def _pools(context: Context, path: Path, target: forward.Target) -> None:
+def _pools(context: NginxImport, path: Path, target: forward.PassTarget) -> None:
     names = {str(pool[1]): share for pool, share in target.pools.items()}
     if len(names) == 1:
         context.draft.put((*path, "pool"), next(iter(names)), *target.statements)
@@ -165,7 +167,7 @@ def _pools(context: Context, path: Path, target: forward.Target) -> None:
         context.draft.put((*path, "split"), shares, *target.statements)
 
 
-def _passing_conditions(context: Context, scope: Scope) -> Iterator[forward.Target]:
+def _passing_conditions(context: NginxImport, scope: Scope) -> Iterator[forward.PassTarget]:
     """Yield the targets of `if (…) { proxy_pass …; }`."""
     for block in flat(scope.block, "if"):
         passing, extra = next(flat(block, *_PASSES), None), forward.condition(block)
@@ -173,10 +175,10 @@ def _passing_conditions(context: Context, scope: Scope) -> Iterator[forward.Targ
             continue
         for target in forward.targets(context, scope, passing):
             statements = (block, *target.statements)
-            yield forward.Target(target.pools, extra, target.path, target.host, statements, passing.args[0])
+            yield forward.PassTarget(target.pools, extra, target.path, target.host, statements, passing.args[0])
 
 
-def _mirror(context: Context, path: Path, scope: Scope) -> None:
+def _mirror(context: NginxImport, path: Path, scope: Scope) -> None:
     item = scope.last("mirror")
     if item is None or item.args in {(), ("off",)}:
         return
@@ -190,7 +192,7 @@ def _mirror(context: Context, path: Path, scope: Scope) -> None:
                 context.draft.put((*path, "mirror"), {"pool": pool[1]}, *statements)
 
 
-def _fallback(context: Context, path: Path, scope: Scope) -> None:
+def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
     """Carry `error_page 502 503 504 = @name` over as a fallback pool."""
     for item in scope.all("error_page"):
         name = item.args[-1] if item.args else ""
@@ -208,7 +210,7 @@ def _fallback(context: Context, path: Path, scope: Scope) -> None:
             context.draft.ledger.omit(item, reason, path)
 
 
-def _fallback_path(context: Context, route: Path, pool: Path, block: Statement) -> None:
+def _fallback_path(context: NginxImport, route: Path, pool: Path, block: Statement) -> None:
     """Carry a `rewrite` that puts a prefix before the path over to a hosted API."""
     for item in flat(block, "rewrite"):
         match = re.fullmatch(r"\^?(/.*?)\(\.\*\)\$?", item.args[0]) if item.args else None
@@ -222,7 +224,7 @@ def _fallback_path(context: Context, route: Path, pool: Path, block: Statement) 
 # ── Answers and conditions ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _respond(context: Context, path: Path, item: Statement) -> None:
+def _respond(context: NginxImport, path: Path, item: Statement) -> None:
     """Set what the route answers by itself."""
     draft, args = context.draft, item.args
     status, text = (args[0], args[1] if len(args) > 1 else "") if args and args[0].isdigit() else ("302", args[0])
@@ -250,7 +252,7 @@ def _respond(context: Context, path: Path, item: Statement) -> None:
             draft.put((*path, "access_log"), "off", log)
 
 
-def _headers_of_answer(context: Context, path: Path, scope: Scope) -> None:
+def _headers_of_answer(context: NginxImport, path: Path, scope: Scope) -> None:
     """Keep the headers that the answer of a location has as comments: that of a route has none of its own."""
     status = str((context.draft.get((*path, "respond")) or {}).get("status", ""))
     for item in scope.all("add_header"):
@@ -258,7 +260,7 @@ def _headers_of_answer(context: Context, path: Path, scope: Scope) -> None:
             context.draft.ledger.omit(item, "an answer of the proxy itself has no headers of a route", path)
 
 
-def _headers_of_others(context: Context, server: Server) -> None:
+def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
     """Keep the headers that a server adds to its 404 too as comments at its listeners."""
     for item in server.scope.all("add_header"):
         for name in server.listeners or context.draft.fleet["listeners"]:
@@ -267,7 +269,9 @@ def _headers_of_others(context: Context, server: Server) -> None:
                 context.draft.ledger.omit(item, reason, ("listeners", name))
 
 
-def _conditions(context: Context, server: Server, path: Path, scope: Scope, blocks: Sequence[Statement]) -> None:
+def _conditions(
+    context: NginxImport, server: RoutedServer, path: Path, scope: Scope, blocks: Sequence[Statement]
+) -> None:
     """Carry the `if` blocks that hold for a location."""
     for block in blocks:
         if access.keys(context, path, block) or _method(context, path, block):
@@ -287,14 +291,14 @@ def _conditions(context: Context, server: Server, path: Path, scope: Scope, bloc
             context.draft.close(path, why)
 
 
-def _methods(context: Context, server: Server, path: Path, scope: Scope) -> None:
+def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scope) -> None:
     """Carry `limit_except GET POST { deny all; }` over: a route for these methods, and one that refuses all others."""
     block = next(flat(scope.block, "limit_except"), None)
     match = context.draft.get((*path, "match"))
     if block is None or "respond" in context.draft.get(path):
         return
     rules = list(flat(block))
-    if not rules or any(item.words != ("deny", "all") for item in rules):
+    if not rules or any(item.tokens != ("deny", "all") for item in rules):
         why = "its other methods are protected in a way of their own"
         context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
         context.draft.close(path, why)
@@ -305,7 +309,7 @@ def _methods(context: Context, server: Server, path: Path, scope: Scope) -> None
     context.draft.put((*path, "match", "methods"), list(dict.fromkeys(methods)), block)
 
 
-def _method(context: Context, path: Path, block: Statement) -> bool:
+def _method(context: NginxImport, path: Path, block: Statement) -> bool:
     """Carry `if ($request_method !~ ^(GET|POST)$) { return 405; }` over as the methods of the match."""
     text = " ".join(block.args)
     match = re.search(r"\$request_method\s+!~\*?\s+\"?\^?\(?([A-Z|]+)\)?\$?", text)
@@ -316,7 +320,7 @@ def _method(context: Context, path: Path, block: Statement) -> bool:
     return True
 
 
-def _server_conditions(context: Context, server: Server, blocks: Sequence[Statement]) -> None:
+def _server_conditions(context: NginxImport, server: RoutedServer, blocks: Sequence[Statement]) -> None:
     """Add the routes of `if` blocks of a server that answer by themselves, as certbot writes them."""
     for block in blocks:
         answer, extra = next(flat(block, "return"), None), forward.condition(block)

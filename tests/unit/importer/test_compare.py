@@ -12,7 +12,7 @@ import pytest
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare import sources
 from lbctl.importer.compare.differences import ObservedRequest, differences, observed
-from lbctl.importer.compare.places import Places
+from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.samples import example, samples
 from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
@@ -32,7 +32,7 @@ DESTINATIONS = {
 }
 
 
-def rewritten(kind: str, file: Path, places: Places) -> str:
+def rewritten(kind: str, file: Path, places: StandIns) -> str:
     diagnostics = Diagnostics()
     if kind == "nginx":
         return sources.nginx(read_nginx(str(file), diagnostics), places)
@@ -47,7 +47,7 @@ def rewritten(kind: str, file: Path, places: Places) -> str:
 def test_every_destination_of_the_rewritten_source_is_loopback(kind: str, file: Path, tmp_path: Path) -> None:
     fleet = imported(kind, file)[0].draft.fleet
     binds = {str(item["bind"]): 20000 + number for number, item in enumerate(fleet["listeners"].values())}
-    text = rewritten(kind, file, Places(tmp_path, binds, {}))
+    text = rewritten(kind, file, StandIns(tmp_path, binds, {}))
     upstreams = set(re.findall(r"^\s*upstream (\S+)", text, re.MULTILINE))
     found = [item for item in DESTINATIONS[kind].findall(text) if item not in {*upstreams, "{"}]
     assert found
@@ -102,6 +102,6 @@ def test_a_source_that_writes_files_or_runs_code_is_compared_without_that(tmp_pa
         "events {} http { server { listen 80; location / { proxy_pass http://10.0.0.1:80; proxy_store /tmp/kept; "
         "dav_methods PUT; proxy_temp_path /tmp/kept; access_by_lua_file /tmp/kept; } } }"
     )
-    text = rewritten("nginx", source, Places(tmp_path / "own", {"0.0.0.0:80": 20000}, {}))
+    text = rewritten("nginx", source, StandIns(tmp_path / "own", {"0.0.0.0:80": 20000}, {}))
     assert "proxy_pass" in text
     assert [word for word in ("/tmp/kept", "dav_methods", "by_lua") if word in text] == []

@@ -135,6 +135,7 @@ crl-file ca-file @system-ca ssl crt crt-list capture path_reg set-var retry-on 5
 WORDS = st.sampled_from([*TEXT.split(), "\n", "\n", "\n"])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(found=st.lists(WORDS, max_size=40))
 def test_no_text_brings_the_import_down(found: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:

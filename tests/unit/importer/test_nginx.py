@@ -198,6 +198,7 @@ $remote_addr ${KEY} https://a.example/b ssl_certificate ssl ssl_crl gzip_types a
 WORDS = st.sampled_from(TEXT.split())
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(words=st.lists(WORDS, max_size=40))
 def test_no_text_brings_the_import_down(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
