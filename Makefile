@@ -12,7 +12,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-newer check bench defaults weights format golden docs clean
+.PHONY: help install demo test test-fast test-newer check bench bench-peers defaults weights format golden docs clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -25,7 +25,7 @@ demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; 
 
 test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for less
 	@.ci/need nginx haproxy redis etcd chromium groff prometheus systemd
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(COVERAGE) $(ARGS)
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
@@ -41,6 +41,10 @@ check: $(VENV)/.test  ## types, style, and which part may import which
 
 bench: $(VENV)/.test  ## time and memory, as a table
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+bench-peers: $(VENV)/.test $(VENV)/peers/.installed  ## lbctl beside other proxies and routers, into docs/benchmarks.md; most of an hour; ARGS="--case chat" for less
+	@.ci/need nginx haproxy
+	nice $(BIN)/python -m tests.benchmarks.peers $(ARGS)
 
 defaults: $(VENV)/.test  ## live signals before the real proxies with the default settings, in real time; minutes
 	@.ci/need nginx haproxy
@@ -68,6 +72,11 @@ $(BIN)/python:
 
 $(VENV)/newer/bin: tests/newer/fetch
 	tests/newer/fetch $(@D)
+
+$(VENV)/peers/.installed: tests/benchmarks/peers/requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'

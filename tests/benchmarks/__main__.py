@@ -1,11 +1,10 @@
 """`python -m tests.benchmarks`: time and memory of whole lbctl processes beside their limits, as a table; then the
-control plane beside its floor, the building of what Envoys are sent, and live signals: a decision, the scraping, from a
-sample to an acknowledged weight; then a simulation.
+start of `lbctl serve`, the control plane beside its floor, the building of what Envoys are sent, and live signals: a
+decision, the scraping, from a sample to an acknowledged weight; then a simulation.
 
 It judges nothing by its exit code, which is 1 only where a command failed: a machine under load is not a fault of the
-code. `--runs N` (default 7) is how often each command runs, `-k WORD`
-takes the rows whose name holds the word (of what has a process of its own: build, control, scrape, load_reports, live,
-simulate).
+code. `--runs N` (default 7) is how often each command runs, `-k WORD` takes the rows whose name holds the word (of what
+has a process of its own: starts, build, control, scrape, load_reports, live, simulate).
 
 What live weights are good for takes minutes and has a name of its own: `python -m tests.benchmarks.weighting`, or
 `make weights`.
@@ -28,7 +27,7 @@ from tests.benchmarks.fleets import fleet
 from tests.benchmarks.measure import Cost, FailedError, measure
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
-LIVE = ("build", "control", "scrape", "load_reports", "live", "simulate")
+LIVE = ("starts", "build", "control", "scrape", "load_reports", "live", "simulate")
 MOST_MEMORY = 200.0
 MOST_RATIO = 12.0
 _HEAD = f"{'COMMAND':<44} {'MEDIAN':>8} {'MIN–MAX':>15} {'LIMIT':>8} {'':4} {'PEAK RSS':>9} {'LIMIT':>7}"

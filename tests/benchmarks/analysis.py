@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from lbctl.control.analysis.evidence import Observation, RequestCounts
+from lbctl.control.analysis.evidence import IntervalObservation, RequestCounts
 from lbctl.control.analysis.latency import LONGEST as LAST_BUCKET
-from lbctl.control.analysis.latency import STEPS_OF_TWO, Histogram
+from lbctl.control.analysis.latency import STEPS_OF_TWO, LatencyHistogram
 from lbctl.control.rollouts import RolloutState, advance, evaluate, follow
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Analysis, Forward, Rollout, RolloutStep, Route, Share
@@ -146,12 +146,13 @@ def simulate(traffic: Traffic, runs: int, seed: int) -> Ends:
 def run(traffic: Traffic, chance: random.Random) -> tuple[int, End]:
     """The intervals that one rollout took, and how it ended."""
     topology = _fleet(traffic)
-    (state,) = follow((), topology, 0.0)
+    (state,) = advance(follow((), topology, 0.0), topology, 0.0, (topology.routes[0].name,))
     rollout = topology.routes[0].rollout
     assert rollout is not None
     for number in range(1, LONGEST + 1):
         state = evaluate(state, rollout, _observation(traffic, state, chance), now := number * INTERVAL)
-        (state,) = advance((state,), topology, now)
+        for _ in range(2):  # a step that begins is in force at once
+            (state,) = advance((state,), topology, now, (state.route,))
         if state.phase == "rolled_back":
             return number, "rolled_back"
         if state.phase == "promoted":
@@ -174,7 +175,7 @@ def _fleet(traffic: Traffic) -> Topology:
     return Topology((), (route,), (Pool("new"), Pool("old")))
 
 
-def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -> Observation:
+def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -> IntervalObservation:
     extra = 0.1 if chance.random() < traffic.outage else 0.0
     requests = traffic.requests * state.percent / 100, traffic.requests * (100 - state.percent) / 100
     new, old = (
@@ -182,22 +183,22 @@ def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -
         for part, rate in zip(requests, (traffic.new, traffic.old), strict=True)
     )
     if traffic.slower is None:
-        return Observation(new, old, reporting=1)
+        return IntervalObservation(new, old, reporting=1)
     middle = 200.0 * math.exp(chance.gauss(0.0, traffic.drift))
     latencies = (
         _latencies(traffic, counts.requests, middle * factor, chance)
         for counts, factor in ((new, traffic.slower), (old, 1.0))
     )
-    return Observation(new, old, 1, (), (), *latencies)
+    return IntervalObservation(new, old, 1, (), (), *latencies)
 
 
-def _latencies(traffic: Traffic, requests: int, middle: float, chance: random.Random) -> Histogram:
+def _latencies(traffic: Traffic, requests: int, middle: float, chance: random.Random) -> LatencyHistogram:
     """A histogram of so many latencies, log-normal around `middle`."""
     counts = {}
     for number, share in _shares(traffic.spread, middle):
         cluster = traffic.slow_cluster
         counts[number] = cluster * poisson(requests * share / cluster, chance)
-    return Histogram({number: count for number, count in counts.items() if count})
+    return LatencyHistogram({number: count for number, count in counts.items() if count})
 
 
 @lru_cache(100)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbctl.demo.load import Arrival, Load, Outcomes, lateness
+from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, lateness
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from tests.benchmarks.descriptors import many_connections
@@ -123,7 +123,7 @@ def run(scenario: str, requests: Sequence[Arrival]) -> tuple[dict[_Site, Outcome
     with ExitStack() as stack:
         ports = dict(stack.enter_context(_by_files(pools)))
         ports |= stack.enter_context(_by_serve(pools))
-        loads = {site: Load(ports[site], f"/{_slug(site)}/x") for site in sites}
+        loads = {site: LoadGenerator(ports[site], f"/{_slug(site)}/x") for site in sites}
         throttled = [members[0] for members in engines.values()] if "throttled" in scenario else []
         found, late = background.start(_loaded(loads, requests, throttled)).result(2 * SECONDS)
     background.wait(_all(engine.stop() for members in engines.values() for engine in members))
@@ -135,7 +135,7 @@ async def _all(work: Any) -> None:
 
 
 async def _loaded(
-    loads: Mapping[_Site, Load], requests: Sequence[Arrival], throttled: Sequence[PacedReplica]
+    loads: Mapping[_Site, LoadGenerator], requests: Sequence[Arrival], throttled: Sequence[PacedReplica]
 ) -> tuple[dict[_Site, Outcomes], float]:
     spent, began = time.process_time(), time.monotonic() + 0.5
     for engine in throttled:

@@ -3,7 +3,8 @@
 `share`: two members and a thousand replicas: who scrapes how many, what the store sees, how old samples are where it is
 decided, and how soon all replicas are scraped again after one member was killed. `decide`: from a decision to the
 clients of each member. `streams`: a hundred clients on three members, one of which is killed. `start`: a member with
-ten thousand replicas. The replicas are another process, which counts the requests of each connection.
+ten thousand replicas. The replicas are another process, which counts the requests of each connection. Rows of a
+Markdown table; a value beyond its limit is marked. It takes about three minutes, with `--short` one less.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from tests.support.stores import STORES, RedisServer, Server
 ROOT = Path(__file__).resolve().parents[2]
 _LEASE = 10.0
 _PATIENCE = 300.0
+Ports = tuple[int, int]
+"""Of the replica, and of the client."""
 _PAGE = """\
 vllm:num_requests_running{model_name="m"} 3
 vllm:num_requests_waiting{model_name="m"} 0
@@ -47,33 +50,34 @@ vllm:kv_cache_usage_perc{model_name="m"} 0.25
 class _Replica(asyncio.Protocol):
     """One connection to one replica."""
 
-    def __init__(self, number: int, requests: Counter[int], last: list[float]) -> None:
+    def __init__(self, number: int, requests: Counter[Ports], last: list[float]) -> None:
         self._number, self._requests, self._last = number, requests, last
         self._transport: asyncio.Transport | None = None
-        self._peer = 0
+        self._ports = (0, 0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport, self._peer = transport, transport.get_extra_info("peername")[1]
+        self._transport = transport
+        self._ports = transport.get_extra_info("sockname")[1], transport.get_extra_info("peername")[1]
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
-        self._requests[self._peer] += 1
+        self._requests[self._ports] += 1
         self._last[self._number] = time.monotonic()
         head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(_PAGE)}\r\n\r\n"
         self._transport.write((head + _PAGE).encode())
 
 
 async def _serve(count: int) -> None:
-    """Prints the ports; then, for each line of its input, the requests by port of the client, and the oldest time."""
-    loop, requests, last = asyncio.get_running_loop(), Counter[int](), [0.0] * count
+    """Prints the ports; then, for each line of its input, the requests by their ports, and the oldest time."""
+    loop, requests, last = asyncio.get_running_loop(), Counter[Ports](), [0.0] * count
     servers = [
         await loop.create_server(lambda number=number: _Replica(number, requests, last), HOST, 0)  # type: ignore[misc]
         for number in range(count)
     ]
     print(" ".join(str(server.sockets[0].getsockname()[1]) for server in servers), flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps({"requests": requests, "oldest": min(last)}), flush=True)
+        print(json.dumps({"requests": list(requests.items()), "oldest": min(last)}), flush=True)
 
 
 class Replicas:
@@ -82,14 +86,14 @@ class Replicas:
     def __init__(self, process: subprocess.Popen[str], ports: list[int]) -> None:
         self._process, self.ports = process, ports
 
-    def ask(self) -> tuple[Counter[int], float]:
-        """Requests by the port of the client, and when the replica that waits longest was scraped last."""
+    def ask(self) -> tuple[Counter[Ports], float]:
+        """Requests by the ports of their connection, and when the replica that waits longest was scraped last."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         row = json.loads(self._process.stdout.readline())
-        return Counter({int(port): count for port, count in row["requests"].items()}), float(row["oldest"])
+        return Counter({tuple(ports): count for ports, count in row["requests"]}), float(row["oldest"])
 
 
 @contextmanager
@@ -101,13 +105,17 @@ def _replicas(count: int) -> Iterator[Replicas]:
         process.communicate()
 
 
-def _local_ports(plane: MemberPlane) -> set[int]:
-    """The local ports of the process's connections."""
+def _connections(plane: MemberPlane) -> set[Ports]:
+    """The ports of the process's connections, as the other side sees them: one local port may be that of several."""
     assert plane.control.process is not None
     directory = Path(f"/proc/{plane.control.process.pid}/fd")
     links = {str(item.readlink()) for item in directory.iterdir() if item.is_symlink()}
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return {int(row[1].split(":")[1], 16) for row in rows if f"socket:[{row[9]}]" in links}
+    return {(_port(row[2]), _port(row[1])) for row in rows if f"socket:[{row[9]}]" in links}
+
+
+def _port(address: str) -> int:
+    return int(address.split(":")[1], 16)
 
 
 # ── The parts ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,29 +157,32 @@ def _share(store: Server, options: argparse.Namespace) -> Iterator[str]:
             eventually(lambda: len(_ages(leader)) == options.replicas, _PATIENCE, 0.5)
             time.sleep(2 * interval)
             before, writes, started = replicas.ask()[0], _writes(store), time.monotonic()
-            time.sleep(options.seconds)
+            time.sleep(10 if options.short else 30)
             took = time.monotonic() - started
             made = replicas.ask()[0] - before
             written = (_writes(store) - writes) / took
-            by = [sum(made[port] for port in _local_ports(plane)) for plane in planes]
+            by = [sum(made[ports] for ports in _connections(plane)) for plane in planes]
             total = made.total()
-            yield f"requests at {options.replicas:,} replicas every {interval:g} s: {total / took:.0f}/s"
-            yield f"  by the leader {by[0] / total:.0%}, by the other {by[1] / total:.0%}"
-            yield f"  writes of the store: {written:.1f}/s"
+            due = options.replicas / interval
+            yield _row(f"`share`: requests at {options.replicas:,} replicas", total / took, "/s", 1.1 * due)
+            for name, count in zip(("the leader", "the other one"), by, strict=True):
+                yield _row(f"… of two members by {name}", 100 * count / total, " %", 65)
+            yield _row("… writes of the store", written, "/s", 20)
             ages = sorted(_ages(leader))
-            yield f"  age of samples where it is decided: p50 {ages[len(ages) // 2]:.2f} s, most {ages[-1]:.2f} s"
+            yield _row("… age of samples where it is decided, p50", ages[len(ages) // 2], " s")
+            yield _row("… age of samples where it is decided, most", ages[-1], " s")
             version = leader.version
             other.control.kill()
             killed = time.monotonic()
             eventually(lambda: replicas.ask()[1] > killed, _PATIENCE, 0.05)
-            yield f"  the other one killed: all replicas scraped again after {time.monotonic() - killed:.1f} s"
+            yield _row("… the other one killed: all replicas scraped again after", time.monotonic() - killed, " s")
             other.control.start()
             eventually(lambda: leader.control.metric("lbctl_ha_owned_pools") < options.replicas // 10, 60)
             leader.control.kill()
             killed = time.monotonic()
             eventually(lambda: replicas.ask()[1] > killed, _PATIENCE, 0.05)
-            yield f"  the leader killed: all replicas scraped again after {time.monotonic() - killed:.1f} s"
-            yield f"  what is served has changed: {other.version != version}"
+            yield _row(f"… the leader (lease {_LEASE:g} s): scraped again after", time.monotonic() - killed, " s")
+            yield _row("… changes of what is served", int(other.version != version), "", 0)
 
 
 def _ages(plane: MemberPlane) -> list[float]:
@@ -181,13 +192,11 @@ def _ages(plane: MemberPlane) -> list[float]:
 
 def _decide(store: Server, options: argparse.Namespace) -> Iterator[str]:
     with members(_fleet(list(range(10_001, 11_001)), 100), f"redis://{HOST}:{store.port}/0", 3) as planes:
-        found = asyncio.run(_decisions(planes, options.decisions))
+        found = asyncio.run(_decisions(planes, 100 if options.short else 300))
         for plane, took in zip(planes, zip(*found, strict=True), strict=True):
             each = sorted(took)
-            yield (
-                f"decision → client of {plane.name}: p50 {each[len(each) // 2] * 1000:.0f} ms, "
-                f"p99 {each[int(len(each) * 0.99)] * 1000:.0f} ms"
-            )
+            yield _row(f"`decide`: to the client of {plane.name}, p50", each[len(each) // 2] * 1000, " ms")
+            yield _row(f"… p99 of {len(each)}", each[int(len(each) * 0.99)] * 1000, " ms", 200)
 
 
 async def _decisions(planes: tuple[MemberPlane, ...], count: int) -> list[list[float]]:
@@ -236,7 +245,8 @@ async def _reconnected(planes: tuple[MemberPlane, ...], count: int) -> list[str]
     ends.set()
     await asyncio.gather(*tasks)
     return [
-        f"{count} clients on three members, one killed: all streams back after {took:.1f} s, {again:.0f} resources sent"
+        _row(f"`streams`: {count} clients on three members, one killed: all are back after", took, " s", 5),
+        _row("… resources sent again", again, "", 0),
     ]
 
 
@@ -278,7 +288,14 @@ def _start(store: Server, options: argparse.Namespace) -> Iterator[str]:
             assert plane.control.process is not None
             used = Path(f"/proc/{plane.control.process.pid}/stat").read_text().rpartition(")")[2].split()
             processor = (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
-            yield f"start of {plane.name}, 10,000 replicas: ready after {took:.1f} s, of processor {processor:.1f} s"
+            name = f"`start`: {plane.name}, 10,000 replicas ({processor:.1f} s of processor): ready after"
+            yield _row(name, took, " s", 4)
+
+
+def _row(what: str, measured: float, unit: str, limit: float | None = None) -> str:
+    """One row; `limit` is the most that may be measured."""
+    missed = " MISSED" if limit is not None and measured > limit else ""
+    return f"| {what} | {measured:.3g}{unit}{missed} | {'' if limit is None else f'{limit:g}{unit}'} |"
 
 
 PARTS: dict[str, Callable[[Server, argparse.Namespace], Iterator[str]]] = {
@@ -291,16 +308,16 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ha_sharing")
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    parser.add_argument("--short", action="store_true", help="a third of the time of share, a third of the decisions")
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--interval", type=float, default=2.0)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--decisions", type=int, default=100)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         asyncio.run(_serve(options.serve))
         return
+    print("| what | measured | limit |\n|---|---|---|", flush=True)
     store = STORES["redis"]()
     store.start()
     try:

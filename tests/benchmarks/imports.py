@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lbctl.importer.compare.processes import NotStartedError
-from lbctl.importer.compare.run import Row, compare
+from lbctl.importer.compare.run import ComparedRequest, compare
 from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.run import KINDS, Imported
 from tests.support.importer import imported, samples
@@ -51,7 +51,7 @@ def _row(kind: str, file: Path) -> str:
     )
 
 
-def _reasons(compared: Sequence[Row]) -> list[str]:
+def _reasons(compared: Sequence[ComparedRequest]) -> list[str]:
     return list(
         dict.fromkeys(
             [*(each for row in compared for each in row.differences), *(row.skipped for row in compared if row.skipped)]
@@ -59,7 +59,7 @@ def _reasons(compared: Sequence[Row]) -> list[str]:
     )
 
 
-def level(result: Imported, compared: Sequence[Row]) -> str:
+def level(result: Imported, compared: Sequence[ComparedRequest]) -> str:
     """Return how much of a configuration its fleet does.
 
     `whole`: no comment is left, and all requests agree. `nearly`: comments are left on what decides nothing about

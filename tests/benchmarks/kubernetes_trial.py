@@ -1,7 +1,10 @@
 """Pods come and go before an Envoy, a HAProxy and an nginx under load: `python -m tests.benchmarks.kubernetes_trial`.
 
-For each change: how long until each proxy sends requests to exactly the pods that should have them, and how many
-requests failed on the way. `--away SECONDS`: how long the API server is away.
+For each change: how long until each proxy sends requests to exactly the pods that should have them (the limit is 1 s),
+as a table of Markdown; then how many requests failed on the way (the limit is none). Each change is timed alone: the
+reload of nginx for the one before, and its `reload.min_interval`, are over when it is made. nginx closes idle
+connections of clients when it is reloaded (docs/serve.md), so that half of its load has a connection for each request.
+`--away SECONDS`: how long the API server is away. With the default of 120 s it takes about three minutes.
 """
 
 from __future__ import annotations
@@ -10,66 +13,128 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
-from tests.e2e.support.client import Client
+from tests.e2e.support.client import Client, Steady
+from tests.e2e.support.control import ControlPlane
 from tests.e2e.support.kubernetes import Deployment, deployment, three
 from tests.e2e.support.waiting import eventually
 
 _RATE = 100
 """Requests a second through each proxy."""
+_LONGEST = 30.0
+"""Seconds until a proxy counts as one that does not follow."""
+_APART = 1.5
+"""Seconds between two changes: more than `reload.min_interval` of the proxies."""
+LIMIT = 1.0
+"""Seconds until traffic follows."""
 
 
-def _wanted(client: Client, pods: Deployment) -> bool:
-    return set(client.load(4 * len(pods.pods)).by_replica) == pods.in_use
+def _followed(client: Client, pods: Deployment, changed: float) -> float:
+    """Return the seconds from `changed` to the first of as many requests as go to exactly the right pods."""
+    while (begun := time.monotonic()) - changed < _LONGEST:
+        if set(client.load(4 * len(pods.in_use)).by_replica) == pods.in_use:
+            return begun - changed
+    return _LONGEST
 
 
-def follows(name: str, clients: dict[str, Client], pods: Deployment, change: Callable[[], object]) -> None:
-    """Do the change, and print how long each proxy takes to send requests to exactly the pods that should have them."""
-    change()
-    changed, took = time.monotonic(), {}
-    waiting = dict(clients)
-    while waiting and time.monotonic() - changed < 30:
-        for proxy in [proxy for proxy, client in waiting.items() if _wanted(client, pods)]:
-            took[proxy] = time.monotonic() - changed
-            del waiting[proxy]
-    print(f"{name:40}", *(f"{proxy} {took[proxy]:.2f} s" if proxy in took else f"{proxy} NOT" for proxy in clients))
+class _Trial:
+    def __init__(self, pods: Deployment, clients: dict[str, Client]) -> None:
+        self._pods, self._clients = pods, clients
+
+    def follows(self, change: Callable[[], object]) -> list[float]:
+        """Make one change, and return how many seconds each proxy took to send requests to exactly the right pods."""
+        time.sleep(_APART)
+        change()
+        changed = time.monotonic()
+        with ThreadPoolExecutor() as threads:
+            return list(threads.map(lambda client: _followed(client, self._pods, changed), self._clients.values()))
+
+    def report(self, name: str, *changes: Callable[[], object]) -> None:
+        """Make the changes one after the other, and print the longest time of each proxy."""
+        row(name, [max(times) for times in zip(*map(self.follows, changes), strict=True)])
+
+    def replace(self, old: list[str], node: str = "n1") -> list[float]:
+        """Start as many pods as these and end these, and return the longest time of each proxy."""
+        pods = self._pods
+        times = [self.follows(lambda: pods.start(len(old), node)), self.follows(lambda: pods.terminate(old))]
+        time.sleep(pods.grace)
+        pods.end(old)
+        return [max(each) for each in zip(*times, strict=True)]
+
+
+def row(name: str, times: list[float]) -> None:
+    """Print one row of the table."""
+    print(f"| {name} |", *(f"{took:.2f} s{' MISSED' if took > LIMIT else ''} |" for took in times), flush=True)
+
+
+def _changes(pods: Deployment, trial: _Trial, away: float) -> None:
+    trial.report("3 pods to 30", lambda: pods.start(27))
+    trial.report("30 to 3, as they terminate", lambda: pods.terminate(list(pods.pods)[3:]))
+    time.sleep(pods.grace)
+    pods.end(list(pods.pods)[3:])
+    rolled = [trial.replace([name]) for name in list(pods.pods)]
+    row(
+        "a rolling restart, one at a time, the slowest of six changes",
+        [max(each) for each in zip(*rolled, strict=True)],
+    )
+    row("a node is drained: its pods are started on another one, and end", trial.replace(list(pods.pods), "n2"))
+    pods.api.away()
+    time.sleep(away)
+    trial.report(f"the API server has been away for {away:g} s: the pods stay", lambda: None)
+
+    def back() -> None:
+        pods.start(3)
+        pods.api.back()
+
+    trial.report("it is back, with three pods more", back)
+
+
+def _crowd(pods: Deployment, control: ControlPlane) -> None:
+    """A slice of a thousand endpoints more, until each proxy has them."""
+    time.sleep(_APART)
+    pods.crowd(1000)
+    began = time.monotonic()
+    eventually(lambda: control.status["snapshot"]["replicas"] == 1000 + len(pods.pods), 60)
+    version = control.status["snapshot"]["version"]
+    took: dict[str, float] = {}
+    while len(took) < 3 and time.monotonic() - began < _LONGEST:
+        for name in {"envoy", "ha", "ng"} - took.keys():
+            if control.proxies[name]["last_good"] == version:
+                took[name] = time.monotonic() - began
+    row(
+        "1,000 endpoints more, in one slice: the proxy has them",
+        [took.get(name, _LONGEST) for name in ("envoy", "ha", "ng")],
+    )
 
 
 def main() -> None:
-    """Run all changes."""
-    parser = argparse.ArgumentParser()
+    """Make all changes."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.kubernetes_trial")
     parser.add_argument("--away", type=float, default=120.0)
     away = parser.parse_args().away
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         pods = stack.enter_context(deployment(Path(directory), 3, grace=4.0))
         control, clients = stack.enter_context(three(pods))
-        loads = {name: stack.enter_context(client.steady(_RATE)) for name, client in clients.items()}
-        report = partial(follows, clients=clients, pods=pods)
-        report("3 to 30", change=lambda: pods.start(27))
-        report("30 to 3, as they terminate", change=lambda: pods.terminate(list(pods.pods)[3:]))
-        time.sleep(pods.grace)
-        pods.end(list(pods.pods)[3:])
-        report("a rolling restart, one at a time", change=pods.roll)
-        report("a node is drained", change=lambda: pods.drain("n1"))
-        pods.api.away()
-        time.sleep(away)
-        report(f"the API server is away for {away:g} s", change=lambda: None)
-        pods.api.back()
-        pods.start(3)
-        report("it is back, with three pods more", change=lambda: None)
-        began = time.monotonic()
-        pods.crowd(1000)
-        eventually(lambda: control.status["snapshot"]["replicas"] == 1000 + len(pods.pods), 60)
-        version = control.status["snapshot"]["version"]
-        for name in ("envoy", "ha", "ng"):
-            eventually(lambda name=name: control.proxies[name]["last_good"] == version, 60)
-            print(f"1,000 endpoints more: {name} has them after {time.monotonic() - began:.2f} s")
+        loads: dict[str, Steady] = {
+            "Envoy": clients["envoy"].steady(_RATE),
+            "HAProxy": clients["haproxy"].steady(_RATE),
+            "nginx, a connection for each": clients["nginx"].steady(_RATE / 2, keep_alive=False),
+            "nginx, on kept connections": clients["nginx"].steady(_RATE / 2),
+        }
+        for load in loads.values():
+            stack.enter_context(load)
+        print("| change | Envoy | HAProxy | nginx |\n|---|---|---|---|")
+        _changes(pods, _Trial(pods, clients), away)
+        _crowd(pods, control)
+        print("\n| requests to | sent | failed |\n|---|---|---|")
         for name, load in loads.items():
             done = load.load
-            print(f"{name}: {len(done.responses)} requests, {len(done.failures)} failed")
+            print(f"| {name} | {len(done.responses):,} | {len(done.failures)} |")
+            for failure in done.failures[:5]:
+                print(f"    {failure}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from lbctl.demo.load import Arrival, Load, Outcomes, poisson
+from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, poisson
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.lengths import lognormal
@@ -162,7 +162,7 @@ async def measured(batch: Sequence[Cell], seed: int) -> dict[Cell, Outcomes]:
     with ExitStack() as stack:
         kinds = sorted({cell.kind for cell in batch})
         ports = {kind: stack.enter_context(_proxy(kind, batch, replicas)) for kind in kinds}
-        loads = {cell: Load([ports[cell.kind]], f"/p{place}/x") for place, cell in enumerate(batch)}
+        loads = {cell: LoadGenerator([ports[cell.kind]], f"/p{place}/x") for place, cell in enumerate(batch)}
         began = time.monotonic() + 0.5
         async with asyncio.TaskGroup() as group:
             for cell, load in loads.items():

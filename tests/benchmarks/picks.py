@@ -25,6 +25,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
+from lbctl.serve.picker.environment import environment
 from tests.e2e.support.control import controlling, driven
 from tests.e2e.support.fleet import fleet_of, pool_of
 from tests.e2e.support.http1 import Request
@@ -55,12 +56,14 @@ def picker(replica_count: int = REPLICAS) -> Iterator[tuple[int, int]]:
     )
     with ours, theirs:
         command = [sys.executable, "-m", "lbctl.serve.picker", str(theirs.fileno()), str(os.getpid())]
-        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
+        fds, env = (theirs.fileno(),), environment()
+        process = subprocess.Popen(command, pass_fds=fds, env=env, stderr=subprocess.DEVNULL)
         theirs.close()
         ours.sendall(wire.line("settings", id="benchmark", bind=[HOST, port], tls=None))
         ours.sendall(wire.whole(PoolTable("chat", _POLICY, candidates), 0.0) + wire.line("ready"))
         try:
             _await(port + 1)
+            _await(port)
             yield port, process.pid
         finally:
             ours.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
-from lbctl.serve.telemetry.reports import Report
+from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import scrape_plan
 
@@ -98,7 +98,7 @@ class _Looks:
         self.reports = 0
         self.failures = 0
 
-    def take(self, report: Report) -> None:
+    def take(self, report: ScrapeReport) -> None:
         self.reports += 1
         self.failures += not report.sources[0].ok
         queue = report.signals.values.get("queue")

@@ -14,27 +14,83 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lbctl.simulate.engine import Fault
+from lbctl.simulate.engine import CostModel, SpeedFault, saturated_rate
 from lbctl.simulate.run import run
 from lbctl.simulate.scenario import Scenario, SimulatedReplica, heterogeneous, homogeneous, with_static_weights
 
-ALGORITHMS = ("round_robin", "least_conn", "envoy_w", "envoy_w2")
+ALGORITHMS = ("round_robin", "least_conn", "least_conn_reloaded", "envoy_w2")
 _FOREVER = 1e9
+_RELOAD = 30.0
+"""Seconds between two reloads of nginx, by default."""
 
 
 def _throttled(factor: float) -> tuple[SimulatedReplica, ...]:
-    return homogeneous(7, SimulatedReplica(faults=(Fault(120, _FOREVER, factor),)))
+    return homogeneous(7, SimulatedReplica(faults=(SpeedFault(120, _FOREVER, factor),)))
 
 
 def _big_throttled() -> tuple[SimulatedReplica, ...]:
     first, *others = heterogeneous()
-    return (replace(first, faults=(Fault(120, _FOREVER, 0.5),)), *others)
+    return (replace(first, faults=(SpeedFault(120, _FOREVER, 0.5),)), *others)
+
+
+def _in_turn(seconds: float, factor: float) -> tuple[SimulatedReplica, ...]:
+    """One of 8 is slow for so long, then well for as long, and so on."""
+    begins = (120 + 2 * seconds * turn for turn in range(int(600 / seconds)))
+    return homogeneous(
+        7, SimulatedReplica(faults=tuple(SpeedFault(begin, begin + seconds, factor) for begin in begins))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """A data sheet: GB, GB/s, TFLOPS of 16 bits without sparsity."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    compute: float
+
+
+_H100, _A100 = _Gpu("H100-SXM", 80, 3350, 989), _Gpu("A100-80GB", 80, 2039, 312)
+_L40S, _H20 = _Gpu("L40S", 48, 864, 362), _Gpu("H20", 96, 4022, 148)
+
+
+def _roofline(gpu: _Gpu, weights: float, token: float, count: int) -> CostModel:
+    """An engine whose decoding is bound by memory and whose reading is bound by computing, at 60 % of the sheet's
+    figures; `weights` in GB, `token` in KB of the cache, so many GPUs."""
+    bandwidth, compute = 0.6 * count * gpu.bandwidth, 0.6 * count * gpu.compute
+    each = weights / compute / 1000
+    return CostModel(
+        a=2e-3 + weights / bandwidth, b=each + 2e-5, c=token / 1e6 / bandwidth, p=each,
+        cache=int((0.9 * count * gpu.memory - weights) * 1e6 / token),
+    )  # fmt: skip
+
+
+def _unlike(weights: float, token: float, count: int, *gpus: _Gpu) -> tuple[SimulatedReplica, ...]:
+    """Three replicas of each GPU, with the capacities that they have for the simulated lengths."""
+    curves = [_roofline(gpu, weights, token, count) for gpu in gpus]
+    rates = [saturated_rate(1.0, 1150.0, 195.0, curve) for curve in curves]
+    return tuple(
+        SimulatedReplica(capacity=rate / max(rates), gpu=gpu.name, curve=curve)
+        for gpu, curve, rate in zip(gpus, curves, rates, strict=True)
+        for _ in range(3)
+    )
+
+
+def _of_8b(*gpus: _Gpu) -> tuple[SimulatedReplica, ...]:
+    return _unlike(16, 131, 1, *gpus)
+
+
+def _of_70b(*gpus: _Gpu) -> tuple[SimulatedReplica, ...]:
+    return _unlike(140, 328, 8, *gpus)
 
 
 _HALF = Scenario(_throttled(0.5))
-_WEDGED = homogeneous(7, SimulatedReplica(faults=(Fault(200, 260, 0.0),)))
-_COLD = homogeneous(7, SimulatedReplica(joins=200, faults=(Fault(200, 240, 0.25),)))
+_WEDGED = homogeneous(7, SimulatedReplica(faults=(SpeedFault(200, 260, 0.0),)))
+_COLD = homogeneous(7, SimulatedReplica(joins=200, faults=(SpeedFault(200, 240, 0.25),)))
 _MIX = Scenario(heterogeneous(), load=0.85)
+_BIG, *_REST = heterogeneous()
+_PROMPTS = homogeneous(7, SimulatedReplica(faults=(SpeedFault(120, _FOREVER, 0.25, prompts_alone=True),)))
 SCENARIOS: Mapping[str, Scenario] = {
     "8 equal, load .75": Scenario(homogeneous(8)),
     "8 equal, load .85": Scenario(homogeneous(8), load=0.85),
@@ -65,6 +121,24 @@ SCENARIOS: Mapping[str, Scenario] = {
     "5:2:1, load .85, delay 30 s": replace(_MIX, delay=30, stale_after=60),
     "5:2:1, load .85, noise 30 %": replace(_MIX, noise=0.3),
     "5:2:1, load .85, 32 proxies": replace(_MIX, proxies=32),
+    "5:2:1, no weights": Scenario(heterogeneous(1.0, 1.0)),
+    "throttled to .25, prompts alone": Scenario(_PROMPTS),
+    "throttled to .5, 20 s on, 20 s off": Scenario(_in_turn(20, 0.5)),
+    "throttled to .25, 20 s on, 20 s off": Scenario(_in_turn(20, 0.25)),
+    "throttled to .5, 60 s on, 60 s off": Scenario(_in_turn(60, 0.5)),
+    "8 equal, load .75, noise 30 %": Scenario(homogeneous(8), noise=0.3),
+    "5:2:1, the largest wedged for good": Scenario(
+        (replace(_BIG, faults=(SpeedFault(200, _FOREVER, 0.0),)), *_REST), load=0.6
+    ),
+    "8B, H100 and A100, load .85": Scenario(_of_8b(_H100, _A100), load=0.85),
+    "8B, H100 and L40S, load .85": Scenario(_of_8b(_H100, _L40S), load=0.85),
+    "8B, H100 and H20, load .85": Scenario(_of_8b(_H100, _H20), load=0.85),
+    "8B, L40S and H20, load .85": Scenario(_of_8b(_L40S, _H20), load=0.85),
+    "8B, four types, load .85": Scenario(_of_8b(_H100, _A100, _L40S, _H20), load=0.85),
+    "8B, four types, load .6": Scenario(_of_8b(_H100, _A100, _L40S, _H20), load=0.6),
+    "70B, H100 and A100, load .85": Scenario(_of_70b(_H100, _A100), load=0.85),
+    "70B, H100 and H20, load .85": Scenario(_of_70b(_H100, _H20), load=0.85),
+    "70B, four types, load .85": Scenario(_of_70b(_H100, _A100, _L40S, _H20), load=0.85),
 }
 
 
@@ -101,7 +175,12 @@ def rows(seeds: int, word: str) -> Iterator[tuple[str, list[Cell]]]:
     for name, scenario in SCENARIOS.items():
         if word in name:
             long = replace(scenario, seconds=600.0)
-            yield name, [cell(replace(long, algorithm=algorithm), seeds) for algorithm in ALGORITHMS]
+            yield name, [cell(_before(algorithm, long), seeds) for algorithm in ALGORITHMS]
+
+
+def _before(algorithm: str, scenario: Scenario) -> Scenario:
+    reload = max(_RELOAD, scenario.push_every) if algorithm == "least_conn_reloaded" else scenario.push_every
+    return replace(scenario, algorithm=algorithm, push_every=reload)
 
 
 def main() -> None:

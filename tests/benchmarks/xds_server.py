@@ -25,7 +25,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.serve.fleet.reload import Reloader
+from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.targets.load import Loaded
 from tests.benchmarks.xds_floor import Floor
 
@@ -104,7 +104,9 @@ class _Unobserved:
         return lambda *_: None
 
 
-async def serve(subject: Subject, files: Reloader, tls: ServerTls | None, profile: cProfile.Profile | None) -> None:
+async def serve(
+    subject: Subject, files: FleetReloader, tls: ServerTls | None, profile: cProfile.Profile | None
+) -> None:
     """Obeys standard input until it ends."""
     _say(port=await subject.start(tls))
     reader = asyncio.StreamReader()
@@ -118,10 +120,11 @@ async def serve(subject: Subject, files: Reloader, tls: ServerTls | None, profil
             subject.push(order["pools"], order["weight"])
             _say(cpu=cpu, started=started, pushed=time.monotonic() - started)
         elif order["do"] == "reload":
+            cpu = time.process_time()
             loaded = _read(files)
-            started = time.monotonic()
+            read, started = time.process_time() - cpu, time.monotonic()
             subject.reload(loaded)
-            _say(took=time.monotonic() - started)
+            _say(took=time.monotonic() - started, read=read)
         else:
             if profile:
                 profile.disable()
@@ -129,7 +132,7 @@ async def serve(subject: Subject, files: Reloader, tls: ServerTls | None, profil
     await subject.stop()
 
 
-def _read(files: Reloader) -> Loaded:
+def _read(files: FleetReloader) -> Loaded:
     """The fleet as it is now; it is what runs from now on."""
     outcome = files.load()
     assert outcome.loaded is not None, outcome.diagnostics
@@ -155,7 +158,7 @@ def main() -> None:
     parser.add_argument("--profile")
     options = parser.parse_args()
     gc.set_threshold(100_000, 50)  # as lbctl.cli does
-    files = Reloader([options.fleet])
+    files = FleetReloader([options.fleet])
     loaded = _read(files)
     subject = FloorSubject(loaded) if options.subject == "floor" else LbctlSubject(loaded)
     profile = cProfile.Profile() if options.profile else None

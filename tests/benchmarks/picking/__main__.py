@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lbctl.simulate.engine import Engine, Fault
+from lbctl.simulate.engine import Engine, SpeedFault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
@@ -24,7 +24,7 @@ from tests.benchmarks.picking.traces import Arrival
 
 Make = Callable[[int, Sequence[Engine]], Policy]
 _SECONDS = 300.0
-_HEAD = f"{'SCENARIO':<20} {'POLICY':<34} {'P50':>7} {'P99':>7} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
+_HEAD = f"{'SCENARIO':<24} {'POLICY':<34} {'P50':>7} {'P99':>7} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Scenario:
     proxies: int = 2
     cache: float = 0.7
     """The tokens of a replica's prefix cache, relative to 400,000 at a speed of 1."""
+    interval: float = 1.0
+    """Seconds between two scrapes of a replica; replicas are scraped at moments of their own."""
     corrected: tuple[float, ...] = ()
     """The capacities after the weights law has corrected them; empty: they are right."""
 
@@ -56,21 +58,27 @@ def scenarios() -> Iterator[Scenario]:
     plain = ("weights, Envoy", "weights, least conn", "pick, requests counted", "pick", "all-knowing")
     yield Scenario("equal, Azure", equal, _azure(equal, 0.8), plain)
     yield Scenario("5:2:1, Azure", mixed, _azure(mixed, 0.8), plain)
-    halved = homogeneous(7, SimulatedReplica(faults=(Fault(60, 1e9, 0.5),)))
+    halved = homogeneous(7, SimulatedReplica(faults=(SpeedFault(60, 1e9, 0.5),)))
     both = ("weights, Envoy", "weights, least conn", "pick", "pick, corrected weights", "all-knowing")
     yield Scenario("one halved", halved, _azure(halved, 0.7), both, corrected=(1.0,) * 7 + (0.5,))
-    wedged = homogeneous(7, SimulatedReplica(faults=(Fault(100, 160, 0.0),)))
+    wedged = homogeneous(7, SimulatedReplica(faults=(SpeedFault(100, 160, 0.0),)))
     yield Scenario("one stops for 60 s", wedged, _azure(wedged, 0.6), plain)
     ill = ("weights, Envoy", "adaptive, Envoy", "weights, least conn", "adaptive, least conn")
     for name, changed, load in (
         ("healthy", mixed[0], 0.8),
-        ("one halved", replace(mixed[0], faults=(Fault(60, 1e9, 0.5),)), 0.7),
-        ("one wedged", replace(mixed[0], faults=(Fault(100, 160, 0.0),)), 0.6),
+        ("one halved", replace(mixed[0], faults=(SpeedFault(60, 1e9, 0.5),)), 0.7),
+        ("one wedged", replace(mixed[0], faults=(SpeedFault(100, 160, 0.0),)), 0.6),
     ):
         for proxies in (1, 4, 16):
             fleet = (changed, *mixed[1:])
             also = ("pick", "pick, adaptive") if proxies == 1 else ()
             yield Scenario(f"{name}, {proxies} proxies", fleet, _azure(fleet, load), (*ill, *also), proxies)
+    for name, members in (("equal", equal), ("5:2:1", mixed)):
+        for load in (0.6, 0.8):
+            for interval in (0.25, 1.0, 2.5, 5.0):
+                also = ("weights, Envoy", "weights, least conn", "pick, exact") if interval == 1.0 else ()
+                title = f"{name} {load}, scrape {interval:g}s"
+                yield Scenario(title, members, _azure(members, load), (*also, "pick"), interval=interval)
     affine = (
         "weights, least conn", "hash, bounded", "pick, no memory", "pick, bound 1.05", "pick", "pick, bound 2",
         "pick, bound 1000", "all-knowing",
@@ -90,7 +98,7 @@ def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
     """Run one policy once."""
     capacities = [item.capacity for item in scenario.members]
     fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith(("weights", "adaptive")) else 1)
-    fleet.cache, fleet.adaptive = scenario.cache, "adaptive" in policy
+    fleet.cache, fleet.interval, fleet.adaptive = scenario.cache, scenario.interval, "adaptive" in policy
     if policy.startswith("16"):
         fleet.proxies = 16
         fleet.exchange = {"50": 0.05, "500": 0.5}.get(policy.split()[-2])
@@ -144,7 +152,7 @@ def main() -> None:
 def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
     p50, p99 = (total.mean(lambda item, percent=percent: item.percentile(percent)) for percent in (50, 99))  # type: ignore[misc]
     hits, moved, failed = (total.mean(value) for value in (lambda i: i.hits, lambda i: i.moved, lambda i: i.failed))
-    return f"{scenario.name:<20} {policy:<34} {p50:7.3f} {p99:7.2f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
+    return f"{scenario.name:<24} {policy:<34} {p50:7.3f} {p99:7.2f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
 
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:

@@ -14,7 +14,7 @@ from lbctl.ir.pools import DeepCheck, Pool, Replica, Telemetry, Weighting
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
-from lbctl.simulate.engine import Counters
+from lbctl.simulate.engine import EngineCounters
 from lbctl.simulate.scenario import SimulatedReplica
 
 _POOL = "pool"
@@ -33,13 +33,15 @@ class Control:
         self._state, _ = step(State(), FleetChanged(0.0, (pool,)))
         self._weights = {item.name: from_capacity(item.capacity) for item in replicas}
         self._out: set[str] = set()
-        self._before: dict[str, Counters] = {}
+        self._before: dict[str, EngineCounters] = {}
 
-    def observe(self, reports: Sequence[Counters], in_flight: Sequence[int], now: float) -> list[Weight | None]:
-        """Return the weight of each replica after these reports; None: it gets nothing."""
+    def observe(
+        self, reports: Sequence[tuple[float, EngineCounters]], in_flight: Sequence[int], now: float
+    ) -> list[Weight | None]:
+        """Return the weight of each replica after these reports, each with its time; None: it gets nothing."""
         samples = {
-            str(place): self._observation(str(place), counters, in_flight[place], now)
-            for place, counters in enumerate(reports)
+            str(place): self._observation(str(place), counters, in_flight[place], taken)
+            for place, (taken, counters) in enumerate(reports)
         }
         self._state, effects = step(self._state, Observed(now, _POOL, samples))
         for effect in effects:
@@ -49,18 +51,18 @@ class Control:
                 (self._out.add if effect.verdict == "out" else self._out.discard)(effect.replica)
         return [None if name in self._out else self._weights[name] for name in samples]
 
-    def _observation(self, name: str, counters: Counters, in_flight: int, now: float) -> Observation:
+    def _observation(self, name: str, counters: EngineCounters, in_flight: int, taken: float) -> Observation:
         before, self._before[name] = self._before.get(name), counters
         values = {
-            "progress": Signal(counters.iterations, now, 0),
-            "running": Signal(counters.running, now, 0),
-            "queue": Signal(counters.waiting, now, 0),
+            "progress": Signal(counters.iterations, taken, 0),
+            "running": Signal(counters.running, taken, 0),
+            "queue": Signal(counters.waiting, taken, 0),
         }
-        signals = Signals(values, {}, _evidence(before, counters, now), (), by_steps=True)
-        return Observation(now, signals, in_flight, True)
+        signals = Signals(values, {}, _evidence(before, counters, taken), (), by_steps=True)
+        return Observation(taken, signals, in_flight, True)
 
 
-def _evidence(before: Counters | None, counters: Counters, now: float) -> TokenEvidence | None:
+def _evidence(before: EngineCounters | None, counters: EngineCounters, now: float) -> TokenEvidence | None:
     if before is None or counters.itl_count <= before.itl_count:
         return None
     steps = counters.iterations - before.iterations

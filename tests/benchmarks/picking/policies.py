@@ -12,12 +12,12 @@ from typing import Protocol
 
 from lbctl.ir.pools import PickPolicy, Prefix
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.simulate.engine import Counters, Engine, SimulatedRequest
+from lbctl.simulate.engine import Engine, EngineCounters, SimulatedRequest
 from lbctl.simulate.proxies import BALANCERS, Balancer
 from tests.benchmarks.picking.traces import Arrival
 
@@ -36,8 +36,8 @@ class Policy(Protocol):
     def ended(self, number: int, place: int, now: float) -> None:
         """Its answer has ended."""
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None:
-        """What the engines report, some time ago."""
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None:
+        """What an engine reports, some time ago."""
 
     def follow(self, weights: Sequence[Weight | None]) -> None:
         """Use these weights from now on; None: the replica gets nothing."""
@@ -61,7 +61,7 @@ class Weights:
     def ended(self, number: int, place: int, now: float) -> None:
         self._balancer.active[place] -= 1
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
     def follow(self, weights: Sequence[Weight | None]) -> None:
         self._balancer.follow(self._kind.proxy_weights(weights))
@@ -95,7 +95,7 @@ class Hashed:
     def ended(self, number: int, place: int, now: float) -> None:
         self._active[place] -= 1
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
     def follow(self, weights: Sequence[Weight | None]) -> None: ...
 
@@ -132,7 +132,7 @@ class CacheAware:
     def ended(self, number: int, place: int, now: float) -> None:
         self._active[place] -= 1
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
     def follow(self, weights: Sequence[Weight | None]) -> None: ...
 
@@ -145,7 +145,7 @@ class Picker:
         noise: float = 0.3, counting: bool = False,
     ) -> None:  # fmt: skip
         self.name, self._rng, self._memory, self._noise, self._counting = name, rng, memory, noise, counting
-        self.books, self._affinity = Books(), Affinity()
+        self.books, self._affinity = Books(), AffinityMemory()
         self._table = PoolTable(
             POOL,
             PickPolicy((), Prefix(), bound),
@@ -168,10 +168,8 @@ class Picker:
     def ended(self, number: int, place: int, now: float) -> None:
         self.books.finished(str(number))
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None:
-        for place, engine in enumerate(engines):
-            counters = engine
-            self.books.reconcile(POOL, str(place), counters.running, counters.waiting, firsts[place], now)
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None:
+        self.books.reconcile(POOL, str(place), engine.running, engine.waiting, firsts, now)
         self.books.expire(now)
 
     def follow(self, weights: Sequence[Weight | None]) -> None:
@@ -188,7 +186,7 @@ class Exact(Picker):
     def first(self, number: int, now: float) -> None:
         self.books.first_token(str(number))
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
 
 class AllKnowing:
@@ -205,7 +203,7 @@ class AllKnowing:
 
     def ended(self, number: int, place: int, now: float) -> None: ...
 
-    def scraped(self, engines: Sequence[Counters], firsts: Sequence[int], now: float) -> None: ...
+    def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
     def follow(self, weights: Sequence[Weight | None]) -> None: ...
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from lbctl.ir.weight import Weight
 from lbctl.pick.books import Count
-from lbctl.simulate.engine import Engine, PrefixCache, SimulatedRequest, cache_tokens
+from lbctl.simulate.engine import Engine, EngineCounters, PrefixCache, SimulatedRequest, cache_tokens
 from lbctl.simulate.scenario import SimulatedReplica
 from tests.benchmarks.picking.control import Control
 from tests.benchmarks.picking.policies import POOL, Picker, Policy
 from tests.benchmarks.picking.traces import BLOCK, Arrival
 
 PATIENCE = 60.0
-_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE = range(5)
+_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL = range(6)
 _NONE = Count(0, 0)
 
 
@@ -74,6 +74,7 @@ class _Run:
         self._requests = [SimulatedRequest(item.at, item.prompt, item.answer, blocks=item.blocks) for item in arrivals]
         self._arrivals = arrivals
         self._firsts = [0] * len(self._engines)
+        self._reports: list[tuple[float, EngineCounters]] = [(0.0, copy(engine.counters)) for engine in self._engines]
         self._number = {id(request): index for index, request in enumerate(self._requests)}
         self._events: list[tuple[float, int, int, object]] = []
         self._sequence = 0
@@ -84,12 +85,16 @@ class _Run:
         for index, item in enumerate(self._arrivals):
             self._at(item.at, _ARRIVE, index)
         end = self._arrivals[-1].at + PATIENCE
-        self._at(0.0, _SCRAPE, None)
+        phases = random.Random(6)
+        for place in range(len(self._engines)):
+            self._at(phases.random() * self._fleet.interval, _SCRAPE, place)
+        if self._control is not None:
+            self._at(self._fleet.interval, _CONTROL, None)
         if self._fleet.exchange:
             self._at(0.0, _EXCHANGE, None)
         while self._events and self._events[0][0] < end:
             now, _, kind, data = heapq.heappop(self._events)
-            (self._arrive, self._step, self._scrape, self._report, self._exchange)[kind](now, data)
+            (self._arrive, self._step, self._scrape, self._report, self._exchange, self._weigh)[kind](now, data)
         return self._outcome()
 
     def _at(self, when: float, kind: int, data: object) -> None:
@@ -125,21 +130,24 @@ class _Run:
             self._policies[request.proxy].ended(self._number[id(request)], place, now)
         self._begin(now, place)
 
-    def _scrape(self, now: float, _: object) -> None:
-        seen = [(copy(engine.counters), count) for engine, count in zip(self._engines, self._firsts, strict=True)]
-        self._at(now + self._fleet.delay, _REPORT, seen)
-        self._at(now + self._fleet.interval, _SCRAPE, None)
+    def _scrape(self, now: float, place: int) -> None:
+        report = (place, now, copy(self._engines[place].counters), self._firsts[place])
+        self._at(now + self._fleet.delay, _REPORT, report)
+        self._at(now + self._fleet.interval, _SCRAPE, place)
 
-    def _report(self, now: float, seen: object) -> None:
-        counters, firsts = zip(*seen, strict=True)
+    def _report(self, now: float, report: tuple[int, float, EngineCounters, int]) -> None:
+        place, taken, counters, firsts = report
+        self._reports[place] = taken, counters
         for policy in self._policies:
-            policy.scraped(counters, firsts, now)
-        if self._control is None:
-            return
-        before, self._weights = self._weights, self._control.observe(counters, self._active, now)
+            policy.scraped(place, counters, firsts, now)
+
+    def _weigh(self, now: float, _: object) -> None:
+        """Let the weights follow the newest report of each engine."""
+        before, self._weights = self._weights, self._control.observe(self._reports, self._active, now)
         if self._weights != before:
             for policy in self._policies:
                 policy.follow(self._weights)
+        self._at(now + self._fleet.interval, _CONTROL, None)
 
     def _exchange(self, now: float, _: object) -> None:
         """Tell each picker the sum of the others' counts."""

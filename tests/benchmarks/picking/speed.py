@@ -9,7 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 
 from lbctl.ir.pools import PickPolicy, Prefix, SessionKey
-from lbctl.pick.affinity import Affinity
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.features import Features, read
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _decision(table: PoolTable, session: str | None) -> float:
-    books, memory, rng = Books(), Affinity(), random.Random(1)
+    books, memory, rng = Books(), AffinityMemory(), random.Random(1)
     number = 0
 
     def once() -> None:
@@ -62,7 +62,7 @@ def _timed(function: Callable[[], object], times: int) -> float:
 
 
 def _memory(blocks: int) -> float:
-    memory, rng = Affinity(), random.Random(1)
+    memory, rng = AffinityMemory(), random.Random(1)
     tracemalloc.start()
     for _ in range(100_000):
         prefix = tuple(rng.getrandbits(64) for _ in range(blocks))

@@ -1,0 +1,44 @@
+"""Prompts as texts, made of the blocks that a trace names, and those blocks found again in a text.
+
+A token is four bytes, as the picker estimates it; a block is 512 tokens, as in Mooncake's trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+
+BLOCK = 512
+"""Tokens."""
+TOKEN = 4
+"""Bytes."""
+
+
+@lru_cache(maxsize=8192)
+def _block(name: int) -> str:
+    return _filled(f"{name:x}", BLOCK * TOKEN)
+
+
+def _filled(name: str, size: int) -> str:
+    word = hashlib.blake2b(name.encode(), digest_size=8).hexdigest() + " "
+    return (word * (size // len(word) + 1))[:size]
+
+
+def body(tokens: int, answer: int, blocks: tuple[int, ...], own: str) -> bytes:
+    """The JSON of a chat request; `own`: what makes the part of the prompt behind its blocks unlike all others."""
+    whole = blocks[: tokens // BLOCK]
+    rest = tokens * TOKEN - len(whole) * BLOCK * TOKEN
+    text = "".join(map(_block, whole)) + _filled(own, rest)
+    message = {"role": "user", "content": text}
+    return json.dumps({"model": "m", "messages": [message], "max_tokens": answer, "stream": True}).encode()
+
+
+def read(text: str) -> tuple[int, tuple[int, ...]]:
+    """The tokens of a prompt, and its whole blocks, each with all that precedes it."""
+    digest = hashlib.blake2b(digest_size=8)
+    size, names = BLOCK * TOKEN, []
+    for start in range(0, len(text) - size + 1, size):
+        digest.update(text[start : start + size].encode())
+        names.append(int.from_bytes(digest.digest(), "big"))
+    return max(1, len(text) // TOKEN), tuple(names)

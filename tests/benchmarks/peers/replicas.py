@@ -1,0 +1,67 @@
+"""The engines' process as the runner uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lbctl.demo.replica import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica: its speed relative to the profile, and the weight that its operator gives it."""
+
+    name: str
+    port: int
+    speed: float
+    weight: int
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+
+class Engines:
+    """Sets of the same engines, one set for each system."""
+
+    def __init__(self, process: subprocess.Popen[str], speeds: tuple[float, ...]) -> None:
+        self.process = process
+        self.groups = [
+            [Member(f"r{number}", port, speeds[number], round(5 * speeds[number])) for number, port in enumerate(group)]
+            for group in self._line()
+        ]
+
+    def do(self, command: str, engine: int, *more: float) -> None:
+        """`throttle`, `wedge`, `kill` or `start` this engine in every set."""
+        self._send([command, engine, *more])
+
+    def counts(self) -> list[list[tuple[int, int, int]]]:
+        """For each set and engine: requests, tokens of their prompts, and those that were cached."""
+        self._send(["counts"])
+        return [[(each[0], each[1], each[2]) for each in group] for group in self._line()]
+
+    def _send(self, command: list[object]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def _line(self) -> list[list]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+
+@contextmanager
+def engines(count: int, speeds: tuple[float, ...]) -> Iterator[Engines]:
+    """So many sets, in a process of their own."""
+    command = [sys.executable, "-m", "tests.benchmarks.peers.engines", str(count), *map(str, speeds)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield Engines(process, speeds)
+    finally:
+        process.terminate()
+        process.wait(20)
