@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from lbctl.targets import KINDS
+from tests.support.stores import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As of a job in the background of a script: what tests start would inherit it, and some of that is interrupted.
@@ -21,6 +24,11 @@ os.environ["NUMBA_DISABLE_JIT"] = "1"
 # An example that takes long on a busy machine is no failure, nor is one whose data take long to draw.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+# The tests start hundreds of processes, each of which would compile all of lbctl anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# Modules and collected tests stay until the end: looking through them for garbage is a tenth of the processor's time.
+gc.disable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -34,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") or is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.no_cover)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,3 +65,12 @@ def _options_from_the_command_line_alone() -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("LBCTL_") and not name.startswith(programs)]:
             environment.delenv(name)
         yield
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    """A Redis of this test's own."""
+    server = RedisServer()
+    server.start()
+    yield server
+    server.close()

@@ -96,9 +96,9 @@ def test_the_commands_of_the_composition_work_together(tmp_path: Path) -> None:
             stack.enter_context(place.running(name))
         eventually(lambda: status(url) == 401)
         eventually(lambda: status(url, place.key) == 200)
-        assert run(["status", "--check", "--server", api]) == 0
+        assert run(["status", "--check", "--wait", "1m", "--server", api]) == 0
         eventually(lambda: place.healthy())
-        assert place.probe("envoy") == 0
+        eventually(lambda: place.probe("envoy") == 0)
         scraped = f"http://127.0.0.1:{ports['9090']}/api/v1/query?query=lbctl_ready"
         eventually(lambda: bool(get(scraped).json()["data"]["result"]))
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.checks import OFTEN
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
 from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 2, "healthy_threshold": 2}
+_OFTEN = {**OFTEN, "healthy_threshold": 2}
 _CHECKING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.checks import OFTEN
 from tests.e2e.support.dns import DnsServer, serving_dns
 from tests.e2e.support.fleet import Fleet, fleet_of, running
 from tests.e2e.support.replicas import Replica, replicas
@@ -90,7 +91,7 @@ def test_a_resolver_that_fails_for_a_while_takes_nobody_out(kind: Kind) -> None:
 
 @_RESOLVING
 def test_discovered_replicas_are_checked(kind: Kind) -> None:
-    check = {"http": {"path": "/health"}, "interval": "500ms", "timeout": "500ms", "healthy_threshold": 1}
+    check = {**OFTEN, "http": {"path": "/health"}}
     with (
         replicas("a") as (a,),
         _beside(a, "b", "127.0.0.2") as b,

@@ -103,6 +103,6 @@ def test_methods_are_capitals_and_neither_trace_nor_connect(kind: Kind) -> None:
 
 
 def _status(gateway: Gateway, *lines: str) -> bytes:
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as connection:
         connection.sendall("\r\n".join((*lines, "", "")).encode())
         return connection.recv(65536)[9:12]

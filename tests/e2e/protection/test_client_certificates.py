@@ -45,7 +45,7 @@ class _Site:
         return fleet_of(pool, listener={"tls": {"certificates": certificates, "client_ca": "tls/clients.crt", **tls}})
 
     def ask(self, gateway: Gateway, pair: Pair | None, name: str = _FIRST) -> Response:
-        return gateway.connect("gateway", client_context(self.ca, pair), name).get("/", {"host": name}, timeout=5)
+        return gateway.connect("gateway", client_context(self.ca, pair), name).get("/", {"host": name})
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_renewed_list_is_obeyed_by_running_proxies(site: _Site) -> None:
 
         def let_in(shown: Pair) -> dict[str, bool]:
             clients = {kind: Client(port, client_context(site.ca, shown), _FIRST) for kind, port in ports.items()}
-            return {kind: client.get("/", {"host": _FIRST}, timeout=5).ok for kind, client in clients.items()}
+            return {kind: client.get("/", {"host": _FIRST}).ok for kind, client in clients.items()}
 
         eventually(lambda: all(let_in(pair).values()))
         renew({"tls/clients.crl": site.clients.revoke(pair)})

@@ -96,6 +96,6 @@ def test_a_client_names_no_header_of_the_proxys_to_be_dropped_on_the_way(kind: K
 
 
 def _raw(gateway: Gateway, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as connection:
         connection.sendall(request)
         return connection.recv(65536)

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Gateway, bind, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Response
+from tests.e2e.support.http1 import Request, Response
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -36,6 +36,19 @@ def _statuses(client: Client, count: int, headers: Sequence[tuple[str, str]] = (
     return [client.get(headers=headers).status for _ in range(count)]
 
 
+def _refused(client: Client, path: str) -> Response:
+    """An answer to one of many requests at once, of which not all can have passed."""
+    found: list[Response] = []
+
+    def refused() -> bool:
+        load = client.load(20, 10, Request(path=path))
+        found.extend(answer for answer in load.responses if answer.status == 429)
+        return bool(found)
+
+    eventually(refused, pause=0)
+    return found[0]
+
+
 def _assert_refused(response: Response) -> None:
     assert (response.status, response.header("content-type")) == (429, "application/json")
     assert response.json["error"]["type"] == "rate_limited"
@@ -43,7 +56,7 @@ def _assert_refused(response: Response) -> None:
 
 
 def test_a_limit_of_all_lets_its_burst_through_and_no_more(kind: Kind) -> None:
-    with _limited(kind, {"by": "all", "rate": "6/m", "burst": 4}) as (gateway, a):
+    with _limited(kind, {"by": "all", "rate": "1/m", "burst": 4}) as (gateway, a):
         for number in range(4):
             assert gateway.get(headers={"x-user": str(number)}).ok
         others = [Client(gateway.port, source=f"127.0.0.{last}") for last in (1, 2, 3)]
@@ -58,8 +71,8 @@ def test_a_limit_of_all_lets_its_burst_through_and_no_more(kind: Kind) -> None:
 
 
 def test_without_a_burst_it_is_the_requests_of_the_rate(kind: Kind) -> None:
-    with _limited(kind, {"by": "all", "rate": "5/m"}) as (gateway, _):
-        assert _statuses(gateway, 8) == [200] * 5 + [429] * 3
+    with _limited(kind, {"by": "all", "rate": "2/m"}) as (gateway, _):
+        assert _statuses(gateway, 5) == [200] * 2 + [429] * 3
 
 
 def test_the_rate_is_what_passes_in_the_long_run(kind: Kind) -> None:
@@ -68,24 +81,24 @@ def test_the_rate_is_what_passes_in_the_long_run(kind: Kind) -> None:
         load = gateway.load(160, concurrency=4, gap=0.05)
     passed, ideal = load.statuses[200], 20 * load.seconds
     assert load.statuses.total() == passed + load.statuses[429]
-    assert 0.6 * ideal <= passed <= 20 + 1.1 * ideal + 2
+    assert 30 <= passed <= 20 + 1.1 * ideal + 2
 
 
 def test_a_rate_of_minutes_is_one_of_minutes(kind: Kind) -> None:
-    """After three seconds one of sixty a minute passes again, and none of six."""
+    """After three seconds one of sixty a minute passes again, and none of one."""
     quick = {"match": {"path": "/quick"}, "pool": "pool", "rate_limit": [{"by": "all", "rate": "60/m", "burst": 1}]}
-    with _limited(kind, {"by": "all", "rate": "6/m", "burst": 1}, routes={"quick": quick}) as (gateway, _):
-        for path in ("/", "/quick"):
-            assert [gateway.get(path).status for _ in range(2)] == [200, 429]
+    with _limited(kind, {"by": "all", "rate": "1/m", "burst": 1}, routes={"quick": quick}) as (gateway, _):
+        assert [gateway.get().status for _ in range(2)] == [200, 429]
+        assert gateway.get("/quick").status == 200
+        _refused(gateway, "/quick")
         time.sleep(3)
         assert [gateway.get(path).status for path in ("/", "/quick")] == [429, 200]
 
 
 def test_who_comes_again_when_told_to_is_served(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "2/s"}) as (gateway, _):
-        refused = next(answer for answer in (gateway.get() for _ in range(40)) if answer.status == 429)
-        assert int(refused.header("retry-after") or 0) == 1
-        eventually(lambda: gateway.get().ok, 5, pause=1.0)
+        assert int(_refused(gateway, "/").header("retry-after") or 0) == 1
+        eventually(lambda: gateway.get().ok, pause=1.0)
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
@@ -96,10 +109,8 @@ def test_a_slow_rate_tells_how_long_the_next_one_takes(kind: Kind) -> None:
     rates = [{"by": "all", "rate": rate, "burst": 1} for rate in ("90/m", "7/m")]
     more = {"slower": {**slower, "rate_limit": rates}, "quick": quick}
     with _limited(kind, {"by": "all", "rate": "30/m", "burst": 1}, routes=more) as (gateway, _):
-        told = [[gateway.get(path) for _ in range(2)][1] for path in ("/", "/slower", "/quick")]
-    assert [(answer.status, answer.header_list("retry-after")) for answer in told] == [
-        (429, ["2"]), (429, ["9"]), (429, ["1"]),
-    ]  # fmt: skip
+        told = [_refused(gateway, path).header_list("retry-after") for path in ("/", "/slower", "/quick")]
+    assert told == [["2"], ["9"], ["1"]]
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
@@ -119,12 +130,12 @@ def test_nginx_which_counts_whole_requests_a_minute_closes_a_route_with_less() -
 
 
 def test_each_client_has_a_limit_of_its_own_and_cannot_make_up_others(kind: Kind) -> None:
-    with _limited(kind, {"by": "client_ip", "rate": "3/m"}) as (gateway, _):
+    with _limited(kind, {"by": "client_ip", "rate": "2/m"}) as (gateway, _):
         one, two = (Client(gateway.port, source=source) for source in ("127.0.0.2", "127.0.0.3"))
-        assert _statuses(one, 4) == [200, 200, 200, 429]
+        assert _statuses(one, 3) == [200, 200, 429]
         forged = [[("x-forwarded-for", f"10.0.0.{n}"), ("x-real-ip", f"10.0.0.{n}")] for n in range(3)]
         assert [one.get(headers=headers).status for headers in forged] == [429] * 3
-        assert _statuses(two, 4) == [200, 200, 200, 429]
+        assert _statuses(two, 3) == [200, 200, 429]
 
 
 def test_behind_a_trusted_balancer_the_client_is_who_it_says(kind: Kind) -> None:
@@ -149,7 +160,8 @@ def test_each_value_of_a_header_has_a_limit_and_those_without_share_one(kind: Ki
 def test_many_other_values_do_not_wipe_out_what_was_counted(kind: Kind) -> None:
     with _limited(kind, {"by": {"header": "x-user"}, "rate": "1/m"}) as (gateway, _):
         assert _statuses(gateway, 2, [("x-user", "ann")]) == [200, 429]
-        assert {gateway.get(headers={"x-user": f"u{number}"}).status for number in range(120)} == {200}
+        others = gateway.load(120, 30, lambda number: Request(headers={"x-user": f"u{number}"}))
+        assert others.statuses == {200: 120}
         assert _statuses(gateway, 1, [("x-user", "ann")]) == [429]
 
 
@@ -217,24 +229,24 @@ def test_a_route_of_several_matches_and_pools_has_one_limit(kind: Kind) -> None:
     assert [answer.status for answer in got] == [200, 200, 200, 429, 429]
 
 
-@pytest.mark.parametrize(("instances", "passed"), [(1, 10), (5, 2)])
+@pytest.mark.parametrize(("instances", "passed"), [(1, 4), (2, 2)])
 def test_each_of_several_proxies_has_its_part_of_the_fleets_limit(kind: Kind, instances: int, passed: int) -> None:
     proxy = {"kind": kind, "instances": instances, **({"admin": bind()} if kind == "envoy" else {})}
-    with _limited(kind, {"by": "all", "rate": "10/m"}, proxies={"edge": proxy}) as (gateway, _):
-        assert _statuses(gateway, 12).count(200) == passed
+    with _limited(kind, {"by": "all", "rate": "4/m"}, proxies={"edge": proxy}) as (gateway, _):
+        assert _statuses(gateway, 6).count(200) == passed
 
 
 def test_a_burst_is_divided_too(kind: Kind) -> None:
     proxy = {"kind": kind, "instances": 2, **({"admin": bind()} if kind == "envoy" else {})}
-    with _limited(kind, {"by": "all", "rate": "6/m", "burst": 9}, proxies={"edge": proxy}) as (gateway, _):
+    with _limited(kind, {"by": "all", "rate": "2/m", "burst": 9}, proxies={"edge": proxy}) as (gateway, _):
         assert _statuses(gateway, 8).count(200) == 5
 
 
 def test_a_tenant_may_have_another_rate(kind: Kind) -> None:
-    tenants = {"acme": "5/m", "initech": "1/m", "default": "3/m", "include": "1/m"}
-    limit = {"by": "tenant", "rate": "2/m", "tenants": tenants}
+    tenants = {"acme": "3/m", "initech": "1/m", "default": "2/m", "include": "1/m"}
+    limit = {"by": "tenant", "rate": "1/m", "tenants": tenants}
     with _limited(kind, limit, route={"auth": _AUTH}) as (gateway, a):
-        keys = {"sk-a1": 4, "sk-a2": 3, "sk-g": 4, "sk-d": 5}
+        keys = {"sk-a1": 2, "sk-a2": 3, "sk-g": 2, "sk-d": 4}
         passed = {key: _statuses(gateway, count, [("x-key", key)]).count(200) for key, count in keys.items()}
-        assert a.requests == 10
-    assert passed == {"sk-a1": 4, "sk-a2": 1, "sk-g": 2, "sk-d": 3}
+        assert a.requests == 6
+    assert passed == {"sk-a1": 2, "sk-a2": 1, "sk-g": 1, "sk-d": 2}

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.certs import Authority, Pair, server_context
+from tests.e2e.support.checks import OFTEN
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.http1 import Response
@@ -120,7 +121,7 @@ def _issued(site: _Site, trusted: bool) -> Pair:
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_checks_speak_tls_too(kind: Kind, site: _Site) -> None:
-    check = {"http": {"path": "/health"}, "interval": "500ms", "timeout": "500ms"}
+    check = {"http": {"path": "/health"}, **OFTEN}
     with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,):
         pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
         with running(kind, fleet_of(pool), files=site.files) as gateway:
@@ -131,7 +132,7 @@ def test_checks_speak_tls_too(kind: Kind, site: _Site) -> None:
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_a_health_port_of_its_own_is_asked_without_tls_and_requests_never_are(kind: Kind, site: _Site) -> None:
     with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,), replicas("health") as (health,):
-        check = {"http": {"path": "/health"}, "port": health.port, "interval": "500ms", "timeout": "500ms"}
+        check = {"http": {"path": "/health"}, "port": health.port, **OFTEN}
         pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
         with running(kind, fleet_of(pool), files=site.files) as gateway:
             eventually(lambda: health.checks > 2)
@@ -143,7 +144,7 @@ def test_a_health_port_of_its_own_is_asked_without_tls_and_requests_never_are(ki
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_a_grpc_health_port_of_its_own_too(kind: Kind, site: _Site) -> None:
     with grpc_replicas("a", tls=site.authority.issue(_NAME)) as (a,), grpc_replicas("health") as (health,):
-        check = {"grpc": {"service": ""}, "port": health.port, "interval": "500ms", "timeout": "500ms"}
+        check = {"grpc": {"service": ""}, "port": health.port, **OFTEN}
         tls = {"ca": "tls/ca.crt", "server_name": _NAME}
         pool = pool_of([a], protocol="grpc", tls=tls, health={"active": check})
         with running(kind, fleet_of(pool, listener={"http2": True}), files=site.files) as gateway:
@@ -157,7 +158,7 @@ def test_a_grpc_health_port_of_its_own_too(kind: Kind, site: _Site) -> None:
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_a_health_port_that_is_the_replicas_own_is_asked_by_tls(kind: Kind, site: _Site) -> None:
     with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,):
-        check = {"http": {"path": "/health"}, "port": a.port, "interval": "500ms", "timeout": "500ms"}
+        check = {"http": {"path": "/health"}, "port": a.port, **OFTEN}
         pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
         with running(kind, fleet_of(pool), files=site.files) as gateway:
             eventually(lambda: a.checks > 2)

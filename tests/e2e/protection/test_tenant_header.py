@@ -65,11 +65,11 @@ def test_no_trailer_names_a_tenant(kind: Kind) -> None:
         _recorder(received) as replica,
         running(kind, _tenant_fleet(replica), files={"keys": "sk-abc: acme\n"}) as gateway,
     ):
-        with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as connection:
             connection.sendall(head + chunks)
             status = connection.recv(65536)[9:12]
         sent = b"POST / HTTP/1.1\r\nHost: h\r\nx-key: sk-abc\r\nContent-Length: 2\r\nConnection: close\r\n\r\nab"
-        with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as connection:
             connection.sendall(sent)
             assert connection.recv(65536)[9:12] == b"200"
     assert status == (b"411" if kind == "haproxy" else b"200")
@@ -108,7 +108,7 @@ def _h2(port: int, body: bytes | None, trailers: bool, *more: tuple[str, str]) -
         client.send_data(1, body, end_stream=not trailers)
     if trailers:
         client.send_headers(1, [("x-tenant", "forged")], end_stream=True)
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(client.data_to_send())
         while data := connection.recv(65536):
             for event in client.receive_data(data):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,13 @@ def test_a_proxy_has_a_row_with_its_state_and_why(fleet: MovingFleet, browser: P
     assert browser.text("#proxy-count") == "4"
     browser.resize(390, 844, mobile=True)
     assert 0 < browser.evaluate(f"({row}).lastChild.getBoundingClientRect().right") <= 390
+
+
+def test_files_that_are_being_read_at_the_start_are_no_alarm(
+    fleet: MovingFleet, browser: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = fleet.status()
+    starting = replace(status, ready=False, fleet=replace(status.fleet, valid=False, read=None, diagnostics=()))
+    monkeypatch.setattr(fleet, "status", lambda: starting)
+    browser.wait("document.querySelector('.tiles').innerText.toLowerCase().includes('being read')")
+    assert "refused" not in browser.text("#view-fleet").lower()

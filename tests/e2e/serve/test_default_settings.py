@@ -39,7 +39,6 @@ _TAKEN_OUT = re.compile(r'lbctl_replica_out\{pool="([^"]+)",(?:reason="[^"]*",)?
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
     """It answers its checks with 200, and its page too."""
     with engines(*"abcd", slots=48) as members, three(pool_by_default(members)) as site:
@@ -49,7 +48,7 @@ def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
             wedged = time.monotonic()
             try:
                 until(wedged + STALLED_AFTER + 2 * INTERVAL)
-                eventually(lambda: _out(site) == {("pool", "a")}, 15)
+                eventually(lambda: _out(site) == {("pool", "a")})
                 held = at_rest(lambda: members[0].requests)
                 time.sleep(6)
                 assert members[0].requests == held
@@ -62,7 +61,6 @@ def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_t4_whose_memory_is_reserved_and_a_saturated_engine_stay_in() -> None:
     """The same page beside an engine that reserves nothing takes it out: it is read, and it is below the limit."""
     with ExitStack() as stack:
@@ -82,7 +80,7 @@ def test_a_t4_whose_memory_is_reserved_and_a_saturated_engine_stay_in() -> None:
                 for client in site.clients.values()
             ]
             eventually(lambda: min(item.in_flight for item in full) > 16)
-            eventually(lambda: _out(site) == {("other", "f")}, 6 * INTERVAL)
+            eventually(lambda: _out(site) == {("other", "f")})
             time.sleep(3 * INTERVAL)
             assert min(item.in_flight for item in full) > 16
             assert _out(site) == {("other", "f")}

@@ -66,7 +66,8 @@ def test_a_bad_file_changes_nothing_and_is_told_everywhere() -> None:
         assert errors[0]["text"] in shown.stdout
 
         control.write(fleet(5))
-        eventually(lambda: count_of(control) == 5)
+        eventually(lambda: not invalid(control))
+        assert count_of(control) == 5
         assert status(control, "--check").returncode == 0
         assert control.metrics()["lbctl_fleet_valid"] == 1
         eventually(lambda: "the files are served again" in control.log)
@@ -103,6 +104,7 @@ def test_broken_files_and_nothing_in_the_state_wait_for_better_ones() -> None:
         control.start(ready=False)
         eventually(lambda: "no fleet yet" in control.log)
         assert "LB004" in control.log
+        eventually(lambda: "the API listens" in control.log)
         assert not control.ready()
         now = control.status
         assert (now["ready"], now["snapshot"]) == (False, None)
@@ -185,9 +187,10 @@ def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does
         control.start()
         assert next(row for row in rows(control) if row["name"] == one.name)["drained"] == row["drained"]
         eventually(lambda: list(envoy.hosts("pool")) == [two.address])
-        assert 3.5 < time.monotonic() - begun < 30
+        assert time.monotonic() - begun > 3.5
         assert next(item for item in rows(control) if item["name"] == one.name)["out"] is True
-        states = {line.split()[1]: line.split()[2] for line in status(control, "pools").stdout.splitlines()[1:]}
+        lines = [line.split() for line in status(control, "pools").stdout.splitlines() if line.startswith("pool ")]
+        states = {line[1]: line[2] for line in lines}
         assert states == {one.name: "removed", two.name: "in"}
         settled(envoy)
 

@@ -160,6 +160,6 @@ def test_serve_drives_it_and_a_driver_that_fails_is_started_anew(tmp_path: Path)
                 assert "its driver has failed" in shown
                 assert client.load(40, 4, keep_alive=False).shares() == {"a": 0.5, "b": 0.5}
                 broken.unlink()
-                eventually(lambda: control.proxies["edge"]["state"] == "SYNCED", 15)
+                eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
                 assert control.proxies["edge"]["last_good"] == version
                 assert client.load(40, 4, keep_alive=False).shares() == {"a": 0.25, "b": 0.75}

@@ -36,12 +36,12 @@ def _serving(fleet: Fleet, files: dict[str, str]) -> Iterator[ControlPlane]:
 
 
 def _in_sync(control: ControlPlane) -> None:
-    eventually(lambda: control.proxies["edge"]["state"] == "SYNCED", timeout=60)
+    eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
 
 
 def _named(control: ControlPlane, text: str) -> None:
     """Waits until the proxy's status or the log of `serve` has the text."""
-    eventually(lambda: text in control.proxies["edge"].get("reason", "") or text in control.log, timeout=60)
+    eventually(lambda: text in control.proxies["edge"].get("reason", "") or text in control.log)
 
 
 def _own_line_of(client: Client) -> list[str]:
@@ -69,7 +69,7 @@ def _check(host: HostMachine, fleet: Fleet, own: str, line: str, wrong: str) -> 
         assert client.get("/v1/x").status == 401
         assert host.answers() == before
         put(control.files, {own: line.format("second")})
-        eventually(lambda: _own_line_of(client) == ["second"], timeout=60)
+        eventually(lambda: _own_line_of(client) == ["second"])
         for broken, place in ((wrong, f"{own}:1"), (line.format("third") + "}{\n", own)):
             put(control.files, {own: broken})
             _named(control, place)
@@ -80,7 +80,7 @@ def _check(host: HostMachine, fleet: Fleet, own: str, line: str, wrong: str) -> 
         assert _own_line_of(client) == ["second"]
         (control.files / own).unlink()
         put(control.files, {own: line.format("fourth")})
-        eventually(lambda: _own_line_of(client) == ["fourth"], timeout=60)
+        eventually(lambda: _own_line_of(client) == ["fourth"])
         _in_sync(control)
         assert host.answers() == before
 

@@ -51,7 +51,7 @@ def test_a_changed_route_is_reloaded_and_the_live_weights_stay(version: Binary, 
         assert gateway.worker != worker
         assert gateway.get().header("x-served-by") == "lbctl"
         assert gateway.load(100, 4).shares() == pytest.approx({"a": 0.2, "b": 0.8}, abs=0.03)
-        assert stream.result(20).ok
+        assert stream.result(60).ok
         assert not gateway.apply(live).reloaded
 
 

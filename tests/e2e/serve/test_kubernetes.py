@@ -19,11 +19,11 @@ def reached(client: Client) -> set[str]:
 
 def test_pods_come_drain_and_go_without_a_failed_request_on_any_proxy(tmp_path: Path) -> None:
     with deployment(tmp_path, 3) as pods, three(pods) as (control, clients), ExitStack() as stack:
-        loads = [stack.enter_context(client.steady(40, keep_alive=False)) for client in clients.values()]
+        loads = [stack.enter_context(client.steady(15, keep_alive=False)) for client in clients.values()]
 
         def all_reach(names: list[str]) -> None:
             for client in clients.values():
-                eventually(lambda client=client: reached(client) == set(names), 15)
+                eventually(lambda client=client: reached(client) == set(names))
 
         all_reach(list(pods.pods))
         pods.scale(8)

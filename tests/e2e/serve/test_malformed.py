@@ -23,7 +23,7 @@ _LINES = {
 def test_a_malformed_line_with_a_token_is_not_logged() -> None:
     with controlling(fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}]})) as control:
         for name, line in _LINES.items():
-            with socket.create_connection((HOST, control.api), timeout=5) as opened:
+            with socket.create_connection((HOST, control.api), timeout=30) as opened:
                 opened.sendall(b"GET /readyz HTTP/1.1\r\nHost: %s\r\n%s\r\n\r\n" % (HOST.encode(), line))
                 answer = opened.recv(65536)
             assert b" 400 " in answer, name

@@ -70,7 +70,7 @@ def _fleet(old: list[Engine], new: list[Engine], exporter: str, site: edges.Edge
             {"kind": "vllm", "url": "http://{address}/metrics"},
             {"kind": "dcgm", "url": f"http://{gpu}/metrics"},
         ]
-        return {"interval": "500ms", "timeout": "400ms", "stale_after": "5s", "sources": sources}
+        return {"interval": "500ms", "sources": sources}
 
     steps = [{"percent": "50%", "hold": "1h"}, {"percent": "100%"}]
     route = {

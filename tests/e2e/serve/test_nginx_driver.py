@@ -56,7 +56,7 @@ def test_a_weight_moves_the_shares_and_no_request_fails() -> None:
         before = (a.requests, b.requests)
         _taken(site, fleet, weights={"a": 1.0, "b": 3.0})
         after = site.load(200, 4, keep_alive=False)
-        load = running.result(30)
+        load = running.result(60)
     load.assert_no_failure()
     assert abs(before[0] - before[1]) <= 4
     assert 0.72 <= after.shares()["b"] <= 0.78
@@ -71,7 +71,7 @@ def test_a_stream_that_runs_when_nginx_reloads_completes() -> None:
         assert (applied.outcome, applied.finishing > 0) == ("applied", True)
         served = b.requests
         load = site.load(40, 4)
-        assert [len(stream.result(20).events()) for stream in streams] == [6] * 4
+        assert [len(stream.result(60).events()) for stream in streams] == [6] * 4
     assert load.by_replica == {"a": 40}
     assert b.requests == served
 
@@ -124,7 +124,7 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
         applied = site.converge({**fleet, **more}, drained=frozenset({"b"}))
         assert (applied.outcome, applied.behind) == ("applied", True)
         assert site.load(40, 4, keep_alive=False).by_replica == {"a": 40}
-        running.result(30).assert_no_failure()
+        running.result(60).assert_no_failure()
 
 
 def test_a_reload_command_that_hangs_with_its_child_is_said_and_puts_back_what_ran(

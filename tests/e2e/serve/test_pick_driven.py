@@ -46,7 +46,7 @@ def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind
     with replicas("a", "b", "c") as three, EDGES[kind]() as site:
         fleet = _fleet(site, three)
         with edges.started_edge(site, fleet), controlling(fleet) as control:
-            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED", 20)
+            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED")
 
             def homes() -> dict[str, set[str | None]]:
                 load = site.load(60, 4, lambda number: _turn(f"s{number % 12}"))
@@ -56,16 +56,16 @@ def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind
                     found.setdefault(str(dict(response.json["headers"])["x-session-id"]), set()).add(response.replica)
                 return found
 
-            eventually(lambda: all(len(names) == 1 for names in homes().values()), 20)
+            eventually(lambda: all(len(names) == 1 for names in homes().values()))
             eventually(lambda: homes() and control.metric("lbctl_pick_decisions_total") >= 60)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
             _pick_without_an_end(fleet, site.name)
             command = [sys.executable, "-m", "lbctl", "drain", "pool/a", "--reason", "test", "--server", control.url]
-            token = ["--token-file", str(control.state / "api-token")]
-            subprocess.run([*command, *token], check=True, capture_output=True)
+            waiting = ["--wait", "--token-file", str(control.state / "api-token")]  # a reload closes kept connections
+            subprocess.run([*command, *waiting], check=True, capture_output=True)
             eventually(lambda: all("a" not in names for names in homes().values()))
             if kind == "haproxy":  # which says in its statistics that it has no such request
-                eventually(lambda: control.metric("lbctl_pick_lost_ends_total") == 1.0, 60)
+                eventually(lambda: control.metric("lbctl_pick_lost_ends_total") == 1.0)
                 assert control.metric("lbctl_pick_open") == 0.0
 
 
@@ -81,14 +81,14 @@ def test_a_replica_that_refuses_is_not_picked_and_the_others_share_its_requests(
     with replicas("a", "b", "c") as three, EDGES[kind]() as site:
         fleet, numbers = _fleet(site, three), itertools.count()
         with edges.started_edge(site, fleet), controlling(fleet) as control:
-            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED", 20)
+            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED")
 
             def load(count: int) -> Load:
                 found = site.load(count, 4, lambda _: _turn(f"s{next(numbers)}"))
                 found.assert_no_failure()
                 return found
 
-            eventually(lambda: load(10) and control.metric("lbctl_pick_decisions_total") > 0, 20)
+            eventually(lambda: load(10) and control.metric("lbctl_pick_decisions_total") > 0)
             three[0].refuse()
 
             def refused() -> bool:

@@ -109,4 +109,4 @@ def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replic
     home, other = sorted(pool, key=lambda replica: -replica.in_flight)
     other.behave(delay=0.0)
     assert client.post("/", b"{}", session).replica == other.name
-    assert waiting.result(30).replica == home.name
+    assert waiting.result(60).replica == home.name

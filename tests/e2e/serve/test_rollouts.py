@@ -51,12 +51,6 @@ def _rollout(control: ControlPlane, *words: str) -> int:
     return run(["rollout", *words, "--server", control.url, "--token-file", str(control.state / "api-token")])
 
 
-def _row(control: ControlPlane) -> dict[str, Any]:
-    (row,) = control.get("rollouts")["rollouts"]
-    found: dict[str, Any] = row
-    return found
-
-
 def _actions(control: ControlPlane) -> list[str]:
     records = control.get("audit")["records"]
     return [item["action"] for item in records if item["action"].startswith("rollout")]
@@ -71,6 +65,7 @@ def _in_sync(control: ControlPlane) -> None:
 def _only(loads: list[Steady], pool: str) -> None:
     """All requests go to this pool. On a connection that was kept over its reload, HAProxy's process of before answers
     one more request and closes the connection."""
+    eventually(lambda: all(set(load.since(time.monotonic()).by_replica) == {pool} for load in loads))
     began = time.monotonic()
     time.sleep(1)
     for load in loads:
@@ -88,16 +83,22 @@ def _last(answer: Response) -> bool:
 
 @contextmanager
 def _three(**rollout: Any) -> Iterator[tuple[Fleet, ControlPlane, list[Client]]]:
-    """`serve` with this rollout, and an Envoy, a HAProxy and an nginx that it drives."""
+    """`serve`, and an Envoy, a HAProxy and an nginx that it drives; the rollout comes once all three have the fleet, so
+    that none of its holds passes while they start."""
     with ExitStack() as stack:
         old, new = stack.enter_context(engines("old", "new"))
         sites = [stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())]
         fleet = _fleet(old, new, rollout, *sites)
         for site in sites:
             stack.enter_context(edges.started_edge(site, fleet))
-        control = stack.enter_context(controlling(fleet))
+        chat = fleet["routes"].pop("chat")
+        without = {name: value for name, value in chat.items() if name != "rollout"}
+        control = stack.enter_context(controlling({**fleet, "routes": {"chat": without}}))
         envoy = stack.enter_context(control.envoy("edge", ["edge"]))
         _in_sync(control)
+        fleet["routes"]["chat"] = chat
+        control.write(fleet)
+        assert control.rollout["to"] == "new"
         yield fleet, control, [envoy.client(), *sites]
 
 
@@ -122,13 +123,13 @@ def test_a_timed_rollout_is_promoted_on_all_three_proxies_over_a_killed_serve_an
 ) -> None:
     steps = [{"percent": "50%", "hold": "8s"}, {"percent": "100%"}]
     with _three(mode="timed", steps=steps) as (_, control, clients), _loaded(clients) as loads:
-        eventually(lambda: _row(control)["phase"] == "progressing")
-        begun = _row(control)["since"]
+        eventually(lambda: control.rollout["phase"] == "progressing")
+        begun = control.rollout["since"]
         control.kill()
         control.start()
-        eventually(lambda: _row(control)["phase"] == "promoted")
+        eventually(lambda: control.rollout["phase"] == "promoted")
         assert control.log.count("step=1 ") == 1, "a step is done once, also over a SIGKILL"
-        assert _row(control)["since"] > begun
+        assert control.rollout["since"] > begun
         _in_sync(control)
         _only(loads, "new")
         assert run(["status", "rollouts", "--server", control.url]) == 0
@@ -148,7 +149,7 @@ def test_a_timed_rollout_is_promoted_on_all_three_proxies_over_a_killed_serve_an
         control.start()
         _in_sync(control)
         _only(loads, "old")
-        assert (_row(control)["phase"], _row(control)["reason"]) == ("aborted", "worse answers")
+        assert (control.rollout["phase"], control.rollout["reason"]) == ("aborted", "worse answers")
         assert all({"old", "new"} <= set(load.load.by_replica) for load in loads)
 
 
@@ -158,7 +159,7 @@ def test_a_person_moves_a_manual_rollout_and_sticky_clients_keep_their_variant_o
     steps = [{"percent": "40%"}, {"percent": "100%"}]
     with _three(mode="manual", steps=steps) as (fleet, control, clients):
         assert [_variants(client) for client in clients] == [{"old"}] * 3
-        assert _row(control)["phase"] == "waiting"
+        assert control.rollout["phase"] == "waiting"
         assert _rollout(control, "promote", "chat") == 1
         assert "it is waiting: start it first" in capsys.readouterr().err
         assert _rollout(control, "start", "chat", "--wait") == 0
@@ -166,7 +167,7 @@ def test_a_person_moves_a_manual_rollout_and_sticky_clients_keep_their_variant_o
         _in_sync(control)
         cookies = [_cookie_of_old(client) for client in clients]
         assert _rollout(control, "set", "chat", "90", "--wait") == 0
-        assert _row(control)["phase"] == "paused"
+        assert control.rollout["phase"] == "paused"
         metrics = control.metrics()
         assert metrics['lbctl_rollout_share{route="chat"}'] == 0.9
         assert metrics['lbctl_rollout_phase{phase="paused",route="chat"}'] == 1
@@ -175,10 +176,10 @@ def test_a_person_moves_a_manual_rollout_and_sticky_clients_keep_their_variant_o
         assert sticky == [{"old"}] * 3
         assert _rollout(control, "promote", "chat", "--wait") == 0
         _in_sync(control)
-        assert [_variants(client) for client in clients] == [{"new"}] * 3
+        eventually(lambda: [_variants(client) for client in clients] == [{"new"}] * 3)
         fleet["routes"]["chat"]["split"] = {"old": 1, "new": 0}
         control.write(fleet)
-        eventually(lambda: _row(control)["phase"] == "superseded")
+        eventually(lambda: control.rollout["phase"] == "superseded")
         _in_sync(control)
         eventually(lambda: [_variants(client) for client in clients] == [{"old"}] * 3)
 
@@ -201,7 +202,7 @@ def test_blue_green_is_one_step_there_and_one_back_on_all_three_proxies_and_lose
         _only(loads, "old")
         assert _rollout(control, "start", "chat", "--wait") == 0
         _in_sync(control)
-        assert _row(control)["phase"] == "promoted"
+        assert control.rollout["phase"] == "promoted"
         _only(loads, "new")
         assert _rollout(control, "abort", "chat", "--wait") == 0
         _in_sync(control)
@@ -223,7 +224,7 @@ def test_who_may_not_and_what_cannot_be_is_refused_and_nothing_moves(capsys: pyt
         "pools": {name: {"replicas": [{"address": "127.0.0.1:9"}]} for name in ("old", "new")},
     }
     with controlling(fleet) as control:
-        eventually(lambda: bool(control.get("rollouts")["rollouts"]))
+        assert control.rollout["phase"] == "waiting"
         for words, message in (
             (["pause", "chat"], "the rollout of chat cannot pause: it is waiting: start it first"),
             (["start", "plain"], "there is no rollout of a route 'plain'; routes with a rollout: chat"),
@@ -236,7 +237,7 @@ def test_who_may_not_and_what_cannot_be_is_refused_and_nothing_moves(capsys: pyt
             token = (control.state / "api-token").read_text().strip()
             answer = control._ask("POST", "/api/v1/rollouts", json=body, headers={"authorization": f"Bearer {token}"})
             assert answer.status_code == 400, json.dumps(body)
-        assert _row(control)["phase"] == "waiting"
+        assert control.rollout["phase"] == "waiting"
 
 
 def test_an_abort_that_cannot_be_saved_is_applied_said_and_saved_later(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,22 +254,21 @@ def test_an_abort_that_cannot_be_saved_is_applied_said_and_saved_later(capsys: p
         "pools": {name: {"replicas": [{"address": "127.0.0.1:9"}]} for name in ("old", "new")},
     }
     with controlling(fleet) as control:
-        eventually(lambda: bool(control.get("rollouts")["rollouts"]))
+        assert control.rollout["phase"] == "waiting"
         assert _rollout(control, "start", "chat") == 0
         with refusing(control):
             assert _rollout(control, "promote", "chat") == 4
-            assert _row(control)["percent"] == 40
+            assert control.rollout["percent"] == 40
             capsys.readouterr()
             assert _rollout(control, "abort", "chat") == 4
             said = capsys.readouterr().err
             assert "is aborted, but the state cannot be written" in said
             assert "nothing was changed" not in said
-            assert (_row(control)["phase"], _row(control)["split"]) == ("aborted", {"new": 0, "old": 1})
+            assert (control.rollout["phase"], control.rollout["split"]) == ("aborted", {"new": 0, "old": 1})
         eventually(lambda: "rollout abort, aborted (split of the files)" in _actions(control))
         control.kill()
         control.start()
-        eventually(lambda: bool(control.get("rollouts")["rollouts"]))
-        assert _row(control)["phase"] == "aborted"
+        assert control.rollout["phase"] == "aborted"
         assert [action for action in _actions(control) if "," in action] == [
             "rollout start, progressing (step 1, 40 %)", "rollout abort, aborted (split of the files)",
         ]  # fmt: skip

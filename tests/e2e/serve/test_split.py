@@ -85,6 +85,7 @@ def test_a_split_by_hand_moves_all_three_proxies_loses_nothing_and_survives_a_re
 
 
 def _only(loads: list[Steady], pool: str) -> None:
+    eventually(lambda: all(set(load.since(time.monotonic()).by_replica) == {pool} for load in loads))
     began = time.monotonic()
     time.sleep(1)
     assert [set(load.since(began).by_replica) for load in loads] == [{pool}] * len(loads)
@@ -96,7 +97,7 @@ def test_a_split_by_hand_ends_when_the_files_change_the_split() -> None:
         with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
             client = envoy.client()
             assert _split(control, "set", "chat", "old=0", "new=1", "--wait") == 0
-            assert {client.post("/v1/completions?n=2").replica for _ in range(10)} == {"new"}
+            eventually(lambda: {client.post("/v1/completions?n=2").replica for _ in range(10)} == {"new"})
             fleet["routes"]["chat"]["timeouts"] = {"idle": "2m"}
             control.write(fleet)
             eventually(lambda: control.metric("lbctl_reloads_total") >= 2)

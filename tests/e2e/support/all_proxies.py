@@ -91,7 +91,7 @@ class Got:
 
 
 def got(load: Load, since: float, until: float = float("inf")) -> Got:
-    """Of what was sent between the two moments (`time.monotonic()`)."""
+    """Return the answers to the requests that were sent between the two moments (`time.monotonic()`)."""
     return Got(tuple(item for item in load.responses if since <= item.started < until))
 
 
@@ -116,8 +116,8 @@ class Three:
 
     @contextmanager
     def load(self, rate: float, *, scale: float = 1.0, patience: float = 60.0) -> Iterator[dict[str, Steady]]:
-        """So many requests a second at each proxy, of `Lengths`. At nginx each has a connection of its own: what is
-        idle there when it is reloaded is closed, also in the moment in which it is used again."""
+        """Send so many requests a second, of `Lengths`, to each proxy. Those to nginx have a connection each: a reload
+        closes idle connections, also in the moment in which one is used again."""
         with ExitStack() as stack:
             yield {
                 name: stack.enter_context(
@@ -129,12 +129,13 @@ class Three:
     # ── What they were told ──────────────────────────────────────────────────────────────────────────────────────────
 
     def decided(self, pool: str = "pool") -> dict[str, float]:
-        """Replica → weight on the scale of capacities."""
+        """Return replica → weight on the scale of capacities."""
         pools = {item["name"]: item for item in self.control.get("pools")["pools"]}
         return {item["name"]: item["weight"] for item in pools[pool]["replicas"]}
 
     def weights(self, members: Sequence[Engine], pool: str = "pool") -> dict[str, dict[str, int]]:
-        """Proxy → replica → the weight in its own range; of nginx as its file says it, and 0 where that says `down`."""
+        """Return proxy → replica → the weight in the proxy's own range. That of nginx is read from its file, and is 0
+        where the file says `down`."""
         names = {item.port: item.name for item in members}
         envoy = self.envoy.weights(pool)
         nginx = self.nginx.config.read_text()
@@ -149,8 +150,8 @@ class Three:
         }
 
     def _of_haproxy(self, pool: str) -> dict[str, int]:
-        asked = background.wait(Runtime(str(self.haproxy.entry["runtime_api"])).query("show servers state"))
-        rows = [line.split() for line in asked.texts[0].splitlines() if line and line[0] != "1"]
+        reply = background.wait(Runtime(str(self.haproxy.entry["runtime_api"])).query("show servers state"))
+        rows = [line.split() for line in reply.texts[0].splitlines() if line and line[0] != "1"]
         place = {name: number for number, name in enumerate(rows[0][1:])}
         return {
             row[place["srv_name"]]: int(row[place["srv_uweight"]])
@@ -161,19 +162,19 @@ class Three:
     # ── The fleet ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def change(self, **pool: Any) -> None:
-        """Another file: the pool with other keys."""
+        """Write another fleet file, in which the pool has other keys."""
         self.fleet["pools"]["pool"].update(pool)
         self.control.write(self.fleet)
 
 
-def _nginx_weight(words: str) -> int:
-    found = re.search(r"weight=(\d+)", words)
-    return 0 if " down" in words else int(found[1]) if found else 1
+def _nginx_weight(parameters: str) -> int:
+    weight = re.search(r"weight=(\d+)", parameters)
+    return 0 if " down" in parameters else int(weight[1]) if weight else 1
 
 
 def pool_by_default(members: Sequence[Engine], exporters: Sequence[Exporter] = (), **keys: Any) -> dict[str, Any]:
-    """A pool that names its source and a path to check, and leaves the rest to lbctl. With `exporters`, each replica's
-    page is there."""
+    """Return a pool that names its source and a path to check, and leaves the rest to lbctl. With `exporters`, the
+    source is each replica's page there."""
     pool = pool_of(members, health={"active": {"http": {"path": "/health"}}}, **keys)
     if not exporters:
         return {"telemetry": {"sources": [source("{host}:{port}")]}, **pool}
@@ -183,13 +184,14 @@ def pool_by_default(members: Sequence[Engine], exporters: Sequence[Exporter] = (
 
 
 def source(address: str) -> dict[str, str]:
-    """vLLM's page at this address."""
+    """Return the keys of a source that reads vLLM's page at this address."""
     return {"kind": "vllm", "url": f"http://{address}/metrics"}
 
 
 @contextmanager
 def three(pool: Mapping[str, Any], **sections: Any) -> Iterator[Three]:
-    """All of them serve `pool` (and what else `sections` of a fleet say), and have what was decided at the start."""
+    """Run all three proxies before `pool` (with the further `sections` of a fleet), once they have what was decided at
+    the start."""
     with ExitStack() as stack:
         haproxy, nginx = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
         fleet = fleet_of(pool, **driven("envoy"))

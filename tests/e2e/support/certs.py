@@ -40,7 +40,7 @@ class Authority:
         self.ca.write_bytes(certificate)
 
     def revoke(self, *pairs: Pair) -> bytes:
-        """The list of revoked certificates, in PEM: those of `pairs`, and no others."""
+        """Return the list of revoked certificates in PEM: those of `pairs`, and no others."""
         now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._subject)
         builder = builder.last_update(now - _DAY).next_update(now + _DAY)
@@ -51,7 +51,8 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def issue(self, name: str, hosts: Sequence[str] = ()) -> Pair:
-        """A leaf for servers and clients: common name `name`; alternative names `hosts` (DNS, IP, URI), else `name`."""
+        """Issue a certificate for servers and clients, with the common name `name` and the alternative names `hosts`
+        (DNS, IP, URI), by default `name`."""
         key = ec.generate_private_key(ec.SECP256R1())
         constraints = x509.BasicConstraints(ca=False, path_length=None)
         certificate = self._sign(_name(name), key, constraints, [_alternative(host) for host in hosts or (name,)])
@@ -92,7 +93,7 @@ class Authority:
 
 
 def server_context(pair: Pair, client_ca: Path | None = None) -> ssl.SSLContext:
-    """For a server with that certificate; with `client_ca` it requires one from the client."""
+    """Return a context for a server with that certificate; with `client_ca` it requires one from the client."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
     context.load_cert_chain(pair.certificate, pair.key)
     if client_ca is not None:
@@ -101,7 +102,7 @@ def server_context(pair: Pair, client_ca: Path | None = None) -> ssl.SSLContext:
 
 
 def client_context(ca: Path, pair: Pair | None = None, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    """For a client that trusts `ca` alone, shows `pair` where it is asked, and offers `alpn`."""
+    """Return a context for a client that trusts `ca` alone, shows `pair` where it is asked, and offers `alpn`."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
     if pair is not None:
         context.load_cert_chain(pair.certificate, pair.key)

@@ -25,7 +25,8 @@ from tests.e2e.support.waiting import eventually
 
 _ANSWERED = 20.0
 """Seconds until what was sent in a stretch of time has been answered, at most."""
-_FEW = 5
+_FEW = 24
+"""Answers, of which it is certain that chance brings some to each of two replicas."""
 
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -59,7 +60,7 @@ class Load:
         return Counter(response.replica or "" for response in self.responses if response.ok)
 
     def shares(self) -> dict[str, float]:
-        """The part of the whole 2xx answers that each replica gave, 0…1."""
+        """Return the part of the whole 2xx answers that each replica gave, from 0 to 1."""
         counts = self.by_replica
         return {name: count / counts.total() for name, count in sorted(counts.items())}
 
@@ -105,7 +106,7 @@ class Client:
         self._where = Where(port, tls, server_name)
 
     def url(self, path: str = "/") -> str:
-        """For other clients."""
+        """Return the URL of a path, for other clients."""
         return f"{'https' if self._target.tls else 'http'}://{HOST}:{self.port}{path}"
 
     def send(
@@ -131,13 +132,14 @@ class Client:
         timeout: float = 30.0,
         chunked: bool = False,
     ) -> Response:
-        """One request on a connection of its own, within `timeout` seconds; `chunked`: the body without a length."""
+        """Send one request on a connection of its own, within `timeout` seconds. With `chunked` the body has no
+        length."""
         response = background.wait(self._once(Request(method, path, headers, body, chunked, timeout)), timeout + 5)
-        _pass_millisecond()
+        pass_millisecond()
         return response
 
     def get(self, path: str = "/", headers: Headers = (), *, timeout: float = 30.0) -> Response:
-        """GET, as `request`."""
+        """Send a GET as `request` does."""
         return self.request("GET", path, headers, timeout=timeout)
 
     def post(
@@ -149,7 +151,7 @@ class Client:
         timeout: float = 30.0,
         chunked: bool = False,
     ) -> Response:
-        """POST, as `request`."""
+        """Send a POST as `request` does."""
         return self.request("POST", path, headers, body, timeout=timeout, chunked=chunked)
 
     def send_load(
@@ -181,7 +183,7 @@ class Client:
         gap: float = 0.0,
         jitter: float = 0.1,
     ) -> Load:
-        """As `send_load`, and waits for the end."""
+        """Send requests as `send_load` does, and wait for the end."""
         started = self.send_load(count, concurrency, request, keep_alive=keep_alive, gap=gap, jitter=jitter)
         try:
             return started.result(background.LONGEST)
@@ -195,16 +197,17 @@ class Client:
         *,
         keep_alive: bool = True,
     ) -> Steady:
-        """So many requests a second for as long as the block runs: `with client.steady(200) as load:`."""
+        """Send so many requests a second for as long as the block runs: `with client.steady(200) as load:`."""
         return Steady(self._target, rate, request if callable(request) else lambda _: request, keep_alive)
 
-    def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 10.0, **metadata: str) -> Reply:
-        """One gRPC call, h2c without TLS; `method` as "/package.Service/Method", underscores in metadata become -."""
+    def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 30.0, **metadata: str) -> Reply:
+        """Make one gRPC call, h2c without TLS. `method` is "/package.Service/Method"; underscores in metadata become
+        -."""
         pairs = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
         return background.wait(call(self._where, method, payload, pairs, timeout))
 
     def grpc_load(self, method: str, count: int, concurrency: int = 1, payload: bytes = b"") -> list[Reply]:
-        """So many calls, each on a connection of its own, `concurrency` at a time."""
+        """Make so many calls, each on a connection of its own, `concurrency` at a time."""
         return background.wait(_grpc_load(self._where, method, count, concurrency, payload))
 
     def websocket(self, path: str, messages: Sequence[str], gap: float = 0.0) -> Echo:
@@ -234,7 +237,7 @@ class Client:
                         await socket.send_str(message)
                     except aiohttp.ClientConnectionResetError:  # the conversation was ended meanwhile
                         break
-                    reply = await socket.receive(10)
+                    reply = await socket.receive(30)
                     if reply.type is not aiohttp.WSMsgType.TEXT:
                         break
                     replies.append(str(reply.data))
@@ -278,8 +281,8 @@ class Steady:
         return Load(tuple(self._responses), opened, time.monotonic() - self._started)
 
     def since(self, moment: float) -> Load:
-        """Of that, the requests that were sent from `moment` (`time.monotonic()`) to this call, a few at least. Waits
-        for their answers: on a busy machine they are late."""
+        """Return the part of the load that was sent between `moment` (`time.monotonic()`) and this call, a few requests
+        at least. Waits for their answers, which are late on a busy machine."""
         until = time.monotonic()
         with contextlib.suppress(AssertionError):  # what is never answered is for the test to judge
             eventually(lambda: self._are_answered(moment, until), _ANSWERED)
@@ -321,7 +324,7 @@ class Steady:
             self._idle.append(connection)
 
 
-def _pass_millisecond() -> None:
+def pass_millisecond() -> None:
     """Waits for the next millisecond of the clock. Proxies log in milliseconds: the line of a later request has a
     later time, whichever worker writes it."""
     now = time.time_ns() // 1_000_000
@@ -372,7 +375,7 @@ async def _grpc_load(where: Where, method: str, count: int, concurrency: int, pa
     replies: list[Reply] = []
 
     async def worker() -> None:
-        replies.extend([await call(where, method, payload, (), 10.0) for _ in numbers])
+        replies.extend([await call(where, method, payload, (), 30.0) for _ in numbers])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

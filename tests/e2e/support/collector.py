@@ -48,12 +48,12 @@ class Collector:
         return f"{HOST}:{self.port}"
 
     async def export(self, request: bytes, _: Any) -> bytes:
-        """What TraceService/Export does; the answer is an empty message."""
+        """Implement TraceService/Export; the answer is an empty message."""
         self.spans.extend(_spans(request))
         return b""
 
     async def start(self) -> None:
-        """Listens."""
+        """Listen."""
         self._server = grpc.aio.server(handlers=[_Only(self)], options=[("grpc.so_reuseport", 1)])
         self._server.add_insecure_port(self.address)
         await self._server.start()
@@ -77,7 +77,7 @@ class _Only(grpc.GenericRpcHandler):
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """`with collecting() as collector:`."""
+    """Run a collector: `with collecting() as collector:`."""
     collector = Collector()
     background.wait(collector.start())
     try:

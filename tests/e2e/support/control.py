@@ -79,13 +79,13 @@ class ControlPlane:
         self.process.send_signal(number)
 
     def stop(self, timeout: float = 30.0) -> int:
-        """SIGTERM; the exit code. Fails when it has not ended after `timeout` seconds."""
+        """Send SIGTERM, and return the exit code. Fails if the process has not ended after `timeout` seconds."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(timeout)
 
     def kill(self) -> None:
-        """SIGKILL, and reaped."""
+        """Send SIGKILL, and reap the process."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(30)
@@ -104,25 +104,25 @@ class ControlPlane:
     def memory(self) -> float:
         """Resident now, in MB."""
         assert self.process is not None
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
-        assert found
-        return int(found[1]) / 1024
+        resident = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        assert resident
+        return int(resident[1]) / 1024
 
     # ── Its files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, fleet: Fleet, name: str = "fleet.yaml") -> None:
-        """The fleet's file, replaced as a whole."""
+        """Replace the fleet's file as a whole."""
         self.write_text(yaml.safe_dump(json.loads(json.dumps(self._with_logs(fleet))), sort_keys=False), name)
 
     def _with_logs(self, fleet: Fleet) -> Fleet:
-        """The fleet with a port of its own for the traffic log of an nginx that is driven."""
+        """Return the fleet with a port of its own for the traffic log of an nginx that is driven."""
         proxies, settings = fleet.get("proxies") or {}, fleet.get("control") or {}
         if "logs" in settings or not any({"kind", "config"} <= item.keys() for item in proxies.values()):
             return fleet
         return {**fleet, "control": {**settings, "logs": {"bind": f"{HOST}:{self.logs}"}}}
 
     def write_text(self, text: str, name: str = "fleet.yaml") -> None:
-        """Whatever text, replaced as a whole."""
+        """Replace the fleet's file by any text, as a whole."""
         path = self.files / name
         beside = path.with_name(f".{name}.new")
         beside.write_text(text)
@@ -140,15 +140,28 @@ class ControlPlane:
         return False
 
     def get(self, path: str) -> Any:
-        """The JSON of /api/v1/PATH."""
+        """Return the JSON of /api/v1/PATH."""
         answer = self._ask("GET", f"/api/v1/{path}")
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     @property
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("status")
-        return found
+        status: dict[str, Any] = self.get("status")
+        return status
+
+    @property
+    def rollout(self) -> dict[str, Any]:
+        """The fleet's only rollout, once the control plane knows it: a moment after it is ready."""
+        rows: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            rows[:] = self.get("rollouts")["rollouts"]
+            return bool(rows)
+
+        eventually(is_there)
+        (row,) = rows
+        return row
 
     @property
     def proxies(self) -> dict[str, dict[str, Any]]:
@@ -162,15 +175,15 @@ class ControlPlane:
         return {name: float(value) for name, value in pairs}
 
     def metric(self, name: str) -> float:
-        """The sum of all series of this name."""
+        """Return the sum of all series of this name."""
         return sum(value for series, value in self.metrics().items() if series.partition("{")[0] == name)
 
     def reload(self, *, allow_shrink: bool = False) -> requests.Response:
-        """POST /api/v1/reload, with the token of the state directory."""
+        """Send POST /api/v1/reload with the token of the state directory."""
         return self._ask("POST", "/api/v1/reload", json={"allow_shrink": allow_shrink}, headers=self._authorization)
 
     def explain_pick(self, question: Mapping[str, Any]) -> Any:
-        """POST /api/v1/picks/explain; the JSON of the answer."""
+        """Send POST /api/v1/picks/explain, and return the JSON of the answer."""
         answer = self._ask("POST", "/api/v1/picks/explain", json=question, headers=self._authorization)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -184,7 +197,7 @@ class ControlPlane:
         return self.log_file.read_text(errors="replace")
 
     def tail(self) -> str:
-        """The end of its log, and of those of its Envoys."""
+        """Return the end of its log, and of those of its Envoys."""
         own = f"── lbctl serve\n{self.log[-_TAIL:]}" if self.log_file.exists() else ""
         return "\n".join([own, *(f"── {item.node}\n{item.logs()}" for item in self._envoys)])
 
@@ -214,10 +227,13 @@ class ControlPlane:
         bootstrap: Mapping[str, Any] | None = None,
         wait: bool = True,
     ) -> Iterator[XdsEnvoy]:
-        """A real Envoy with this node id. `listeners` are those that it is to open: names of the fleet that was written
-        (all of them by default), or names and ports; with `wait` it has opened them before the block begins.
-        `by_socket`: it connects by the Unix socket, as who is to get keys must, else by TCP.
-        `bootstrap`: in the place of the harness's own, but for the admin port."""
+        """Run a real Envoy with this node id.
+
+        `listeners` are those that it is to open: names of the fleet that was written (all of them by default), or names
+        and ports; with `wait` it has opened them before the block begins. With `by_socket` it connects by the Unix
+        socket, as a proxy that is to get keys must, else by TCP. `bootstrap` replaces the harness's own, except for the
+        admin port.
+        """
         binary, admin = require("envoy"), free_port()
         directory = self.directory / f"envoy-{node}-{admin}"
         directory.mkdir()
@@ -244,8 +260,8 @@ class ControlPlane:
 
     def _ports(self, names: Sequence[str]) -> dict[str, int]:
         fleet = yaml.safe_load((self.files / "fleet.yaml").read_text())
-        found = {name: int(str(keys["bind"]).rsplit(":", 1)[1]) for name, keys in fleet["listeners"].items()}
-        return {name: port for name, port in found.items() if not names or name in names}
+        ports = {name: int(str(keys["bind"]).rsplit(":", 1)[1]) for name, keys in fleet["listeners"].items()}
+        return {name: port for name, port in ports.items() if not names or name in names}
 
 
 @contextmanager
@@ -282,8 +298,8 @@ def controlling(
 
 
 def driven(*nodes: str) -> Fleet:
-    """The sections `listeners` and `proxies` for Envoys of these node ids, each with a listener of its own name, so
-    that a test can ask one Envoy among several; to be merged into a fleet."""
+    """Return the sections `listeners` and `proxies` for Envoys of these node ids, to be merged into a fleet. Each has a
+    listener of its own name, so that a test can send a request to one Envoy among several."""
     return {
         "listeners": {node: {"bind": f"{HOST}:{free_port()}"} for node in nodes},
         "proxies": {node: {"kind": "envoy", "nodes": [node], "listeners": [node]} for node in nodes},

@@ -44,14 +44,14 @@ class DnsServer:
         return f"{HOST}:{self.port}"
 
     def answer(self, query: bytes) -> bytes:
-        """The answer to one question, as far as it fits."""
+        """Return the answer to one question, as far as it fits."""
         name, end = _name(query)
         kind = int.from_bytes(query[end : end + 2])
         self.asked[name] += 1
-        known = self.names.get(name)
-        records = [_record(address) for address in known or () if kind == (_AAAA if ":" in address else _A)]
+        addresses = self.names.get(name)
+        records = [_record(address) for address in addresses or () if kind == (_AAAA if ":" in address else _A)]
         fitting = records[: (_most(query, end + 4) - end - 4) // max(map(len, records), default=1)]
-        flags = _RESPONSE | (0 if known is not None else _NXDOMAIN) | (_CUT if len(fitting) < len(records) else 0)
+        flags = _RESPONSE | (0 if addresses is not None else _NXDOMAIN) | (_CUT if len(fitting) < len(records) else 0)
         counts = b"".join(number.to_bytes(2) for number in (flags, 1, len(fitting), 0, 0))
         return query[:2] + counts + query[_HEADER : end + 4] + b"".join(fitting)
 
@@ -72,7 +72,7 @@ class _Protocol(asyncio.DatagramProtocol):
 
 @contextmanager
 def serving_dns(**names: list[str]) -> Iterator[DnsServer]:
-    """`with serving_dns(**{"pool.internal": ["127.0.0.1"]}) as dns:`; then `dns.names` may change."""
+    """Run a DNS server: `with serving_dns(**{"pool.internal": ["127.0.0.1"]}) as dns:`; then `dns.names` may change."""
     server = DnsServer({name.lower(): addresses for name, addresses in names.items()})
     transport = background.wait(_listen(server))
     try:
@@ -93,7 +93,7 @@ async def _close(transport: asyncio.DatagramTransport) -> None:
 
 
 def _name(query: bytes) -> tuple[str, int]:
-    """The name that is asked for, in lower case, and where it ends."""
+    """Return the name of the question in lower case, and where it ends."""
     labels, at = [], _HEADER
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode("latin-1").lower())
@@ -102,7 +102,7 @@ def _name(query: bytes) -> tuple[str, int]:
 
 
 def _most(query: bytes, end: int) -> int:
-    """How many bytes an answer may have."""
+    """Return how many bytes an answer may have."""
     return int.from_bytes(query[end + 3 : end + 5]) if query[end:].startswith(_OPT) else _UNSAID
 
 

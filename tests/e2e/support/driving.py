@@ -26,8 +26,9 @@ _WORKERS = 0.2
 
 @contextmanager
 def both(control: ControlPlane, *, written: bool = True) -> Iterator[tuple[XdsEnvoy, XdsEnvoy]]:
-    """An Envoy that is served by increments, and one that is served the state of the world, each with the listener of
-    its name. `written`: their bootstraps are those of `lbctl bootstrap`, else the harness's, which reconnect sooner."""
+    """Run an Envoy that is served by increments and one that is served the state of the world, each with the listener
+    of its name. With `written` their bootstraps are those of `lbctl bootstrap`, else the harness's, which reconnect
+    sooner."""
     files = {node: bootstrap_of_command(control, node) if written else None for node in BOTH}
     delta, sotw = BOTH
     with (
@@ -38,14 +39,14 @@ def both(control: ControlPlane, *, written: bool = True) -> Iterator[tuple[XdsEn
 
 
 def bootstrap_of_command(control: ControlPlane, node: str, *more: str) -> Mapping[str, Any]:
-    """What `lbctl bootstrap` writes for this node, by the socket; for `sotw` as a user changes it to have the state of
-    the world."""
+    """Return what `lbctl bootstrap` writes for this node, by the socket. For the node `sotw` it is changed as by a
+    user who wants the state of the world."""
     with tempfile.TemporaryDirectory() as out:
         code = run(["bootstrap", "--xds", control.socket, "--node", node, *more, "-d", out])
         assert code == 0
         text = (Path(out) / "envoy.yaml").read_text()
-    found: Mapping[str, Any] = yaml.safe_load(text.replace("DELTA_GRPC", "GRPC") if node == "sotw" else text)
-    return found
+    bootstrap: Mapping[str, Any] = yaml.safe_load(text.replace("DELTA_GRPC", "GRPC") if node == "sotw" else text)
+    return bootstrap
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def loaded(
     rate: float = 200,
     request: Request = Request(),  # noqa: B008  a frozen value
 ) -> Iterator[list[Steady]]:
-    """So many requests a second through each, for as long as the block runs. Not one may fail."""
+    """Send so many requests a second through each, for as long as the block runs. Not one may fail."""
     with ExitStack() as stack:
         loads = [stack.enter_context(envoy.client().steady(rate, request)) for envoy in envoys]
         yield loads

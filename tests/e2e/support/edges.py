@@ -50,7 +50,7 @@ class Edge(Client):
 
 @contextmanager
 def haproxy(name: str = "ha", *, min_interval: str = "1s", **keys: Any) -> Iterator[Edge]:
-    """With a Runtime API, unless `keys` say otherwise."""
+    """Yield a directory and a section of `proxies` for HAProxy, with a Runtime API unless `keys` say otherwise."""
     with _directory() as directory:
         reload = ["/bin/sh", "-c", f"kill -USR2 $(cat {directory}/pid)"]
         entry = {
@@ -80,7 +80,7 @@ def nginx(name: str = "ng", *, min_interval: str = "1s") -> Iterator[Edge]:
 
 @contextmanager
 def started_edge(edge: Edge, fleet: Fleet) -> Iterator[Proxy]:
-    """HAProxy on what `lbctl render` makes of the fleet, nginx on a configuration of its owner's."""
+    """Start HAProxy on what `lbctl render` makes of the fleet, and nginx on a configuration of its owner's."""
     process = _process(edge, fleet)
     with started(process):
         yield process

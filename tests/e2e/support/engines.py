@@ -102,7 +102,7 @@ class Engine(Replica):
         return web.Response(status=503) if self.silent else web.Response(text=self.page())
 
     def page(self) -> str:
-        """What `/metrics` says now."""
+        """Return the content of `/metrics` now."""
         running = len(self._running)
         numbers: Mapping[str, Any] = {**self._counters, "running": running, "waiting": len(self._waiting)}
         return PAGE.format(**numbers, cache=min(1.0, running / self.slots)) + self.more
@@ -152,7 +152,7 @@ class Engine(Replica):
             await asyncio.sleep(0.01)
 
     def _admit(self) -> int:
-        """Prompt tokens of the sequences that join the batch."""
+        """Let sequences join the batch, and return the number of their prompt tokens."""
         joining: list[_Sequence] = []
         while self._waiting and len(self._running) + len(joining) < self.slots:
             joining.append(self._waiting.popleft())
@@ -182,9 +182,9 @@ class Engine(Replica):
 
 @contextmanager
 def engines(*names: str, **keys: Any) -> Iterator[list[Engine]]:
-    """`with engines("a", "b") as (a, b):`."""
+    """Run engines of these names: `with engines("a", "b") as (a, b):`."""
     with ExitStack() as stack:
-        found = [Engine(name, **keys) for name in names]
-        for engine in found:
+        all_engines = [Engine(name, **keys) for name in names]
+        for engine in all_engines:
             stack.enter_context(engine)
-        yield found
+        yield all_engines

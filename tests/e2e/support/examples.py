@@ -20,6 +20,7 @@ import yaml
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.certs import Authority, Pair, client_context, server_context
+from tests.e2e.support.checks import OFTEN
 from tests.e2e.support.fleet import Fleet, Gateway, bind, running
 from tests.e2e.support.grpc_replica import GrpcReplica
 from tests.e2e.support.replicas import Replica
@@ -29,8 +30,8 @@ FOLDER = ROOT / "examples"
 NAME = "inference.example.com"
 """What the certificates are for where the example says nothing."""
 
-_SOON = {"interval": "1s", "timeout": "1s", "unhealthy_threshold": 2, "healthy_threshold": 1}
-_FORGIVEN = {"ejection_time": "1s", "error_rate": {"window": "1s"}}
+_FORGIVEN = {"ejection_time": "5s", "error_rate": {"window": "1s"}}
+"""An ejection ends after the checks have found what is down."""
 _ELSEWHERE = re.compile(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:")
 
 
@@ -46,7 +47,7 @@ class Site:
     """Answers the checks of pools whose health port is not the replicas'."""
 
     def named(self, start: str) -> list[Replica]:
-        """The HTTP replicas whose name begins so."""
+        """Return the HTTP replicas whose names begin so."""
         return [replica for name, replica in self.http.items() if name.startswith(start)]
 
 
@@ -100,7 +101,7 @@ def _replicas(
 
 
 def _pair(pool: dict[str, Any], authority: Authority) -> Pair | None:
-    """The certificate of a pool's replicas; `system` becomes the authority of the test."""
+    """Return the certificate of a pool's replicas; `system` becomes the authority of the test."""
     if "tls" not in pool:
         return None
     if pool["tls"]["ca"] == "system":
@@ -109,28 +110,28 @@ def _pair(pool: dict[str, Any], authority: Authority) -> Pair | None:
 
 
 def _soon(fleet: Fleet, checked: Replica) -> None:
-    """What is down is noticed within a second, and what is back soon after."""
+    """Check replicas so often that a dead one is noticed within seconds, and one that is back soon after."""
     for pool in (*fleet["pools"].values(), fleet.get("defaults", {}).get("pool", {})):
         active = pool.get("health", {}).get("active")
         if active is not None:
-            active.update(_SOON)
+            active.update(OFTEN)
             pool["health"].setdefault("passive", {}).update(_FORGIVEN)
             if "port" in active:
                 active["port"] = checked.port
 
 
 def _certificates(fleet: Fleet, authority: Authority) -> dict[str, bytes]:
-    """The files that the fleet names, by their paths; `running` writes them."""
-    found: dict[str, bytes] = {}
+    """Return the files that the fleet names, by their paths; `running` writes them."""
+    files: dict[str, bytes] = {}
     for listener in fleet["listeners"].values():
         for number, item in enumerate(listener.get("tls", {}).get("certificates", ())):
             pair: Pair = authority.issue(f"gateway-{number}", item.get("hosts", (NAME,)))
-            found[item["certificate"]] = pair.certificate.read_bytes()
-            found[item["key"]] = pair.key.read_bytes()
+            files[item["certificate"]] = pair.certificate.read_bytes()
+            files[item["key"]] = pair.key.read_bytes()
     for pool in fleet["pools"].values():
         if "tls" in pool:
-            found[pool["tls"]["ca"]] = authority.ca.read_bytes()
-    return found
+            files[pool["tls"]["ca"]] = authority.ca.read_bytes()
+    return files
 
 
 def _proxy(kind: Kind, written: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,19 +32,20 @@ Fleet = dict[str, Any]
 
 
 def bind() -> str:
-    """A free address for a listener, an admin port or whatever else a fleet names."""
+    """Return a free address for a listener, an admin port or whatever else a fleet names."""
     return f"{HOST}:{free_port()}"
 
 
 def entry(replica: Replica | GrpcReplica, **keys: Any) -> dict[str, Any]:
-    """A replica as it stands in a pool's `replicas`, with further keys (weight, priority, drain …)."""
+    """Return a replica as an item of a pool's `replicas`, with further keys (weight, priority, drain …)."""
     return {"name": replica.name, "address": replica.address, **keys}
 
 
 def pool_of(replicas: Sequence[Replica | GrpcReplica], weights: Sequence[float] = (), **keys: Any) -> dict[str, Any]:
-    """A pool of these replicas, with their weights if given, and further keys (balance, health, connections …)."""
-    each = [{"weight": weight} for weight in weights] or [{} for _ in replicas]
-    return {"replicas": [entry(replica, **more) for replica, more in zip(replicas, each, strict=True)], **keys}
+    """Return a pool of these replicas, with their weights if given, and further keys (balance, health, connections
+    …)."""
+    keys_of_each = [{"weight": weight} for weight in weights] or [{} for _ in replicas]
+    return {"replicas": [entry(replica, **more) for replica, more in zip(replicas, keys_of_each, strict=True)], **keys}
 
 
 def fleet_of(
@@ -54,9 +55,9 @@ def fleet_of(
     listener: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Fleet:
-    """A fleet with one listener `gateway`, one route `everything` for the path prefix /, one pool `pool`.
+    """Return a fleet with one listener `gateway`, one route `everything` for the path prefix / and one pool `pool`.
 
-    `route` and `listener` add keys to those two, `sections` (listeners, routes, pools …) are merged in by name.
+    `route` and `listener` add keys to those two; `sections` (listeners, routes, pools …) are merged in by name.
     """
     fleet: Fleet = {
         "version": 1,
@@ -122,12 +123,12 @@ class Gateway(Client):
         return self._rendering.messages if self._rendering else ""
 
     def connect(self, listener: str, tls: SSLContext | None = None, server_name: str | None = None) -> Client:
-        """A client of another listener, or of the same one with other TLS settings."""
+        """Return a client of another listener, or of the same one with other TLS settings."""
         return Client(self.ports[listener], tls, server_name)
 
     def access_log(self, count: int, timeout: float = 30.0) -> list[dict[str, Any]]:
-        """The JSON lines on the proxy's standard output, once there are `count` of them, in the order in which their
-        requests began: workers and threads write beside each other. Fails when there never are so many."""
+        """Return the JSON lines on the proxy's standard output, once there are `count` of them, in the order in which
+        their requests began: workers and threads write beside each other. Fails if there never are so many."""
         deadline = time.monotonic() + timeout
         while len(lines := _json_lines(self.proxy.stdout)) < count and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -188,9 +189,10 @@ def running(
 
 
 @contextmanager
-def serving(name: Binary, text: str, port: int) -> Iterator[Gateway]:
-    """The proxy on a configuration written by hand, for the harness's own tests."""
+def serving(name: Binary, text: str, port: int, *, files: Mapping[str, str | bytes] | None = None) -> Iterator[Gateway]:
+    """Run the proxy on a configuration written by hand, for the harness's own tests; `files` lie beside it."""
     with _directory() as directory:
+        put(directory, files or {})
         config = directory / main_file(name)
         config.write_text(text)
         proxy = proxy_of(name, require(name), directory, config, [port])

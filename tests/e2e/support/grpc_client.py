@@ -44,7 +44,7 @@ class Where:
     server_name: str | None = None
 
     def channel(self) -> grpc.aio.Channel:
-        """A connection of its own."""
+        """Open a connection for this client alone."""
         address = f"{HOST}:{self.port}"
         if self.tls is None:
             return grpc.aio.insecure_channel(address, options=_ONCE)
@@ -56,7 +56,8 @@ class Where:
 async def call(
     where: Where, method: str, payload: bytes, metadata: tuple[tuple[str, str], ...], timeout: float
 ) -> Reply:
-    """One call on a connection of its own; every call is made as a stream of replies, which one reply is, too."""
+    """Make one call on a connection of its own. Every call is made as a stream of replies, since one reply is one,
+    too."""
     messages, at = [], []
     async with where.channel() as channel:
         method_of: Any = channel.unary_stream(method)

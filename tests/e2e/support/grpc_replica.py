@@ -104,7 +104,7 @@ class GrpcReplica:
             self._server = None
 
     async def serve(self, method: str, payload: bytes, context: Any) -> AsyncIterator[bytes]:
-        """The replies to one call of any method but those of grpc.health.v1."""
+        """Yield the replies to one call of any method except those of grpc.health.v1."""
         behaviour, metadata = self.behaviour, tuple(context.invocation_metadata() or ())
         self.requests += 1
         self.in_flight += 1
@@ -114,15 +114,15 @@ class GrpcReplica:
             await context.send_initial_metadata((("x-replica", self.name),))
             if behaviour.code != "OK":
                 await context.abort(grpc.StatusCode[behaviour.code], f"told to by the test, at {self.name}")
-            told = {key: str(value) for key, value in metadata}
-            for number in range(int(told.get("count", 1)) if method.endswith("Stream") else 1):
-                await asyncio.sleep(float(told.get("gap", 0)) if number else 0)
+            wanted = {key: str(value) for key, value in metadata}
+            for number in range(int(wanted.get("count", 1)) if method.endswith("Stream") else 1):
+                await asyncio.sleep(float(wanted.get("gap", 0)) if number else 0)
                 yield payload
         finally:
             self.in_flight -= 1
 
     async def check(self, request: bytes, _: Any) -> AsyncIterator[bytes]:
-        """grpc.health.v1.Health: one answer for every service."""
+        """Implement grpc.health.v1.Health, with one answer for every service."""
         self.checks += 1
         self.asked.append(request)
         yield _SERVING if self.behaviour.serving else _NOT_SERVING

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from lbctl.apply.haproxy.applied import Applied
+from lbctl.apply.haproxy.applied import HaproxyResult
 from lbctl.apply.haproxy.driver import HaproxyUpdater
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.diagnostics import Diagnostics
@@ -63,7 +63,7 @@ class Driven(Client):
         self.driver: HaproxyUpdater | None = None
 
     def drive(self) -> None:
-        """Once the proxy runs: how it is reloaded is known only now."""
+        """Start the driver, once the proxy runs: how it is reloaded is known only then."""
         command = ["/usr/bin/env", "kill", "-USR2", str(self.proxy.process.pid)]
         self._keys.setdefault("reload", {"command": command})
         self.driver = HaproxyUpdater(self._named())
@@ -81,7 +81,7 @@ class Driven(Client):
             time.sleep(0.2)
 
     def change(self, fleet: Fleet) -> None:
-        """The fleet as it is from now on; nothing is applied."""
+        """Set the fleet that applies from now on, without applying it."""
         self._fleet = fleet
 
     def apply(
@@ -90,16 +90,16 @@ class Driven(Client):
         drained: Mapping[str, Sequence[str]] | None = None,
         cut: Sequence[tuple[str, str]] = (),
         down: Mapping[tuple[str, str], str] | None = None,
-    ) -> Applied:
+    ) -> HaproxyResult:
         assert self.driver is not None
         return background.wait(self.driver.apply(self._prepared(weights, drained), frozenset(cut), down=down))
 
-    def converge(self, weights: Mapping[str, Mapping[str, float]] | None = None) -> Applied:
+    def converge(self, weights: Mapping[str, Mapping[str, float]] | None = None) -> HaproxyResult:
         assert self.driver is not None
         return background.wait(self.driver.converge(self._prepared(weights).view))
 
     def ask(self, question: str) -> str:
-        """One command of the Runtime API, as an operator gives it."""
+        """Send one command of the Runtime API, as an operator does."""
         return "".join(background.wait(Runtime(str(self.socket)).query(question)).texts)
 
     @property
@@ -108,8 +108,8 @@ class Driven(Client):
         return int(next(row.split()[1] for row in self.ask("show info").splitlines() if row.startswith("Pid:")))
 
     def reload_outside(self) -> None:
-        """As an operator does behind lbctl's back; returns when the new worker answers. A master that has only just
-        started can miss the signal."""
+        """Reload HAProxy as an operator does behind lbctl's back, and wait until the new worker answers. A master that
+        has only just started can miss the signal."""
         old = self.worker
         for _ in range(4):
             self.proxy.reload()
@@ -121,11 +121,11 @@ class Driven(Client):
         raise AssertionError("no new worker")
 
     def server(self, backend: str, name: str) -> dict[str, str]:
-        """What `show servers state` says of it; empty without it."""
+        """Return what `show servers state` says of the server; empty if there is none."""
         rows = self.ask("show servers state").splitlines()
         columns = next(row for row in rows if row.startswith("#")).split()[1:]
-        known = (dict(zip(columns, row.split(), strict=True)) for row in rows if row[:1].isdigit() and " " in row)
-        return next((row for row in known if (row["be_name"], row["srv_name"]) == (backend, name)), {})
+        servers = (dict(zip(columns, row.split(), strict=True)) for row in rows if row[:1].isdigit() and " " in row)
+        return next((row for row in servers if (row["be_name"], row["srv_name"]) == (backend, name)), {})
 
     def _named(self) -> Named:
         return self._prepared().view.proxy
@@ -138,9 +138,9 @@ class Driven(Client):
         path = self.directory / "fleet.yaml"
         whole = {**self._fleet, "proxies": {"edge": self._keys}}
         path.write_text(yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False))
-        found = Diagnostics()
-        loaded = load([str(path)], found)
-        assert loaded is not None, "\n".join(map(str, found))
+        diagnostics = Diagnostics()
+        loaded = load([str(path)], diagnostics)
+        assert loaded is not None, "\n".join(map(str, diagnostics))
         proxy = loaded.compiled.topology.proxies[0]
         gone = {pool: frozenset(names) for pool, names in (drained or {}).items()}
         snapshot = Snapshot(loaded.compiled.topology, plain_weights(weights or {}), gone, secrets=loaded.secrets)
@@ -149,9 +149,10 @@ class Driven(Client):
 
 @contextmanager
 def driven(name: Binary, fleet: Fleet, files: Mapping[str, bytes] | None = None, **proxy: Any) -> Iterator[Driven]:
-    """The fleet on this HAProxy, with the Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`.
+    """Run this HAProxy with the fleet, and a Runtime API unless `proxy` has an `agent_check` or `runtime_api=None`.
 
-    `files` lie beside the fleet's YAML under their relative paths."""
+    `files` lie beside the fleet's YAML under their relative paths.
+    """
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     try:
         put(directory, files or {})

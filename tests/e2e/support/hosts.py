@@ -63,7 +63,7 @@ class HostMachine:
         self._static, self._shared = Client(static), Client(shared)
 
     def answers(self) -> list[tuple[int, list[tuple[str, str]], bytes]]:
-        """What the three sites answer, with all headers but the time."""
+        """Return the answers of the three sites, with all headers except the time."""
         responses = [
             self._static.get("/page.txt"),
             self._static.get("/none"),
@@ -79,7 +79,7 @@ class HostMachine:
 
 @contextmanager
 def nginx_host(backend: Replica) -> Iterator[HostMachine]:
-    """nginx with its stock nginx.conf and three sites in conf.d."""
+    """Run nginx with its stock nginx.conf and three sites in conf.d."""
     with _directory() as directory:
         static, shared = free_port(), free_port()
         text = NGINX_STOCK.read_text().replace("/etc/nginx/", f"{directory}/").replace("user www-data;", "")
@@ -98,7 +98,7 @@ def nginx_host(backend: Replica) -> Iterator[HostMachine]:
 
 @contextmanager
 def haproxy_host(backend: Replica) -> Iterator[HostMachine]:
-    """HAProxy (master and worker) with its stock haproxy.cfg and sections of its own, and a further, empty file."""
+    """Run HAProxy (master and worker) with its stock haproxy.cfg and sections of its own, and a further, empty file."""
     with _directory() as directory:
         static, shared = free_port(), free_port()
         text = re.sub(r"(?m)^\s+(log /dev/log|chroot|user|group|daemon).*$", "", HAPROXY_STOCK.read_text())

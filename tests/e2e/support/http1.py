@@ -52,7 +52,7 @@ class Request:
     timeout: float = 30.0
 
     def encode(self, host: str) -> bytes:
-        """The bytes for the wire."""
+        """Return the bytes for the wire."""
         pairs = list(self.headers.items()) if isinstance(self.headers, Mapping) else list(self.headers)
         names = {name.lower() for name, _ in pairs}
         if "host" not in names:
@@ -144,28 +144,27 @@ class Response:
         return self.finished - self.started
 
     def header(self, name: str) -> str | None:
-        """The first value of the header, in any case; None without one."""
+        """Return the first value of the header, in any case; None if there is none."""
         return next(iter(self.header_list(name)), None)
 
     def header_list(self, name: str) -> list[str]:
-        """All values of the header, in the order of the wire."""
+        """Return all values of the header, in the order of the wire."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     def events(self) -> list[Event]:
-        """The server-sent events of a replica's `/sse`, each with the time at which its last byte came."""
-        found, text = [], ""
+        """Return the server-sent events of a replica's `/sse`, each with the time at which its last byte came."""
+        events, text = [], ""
         for chunk in self.chunks:
             *whole, text = (text + chunk.data.decode()).split("\n\n")
             for event in whole:
                 data = json.loads(event.removeprefix("data: "))
-                found.append(Event(data["n"], chunk.at, chunk.at - data["sent"]))
-        return found
+                events.append(Event(data["n"], chunk.at, chunk.at - data["sent"]))
+        return events
 
     def __str__(self) -> str:
-        what = self.error or f"{self.status} {self.reason}"
-        return (
-            f"{what} after {self.seconds:.3f} s from {self.replica or 'the proxy'}: {self.detail or self.body[:200]!r}"
-        )
+        outcome = self.error or f"{self.status} {self.reason}"
+        source = self.replica or "the proxy"
+        return f"{outcome} after {self.seconds:.3f} s from {source}: {self.detail or self.body[:200]!r}"
 
 
 class _BrokenError(Exception):
@@ -202,7 +201,7 @@ class Connection:
         return response
 
     async def close(self) -> None:
-        """Closes; pending data is dropped."""
+        """Close the connection; pending data is dropped."""
         writer, self._reader, self._writer = self._writer, None, None
         if writer is None:
             return

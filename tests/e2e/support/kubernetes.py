@@ -42,7 +42,7 @@ class Deployment:
         self._kubeconfig = api.kubeconfig(directory / "kubeconfig")
 
     def pool(self, **keys: Any) -> dict[str, Any]:
-        """The pool that follows it."""
+        """Return the pool that follows the deployment."""
         section = {"namespace": NAMESPACE, "service": SERVICE, "port": "http", "kubeconfig": str(self._kubeconfig)}
         return {
             "discovery": {"kubernetes": section},
@@ -52,7 +52,7 @@ class Deployment:
         }
 
     def start(self, count: int, node: str = "n1") -> list[str]:
-        """So many pods more, all of them ready at once; their names."""
+        """Start so many more pods, all of them ready at once, and return their names."""
         names = [f"vllm-{self._made + number}" for number in range(1, count + 1)]
         for name in names:
             self._made += 1
@@ -64,19 +64,19 @@ class Deployment:
         return names
 
     def terminate(self, names: Iterable[str]) -> None:
-        """They are being deleted: drained, and still served by their processes."""
+        """Mark pods as being deleted: they are drained, and their processes go on serving."""
         self._states |= dict.fromkeys(names, "terminating")
         self.publish()
 
     def end(self, names: Iterable[str]) -> None:
-        """Their processes end, and they leave the slices."""
+        """End the processes of pods, which leave the slices."""
         for name in names:
             self.pods.pop(name).__exit__(None, None, None)
             del self._states[name]
         self.publish()
 
     def delete(self, names: Iterable[str]) -> None:
-        """From the request to delete them until they are gone."""
+        """Delete pods, from the request until they are gone."""
         names = list(names)
         self.terminate(names)
         time.sleep(self.grace)
@@ -107,7 +107,7 @@ class Deployment:
         return {name for name, state in self._states.items() if state == "ready"}
 
     def crowd(self, count: int) -> None:
-        """A slice of so many endpoints, all of which are one process."""
+        """Publish a slice of so many endpoints, all of which are one process."""
         listener = Replica("crowd", host="0.0.0.0")
         listener.__enter__()
         self._crowd.append(listener)
@@ -134,7 +134,7 @@ class Deployment:
 
 @contextmanager
 def deployment(directory: Path, count: int, grace: float = 2.5) -> Iterator[Deployment]:
-    """An API server, and a Deployment with so many pods."""
+    """Run an API server, and a Deployment with so many pods."""
     with serving_api() as api:
         pods = Deployment(api, directory, grace)
         try:
@@ -146,7 +146,7 @@ def deployment(directory: Path, count: int, grace: float = 2.5) -> Iterator[Depl
 
 @contextmanager
 def three(pods: Deployment) -> Iterator[tuple[ControlPlane, dict[str, Client]]]:
-    """An Envoy, a HAProxy and an nginx before these pods, once all of them send requests there."""
+    """Run an Envoy, a HAProxy and an nginx before these pods, once all of them send requests there."""
     with ExitStack() as stack:
         haproxy, nginx = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
         sections = driven("envoy")

@@ -22,8 +22,8 @@ _TS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)")
 
 
 def lines_of(proxy: Proxy, count: int, timeout: float = 30.0) -> list[Line]:
-    """All that the proxy has written to its standard output, once that is `count` lines; checked one by one, and in the
-    order in which the requests began: workers and threads write beside each other."""
+    """Return all lines that the proxy has written to its standard output, once there are `count` of them. Each is
+    checked, and they are in the order in which the requests began: workers and threads write beside each other."""
     deadline = time.monotonic() + timeout
     while len(raw := _raw(proxy)) < count and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -32,8 +32,8 @@ def lines_of(proxy: Proxy, count: int, timeout: float = 30.0) -> list[Line]:
 
 
 def began(proxy: Proxy, line: Mapping[str, Any]) -> float:
-    """When the request of this line began, in ms since the epoch. nginx's `ts` is its end, that of the others its
-    beginning."""
+    """Return when the request of this line began, in ms since the epoch. nginx's `ts` is its end, that of the others
+    its beginning."""
     moment = datetime.fromisoformat(line["ts"]).timestamp() * 1000
     return moment - ((line["t_total"] or 0) if isinstance(proxy, Nginx) else 0)
 

@@ -32,7 +32,7 @@ class MemberPlane:
         self.control = control
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> requests.Response:
-        """A write by its API, whoever leads."""
+        """Write by the member's API, whoever leads."""
         headers = {"authorization": f"Bearer {TOKEN}"}
         return self.control._ask(method, f"/api/v1/{path}", json=dict(body), headers=headers)
 
@@ -56,7 +56,7 @@ class MemberPlane:
 
 
 def with_store(fleet: Fleet, url: str, prefix: str, lease: str) -> Fleet:
-    """The fleet with this store and the token of all members."""
+    """Return the fleet with this store and the token of all members."""
     control = {
         **(fleet.get("control") or {}),
         "store": {"url": url, "key_prefix": prefix, "lease": lease},
@@ -75,7 +75,7 @@ def members(
     url_of: Callable[[int], str] | None = None,
     start: bool = True,
 ) -> Iterator[tuple[MemberPlane, ...]]:
-    """So many members. `url_of`: the URL that a member reaches the store by, where that is not `url`."""
+    """Run so many members. `url_of` gives the URL by which a member reaches the store, where that is not `url`."""
     prefix = f"test:{secrets.token_hex(4)}"
     with ExitStack() as stack:
         planes = []
@@ -92,12 +92,12 @@ def members(
 
 
 def leader_of(planes: tuple[MemberPlane, ...]) -> MemberPlane | None:
-    """The member that leads; None where there is none now."""
+    """Return the member that leads; None if there is none now."""
     return next((item for item in planes if item.control.ready() and item.leads), None)
 
 
 def bootstrap_of_members(planes: Sequence[MemberPlane], node: str) -> dict[str, Any]:
-    """What `lbctl bootstrap` says for an Envoy that begins with the first of these members."""
+    """Return what `lbctl bootstrap` says for an Envoy that begins with the first of these members."""
     with tempfile.TemporaryDirectory() as directory:
         command = ["bootstrap", "--xds", f"{HOST}:{planes[0].control.xds}", "--node", node, "-d", directory]
         for plane in planes[1:]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbctl.apply.nginx.driver import Applied, NginxUpdater, prepared
+from lbctl.apply.nginx.driver import NginxResult, NginxUpdater, prepared
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.files import files_on_disk
 from lbctl.ir.snapshot import Snapshot
@@ -59,13 +59,13 @@ class Site(Client):
         return self._driver
 
     def restart_driver(self) -> None:
-        """As when the control plane ends and starts again."""
+        """Begin with a new driver, as after the control plane has ended and started again."""
         self._driver = None
 
     def prepared(
         self, fleet: Fleet, weights: Mapping[str, float] | None = None, drained: frozenset[str] = frozenset()
     ) -> Prepared:
-        """What nginx should run; live weights and drains are of the pool `pool`."""
+        """Return what nginx should run; live weights and drains are of the pool `pool`."""
         where = ["-p", f"{self.nginx.directory}/", "-c", str(self.config), "-g", "daemon off; pid nginx.pid;"]
         command = self.command or (str(self.nginx.binary), *where, "-s", "reload")
         reload = {"command": [*command], "min_interval": self.min_interval}
@@ -83,8 +83,8 @@ class Site(Client):
 
     def converge(
         self, fleet: Fleet, weights: Mapping[str, float] | None = None, drained: frozenset[str] = frozenset()
-    ) -> Applied:
-        """At once."""
+    ) -> NginxResult:
+        """Apply the fleet at once, and return what came of it."""
         newest = self.prepared(fleet, weights, drained)
         return background.wait(self.driver.converge(newest))
 
@@ -95,7 +95,8 @@ class Site(Client):
 
 @contextmanager
 def driving(fleet: Fleet, *, min_interval: str = "30s", command: tuple[str, ...] = ()) -> Iterator[Site]:
-    """nginx runs what its owner wrote; nothing of the fleet is served yet. `command` replaces nginx's own reload."""
+    """Run nginx with what its owner wrote; nothing of the fleet is served yet. `command` replaces nginx's own
+    reload."""
     port, own = int(str(next(iter(fleet["listeners"].values()))["bind"]).rsplit(":", 1)[1]), Client(free_port())
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     directory.chmod(0o755)  # closed to the user that nginx serves as

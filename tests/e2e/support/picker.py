@@ -25,13 +25,13 @@ EDGE = "edge"
 
 
 def picker_section() -> Fleet:
-    """The section `control` of a fleet whose picker has ports of its own."""
+    """Return the section `control` of a fleet whose picker has ports of its own."""
     return {"control": {"picker": {"bind": f"{HOST}:{free_pair()}"}}}
 
 
 @contextmanager
 def picked(kind: str, pool: Fleet, **more: Any) -> Iterator[tuple[ControlPlane, Client]]:
-    """A proxy under `serve` that has the fleet and a picker, and a client of it. `more` is as of `fleet_of`."""
+    """Run a proxy under `serve` with the fleet and a picker, and yield a client of it. `more` is as for `fleet_of`."""
     if kind == "envoy":
         fleet = fleet_of(pool, **driven(EDGE), **picker_section(), **more)
         with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
@@ -48,7 +48,7 @@ def picked(kind: str, pool: Fleet, **more: Any) -> Iterator[tuple[ControlPlane, 
 
 
 def pid_of(control: ControlPlane) -> int:
-    """The process of the picker that a control plane has started; fails until it runs."""
+    """Return the process id of the picker that a control plane has started, once it runs."""
     assert control.process is not None
     children = Path(f"/proc/{control.process.pid}/task/{control.process.pid}/children").read_text().split()
     for child in children:
@@ -65,7 +65,7 @@ def await_picker(envoy: XdsEnvoy, *, fit: bool = True) -> None:
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """The process is stopped (SIGSTOP) inside the block."""
+    """Stop the process (SIGSTOP) inside the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

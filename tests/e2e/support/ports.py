@@ -19,14 +19,14 @@ _held: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A TCP port of loopback, kept for this process until `release`."""
+    """Return a TCP port of loopback, kept for this process until `release`."""
     held = reserve()
     _held.append(held)
     return port_of(held)
 
 
 def free_pair() -> int:
-    """The first of two TCP ports of loopback that follow each other, both kept until `release`."""
+    """Return the first of two TCP ports of loopback that follow each other, both kept until `release`."""
     while True:
         port = free_port()
         try:
@@ -45,8 +45,8 @@ def hold(*ports: int) -> None:
                 alone.bind((HOST, port))
             held.append(reserve(port))
     except OSError:
-        for each in held:
-            each.close()
+        for held_socket in held:
+            held_socket.close()
         raise
     _held.extend(held)
 
@@ -58,7 +58,7 @@ def release() -> None:
 
 
 def reserve(port: int = 0, host: str = HOST) -> socket.socket:
-    """A socket bound to `port` (0: any) that does not listen; further ones may bind beside it."""
+    """Return a socket bound to `port` (0: any) that does not listen; further ones may bind beside it."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -67,19 +67,19 @@ def reserve(port: int = 0, host: str = HOST) -> socket.socket:
 
 
 def port_of(bound: socket.socket) -> int:
-    """The port that the socket is bound to."""
+    """Return the port that the socket is bound to."""
     port: int = bound.getsockname()[1]
     return port
 
 
 def listening(port: int) -> set[str]:
-    """The inodes of the sockets that listen on `port`, on any address."""
+    """Return the inodes of the sockets that listen on `port`, on any address."""
     rows = [row.split() for table in ("tcp", "tcp6") for row in Path("/proc/net", table).read_text().splitlines()[1:]]
     return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port}
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether the process holds a socket that listens on `port`; a process that is gone does not."""
+    """Return whether the process holds a socket that listens on `port`; a process that is gone does not."""
     return bool(listening(port) & _sockets(pid))
 
 
@@ -87,9 +87,9 @@ def _sockets(pid: int) -> set[str]:
     inodes = set()
     try:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            found = re.fullmatch(r"socket:\[(\d+)\]", _link(descriptor))
-            if found:
-                inodes.add(found[1])
+            socket_link = re.fullmatch(r"socket:\[(\d+)\]", _link(descriptor))
+            if socket_link:
+                inodes.add(socket_link[1])
     except FileNotFoundError:
         return set()
     return inodes

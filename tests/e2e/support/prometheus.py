@@ -49,7 +49,8 @@ class Prometheus:
         return self._directory / "prometheus.log"
 
     def write(self, jobs: Mapping[str, Sequence[str]]) -> None:
-        """The configuration of contrib/ with these targets for its jobs, each second; a job without any is left out."""
+        """Write the configuration of contrib/ with these targets for its jobs, each second; a job without any is left
+        out."""
         config = yaml.safe_load((CONTRIB / "prometheus.yml").read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(CONTRIB / name) for name in config["rule_files"]]
@@ -65,14 +66,14 @@ class Prometheus:
         self._process.send_signal(signal.SIGHUP)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that an expression gives now; fails where Prometheus refuses it."""
+        """Return the series that an expression gives now; fails if Prometheus refuses it."""
         answer = self._get("query", query=expression)
         assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
         series: list[dict[str, Any]] = answer["data"]["result"]
         return series
 
     def targets(self) -> dict[str, str]:
-        """Job → health of its target."""
+        """Return job → health of its target."""
         return {item["labels"]["job"]: item["health"] for item in self._get("targets")["data"]["activeTargets"]}
 
     def _get(self, path: str, **parameters: str) -> Any:
@@ -105,7 +106,7 @@ def _ready(url: str) -> bool:
 
 
 def until_series(server: Prometheus, expressions: Sequence[str], timeout: float) -> list[str]:
-    """The expressions that have given no series within the time, in seconds."""
+    """Return the expressions that have given no series within the time, in seconds."""
     deadline = time.monotonic() + timeout
     missing = list(expressions)
     while missing and time.monotonic() < deadline:

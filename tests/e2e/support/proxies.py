@@ -62,12 +62,12 @@ class Proxy:
             process.wait(30)
 
     def assert_alive(self) -> None:
-        """Fails, with the logs, if it ended by itself."""
+        """Fail, with the logs, if the proxy ended by itself."""
         code = self.process.poll()
         assert code is None, f"{self.binary.name} ended by itself with {code}\n{self.logs()}"
 
     def logs(self) -> str:
-        """The ends of what it wrote to stderr and stdout."""
+        """Return the ends of what it wrote to stderr and stdout."""
         logs = [log for log in (self.stderr, self.stdout) if log.exists()]
         return "\n".join(f"── {log.name}\n{log.read_text(errors='replace')[-_TAIL:]}" for log in logs)
 
@@ -175,17 +175,17 @@ _CONFIG: dict[Kind, str] = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "en
 
 
 def kind_of(name: Binary) -> Kind:
-    """The kind of a binary: "haproxy" for "haproxy-2.8"."""
+    """Return the kind of a binary: "haproxy" for "haproxy-2.8"."""
     return "haproxy" if name == "haproxy-2.8" else name
 
 
 def main_file(name: Binary) -> str:
-    """The name of the file that the proxy is started on."""
+    """Return the name of the file that the proxy is started on."""
     return _CONFIG[kind_of(name)]
 
 
 def proxy_of(name: Binary, binary: Path, directory: Path, config: Path, ports: Sequence[int]) -> Proxy:
-    """The proxy, not started."""
+    """Return the proxy, which is not started yet."""
     return _CLASSES[name](binary, directory, config, ports)
 
 

@@ -27,9 +27,10 @@ from tests.e2e.support import background
 from tests.e2e.support.ports import HOST, port_of, reserve
 
 _REMEMBERED = 2000
-_AT_ONCE = 0.01  # seconds; 0 would wait for idle connections without end
+_AT_ONCE = 0.01  # seconds; a shutdown with 0 would wait for idle connections without end
 _TURNS_OF_AN_ACCEPT = 3
-"""Turns of the event loop from the accept of a connection until the server has it; a shutdown before would miss it."""
+"""Turns of the event loop from the accept of a connection until the server has it. A shutdown before would miss it, and
+Python 3.11 gives a listener that is closed before no transport, but leaves the connection open."""
 _GONE = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
 
 
@@ -63,7 +64,7 @@ class Seen:
     connection: int
 
     def header(self, name: str) -> str | None:
-        """The first value of the header, in any case; None without one."""
+        """Return the first value of the header, in any case; None if there is none."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
 
 
@@ -86,6 +87,8 @@ class Replica:
         self.host = host
         self.keep_alive = keep_alive
         self.behaviour = Behaviour()
+        self.held = False
+        """While it is true, no request is answered; checks are."""
         self.requests = 0
         self.checks = 0
         self.in_flight = 0
@@ -146,10 +149,13 @@ class Replica:
     async def _stop(self) -> None:
         if self._listener is None or self._server is None:
             return
-        self._listener.close()
+        for listening in self._listener.sockets:
+            asyncio.get_running_loop().remove_reader(listening)
         for _ in range(_TURNS_OF_AN_ACCEPT):
             await asyncio.sleep(0)
+        self._listener.close()
         await self._server.shutdown(_AT_ONCE)
+        background.abort_connections(self.host, self.port)
         self._listener = self._server = None
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
@@ -175,6 +181,8 @@ class Replica:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = b"".join([piece async for piece in request.content.iter_any()])  # `read` stops at 1 MiB
         seen = self._remember(request, body)
+        while self.held:
+            await asyncio.sleep(_AT_ONCE)
         if behaviour.delay:
             await asyncio.sleep(behaviour.delay)
         if behaviour.fault in ("reset", "close"):
@@ -203,20 +211,20 @@ class Replica:
         if transport is None:
             return 0
         if transport not in self._numbers:
-            self._numbers = {known: number for known, number in self._numbers.items() if not known.is_closing()}
+            self._numbers = {item: number for item, number in self._numbers.items() if not item.is_closing()}
             self.connections += 1
             self._numbers[transport] = self.connections
         return self._numbers[transport]
 
     def _echo(self, seen: Seen) -> bytes:
-        what = {
+        echo = {
             "replica": self.name,
             "method": seen.method,
             "path": seen.path,
             "headers": seen.headers,
             "body": seen.body.decode("latin-1"),
         }
-        return json.dumps(what).encode()
+        return json.dumps(echo).encode()
 
     async def _break(self, request: BaseRequest, fault: str) -> web.StreamResponse:
         transport = request.transport

@@ -57,7 +57,7 @@ class ScriptedPicker:
         self._reader.start()
 
     def start(self) -> None:
-        """Listens."""
+        """Listen."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, self.port + 1))
@@ -157,7 +157,7 @@ def _read(connection: socket.socket) -> Asked | None:
 
 
 def free_port_pair() -> int:
-    """A port for `control.picker.bind`, whose next one is free too."""
+    """Return a port for `control.picker.bind`, whose next one is free too."""
     for _ in range(_TRIES):
         port = free_port()
         try:
@@ -170,7 +170,7 @@ def free_port_pair() -> int:
 
 @contextmanager
 def scripted_picker(port: int, pick: Pick) -> Iterator[ScriptedPicker]:
-    """A picker that answers from the start."""
+    """Run a picker that answers from the start."""
     picker = ScriptedPicker(port, pick)
     picker.start()
     try:

@@ -11,7 +11,7 @@ from tests.e2e.support.control import ControlPlane
 
 @contextmanager
 def refusing(control: ControlPlane) -> Iterator[None]:
-    """The database takes no new value and no changed one, as with a full disk."""
+    """Let the database take no new value and no changed one, as with a full disk."""
     database = sqlite3.connect(control.state / "lbctl.db", isolation_level=None)
     for event in ("INSERT", "UPDATE"):
         database.execute(

@@ -47,7 +47,7 @@ class TcpProxy:
 
 @contextmanager
 def tcp_proxy(target: int) -> Iterator[TcpProxy]:
-    """A proxy to this port of this machine."""
+    """Run a proxy to this port of this machine."""
     proxy = TcpProxy(target)
     background.wait(proxy.start())
     try:

@@ -19,14 +19,14 @@ ISSUER = "https://issuer.example.com"
 
 @functools.cache
 def rsa_key(name: str) -> rsa.RSAPrivateKey:
-    """The same one for the same name, in this process."""
+    """Return an RSA key, which is the same for the same name in this process."""
     assert name
     return rsa.generate_private_key(65537, 2048)
 
 
 @functools.cache
 def ec_key(name: str) -> ec.EllipticCurvePrivateKey:
-    """The same one for the same name, in this process."""
+    """Return a P-256 key, which is the same for the same name in this process."""
     assert name
     return ec.generate_private_key(ec.SECP256R1())
 
@@ -39,26 +39,27 @@ class Issuer:
     ec: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec_key("issuer"))
 
     def jwks(self) -> str:
-        """The public keys, as `jwks_file` holds them."""
+        """Return the public keys, as `jwks_file` holds them."""
         r, e = self.rsa.public_key().public_numbers(), self.ec.public_key().public_numbers()
         first = {"kty": "RSA", "kid": "r1", "use": "sig", "alg": "RS256", "n": _number(r.n, 256), "e": _number(r.e, 3)}
         second = {"kty": "EC", "kid": "e1", "use": "sig", "alg": "ES256", "crv": "P-256"}
         return json.dumps({"keys": [first, {**second, "x": _number(e.x, 32), "y": _number(e.y, 32)}]})
 
     def rs256(self, header: Mapping[str, object] | None = None, **claims: Any) -> str:
-        """A token; `header` and `claims` change the good ones, None takes one away."""
+        """Return a token by RS256; `header` and `claims` change the good ones, and None takes one away."""
         return signed({"alg": "RS256", "kid": "r1", **(header or {})}, _claims(claims), self.rsa)
 
     def es256(self, header: Mapping[str, object] | None = None, **claims: Any) -> str:
-        """As `rs256`."""
+        """Return a token by ES256, with the arguments of `rs256`."""
         return signed({"alg": "ES256", "kid": "e1", **(header or {})}, _claims(claims), self.ec)
 
     def unsigned(self, alg: str = "none", signature: str = "") -> str:
-        """Good claims that nobody signed."""
+        """Return a token with good claims that nobody signed."""
         return f"{_text({'alg': alg, 'kid': 'r1'}, _claims({}))}.{signature}"
 
     def with_public_key_as_secret(self) -> str:
-        """HS256, for which the PEM of the public key was the secret: good for who believes a token's own `alg`."""
+        """Return a token by HS256 with the PEM of the public key as its secret: valid for a verifier that believes a
+        token's own `alg`."""
         encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         text = _text({"alg": "HS256", "kid": "r1"}, _claims({}))
         mac = hmac.HMAC(self.rsa.public_key().public_bytes(encoding, form), hashes.SHA256())
@@ -67,7 +68,8 @@ class Issuer:
 
 
 def signed(header: Mapping[str, object], claims: Mapping[str, object] | str, key: Key) -> str:
-    """A compact JWS by RS256 or ES256, as the key is, whatever the header says; the claims may be JSON as written."""
+    """Return a compact JWS by RS256 or ES256, as the key is, whatever the header says; the claims may be JSON as
+    written."""
     text = _text(header, claims)
     if isinstance(key, rsa.RSAPrivateKey):
         return f"{text}.{_b64(key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
@@ -76,20 +78,20 @@ def signed(header: Mapping[str, object], claims: Mapping[str, object] | str, key
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that carries it."""
+    """Return the header that carries the token."""
     return {"Authorization": f"Bearer {token}"}
 
 
 def _claims(changes: Mapping[str, Any]) -> dict[str, Any]:
     now = int(time.time())
-    found = {"iss": ISSUER, "aud": "inference", "iat": now, "exp": now + 600, "org": "acme", **changes}
-    return {name: value for name, value in found.items() if value is not None}
+    claims = {"iss": ISSUER, "aud": "inference", "iat": now, "exp": now + 600, "org": "acme", **changes}
+    return {name: value for name, value in claims.items() if value is not None}
 
 
 def _text(header: Mapping[str, object], claims: Mapping[str, object] | str) -> str:
-    known = {name: value for name, value in header.items() if value is not None}
+    fields = {name: value for name, value in header.items() if value is not None}
     written = claims if isinstance(claims, str) else json.dumps(claims)
-    return ".".join(_b64(part.encode()) for part in (json.dumps({"typ": "JWT", **known}), written))
+    return ".".join(_b64(part.encode()) for part in (json.dumps({"typ": "JWT", **fields}), written))
 
 
 def _number(value: int, size: int) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,22 +44,22 @@ class Up:
         places = {"TMPDIR": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state"), "PATH": path}
         return places | {"LBCTL_SERVE_API_BIND": f"{HOST}:{self.api}" if self.api else ""}
 
-    def start(self, *options: str, before: Callable[[], None] | None = None) -> None:
-        """Starts it; `before` is called in the new process."""
+    def start(self, *options: str, script: str = 'exec "$@"') -> None:
+        """Start it by a script of bash whose arguments are the command."""
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lbctl", "up", *options],
-                cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=before,
+                ["bash", "-c", script, "bash", sys.executable, "-m", "lbctl", "up", *options],
+                cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip
 
     def await_ready(self) -> str:
         """Waits until it says that it can be used; all that it has said to standard output."""
         deadline = time.monotonic() + _PATIENCE
-        while "dashboard" not in (said := self.out.read_text()):
+        while "dashboard" not in (output := self.out.read_text()):
             assert self.running, f"it has ended\n{self.err.read_text()}"
             assert time.monotonic() < deadline, f"it is not ready\n{self.err.read_text()}"
             time.sleep(0.05)
-        return said
+        return output
 
     @property
     def running(self) -> bool:
@@ -76,12 +76,12 @@ class Up:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """The exit code."""
+        """Wait for the end of the command, and return its exit code."""
         assert self.process is not None
         return self.process.wait(_PATIENCE)
 
     def run(self, *options: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """A second one beside it, which ends by itself."""
+        """Run a second command beside it, which ends by itself."""
         return subprocess.run(
             [sys.executable, "-m", "lbctl", "up", *options],
             cwd=self.folder, env=self.env | dict(env or {}), capture_output=True, text=True, timeout=_PATIENCE,
@@ -89,14 +89,14 @@ class Up:
         )  # fmt: skip
 
     def processes(self) -> dict[int, str]:
-        """Every process that it has started, itself among them: the id and the command line."""
-        found = {}
+        """Return the id and the command line of every process that it has started, and its own."""
+        command_lines = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if line and str(self.folder).encode() in (entry / "environ").read_bytes() + line.encode():
-                    found[int(entry.name)] = line
-        return found
+                    command_lines[int(entry.name)] = line
+        return command_lines
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def alone_at_the_first_port() -> Iterator[None]:
 
 @contextmanager
 def up(folder: Path) -> Iterator[Up]:
-    """Not started yet; ended at the end, whatever has become of it."""
+    """Prepare a run that is not started yet, and end it with the block, however it went."""
     folder.chmod(0o755)
     run = Up(folder)
     try:

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 
 
-def eventually(true: Callable[[], bool], timeout: float = 60.0, pause: float = 0.05) -> None:
-    """Asks again and again, with `pause` seconds between; fails when it is not true within `timeout` seconds."""
+def eventually(condition: Callable[[], bool], timeout: float = 60.0, pause: float = 0.05) -> None:
+    """Wait until the condition holds, asked every `pause` seconds. Fails if it does not within `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline, f"not true within {timeout} s"
         time.sleep(pause)
 
 
 def at_rest(count: Callable[[], int], quiet: float = 0.5) -> int:
-    """The count once it has not changed for `quiet` seconds: what was under way when a proxy was told has arrived."""
+    """Return the count once it has not changed for `quiet` seconds, so that what was on its way has arrived."""
     before, since = count(), time.monotonic()
 
     def still() -> bool:

@@ -23,7 +23,7 @@ from tests.e2e.support.client import Client
 from tests.e2e.support.ports import HOST, listens
 from tests.e2e.support.proxies import Envoy
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class XdsEnvoy(Envoy):
             time.sleep(0.01)
 
     def client(self, listener: str = "", tls: SSLContext | None = None, server_name: str | None = None) -> Client:
-        """Of a listener, by default the first."""
+        """Return a client of a listener, by default the first."""
         return Client(self.listeners[listener or next(iter(self.listeners))], tls, server_name)
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay, nothing is read from them."""
+        """Send SIGSTOP: the connections stay, and nothing is read from them."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -75,17 +75,17 @@ class XdsEnvoy(Envoy):
     def ask(self, path: str) -> str:
         with requests.Session() as session:
             session.trust_env = False
-            answer = session.get(f"http://{HOST}:{self.admin}{path}", timeout=10)
+            answer = session.get(f"http://{HOST}:{self.admin}{path}", timeout=60)
         answer.raise_for_status()
         return answer.text
 
     def stats(self, pattern: str = "") -> dict[str, int]:
-        """Counters and gauges whose names match the regular expression."""
-        found = json.loads(self.ask("/stats?format=json" + (f"&filter={pattern}" if pattern else "")))["stats"]
-        return {item["name"]: item["value"] for item in found if "name" in item}
+        """Return the counters and gauges whose names match the regular expression."""
+        stats = json.loads(self.ask("/stats?format=json" + (f"&filter={pattern}" if pattern else "")))["stats"]
+        return {item["name"]: item["value"] for item in stats if "name" in item}
 
     def stat(self, name: str) -> int:
-        """One of them; 0 for one that was never counted."""
+        """Return one counter or gauge; 0 if it was never counted."""
         return self.stats(f"^{re.escape(name)}$").get(name, 0)
 
     def hosts(self, cluster: str) -> dict[str, dict[str, Any]]:
@@ -103,43 +103,43 @@ class XdsEnvoy(Envoy):
         return {where: host.get("weight", 0) for where, host in self.hosts(cluster).items()}
 
     def config_dump(self) -> dict[str, Any]:
-        """All of it, endpoints too."""
-        found: dict[str, Any] = json.loads(self.ask("/config_dump?include_eds"))
-        return found
+        """Return the whole configuration, endpoints too."""
+        dump: dict[str, Any] = json.loads(self.ask("/config_dump?include_eds"))
+        return dump
 
     def resources(self) -> dict[str, dict[str, Any]]:
-        """What came by xDS, kind → name → message, without what differs between two Envoys with the same content:
-        times, versions, the order."""
-        found: dict[str, dict[str, Any]] = {kind: {} for kind in ("cds", "eds", "lds", "rds", "sds")}
+        """Return what came by xDS as kind → name → message, without what differs between two Envoys with the same
+        content: times, versions, the order."""
+        resources: dict[str, dict[str, Any]] = {kind: {} for kind in ("cds", "eds", "lds", "rds", "sds")}
         for part in self.config_dump()["configs"]:
             for item in part.get("dynamic_active_clusters", []):
-                found["cds"][item["cluster"]["name"]] = item["cluster"]
+                resources["cds"][item["cluster"]["name"]] = item["cluster"]
             for item in part.get("dynamic_endpoint_configs", []):
-                found["eds"][item["endpoint_config"]["cluster_name"]] = item["endpoint_config"]
+                resources["eds"][item["endpoint_config"]["cluster_name"]] = item["endpoint_config"]
             for item in part.get("dynamic_listeners", []):
-                found["lds"][item["name"]] = item.get("active_state", {}).get("listener")
+                resources["lds"][item["name"]] = item.get("active_state", {}).get("listener")
             for item in part.get("dynamic_route_configs", []):
-                found["rds"][item["route_config"]["name"]] = item["route_config"]
+                resources["rds"][item["route_config"]["name"]] = item["route_config"]
             for item in part.get("dynamic_active_secrets", []):
-                found["sds"][item["name"]] = item["secret"]
-        return found
+                resources["sds"][item["name"]] = item["secret"]
+        return resources
 
     def warming(self) -> int:
-        """How many clusters and listeners wait for something."""
-        found = self.stats("warming_clusters|total_listeners_warming")
-        return sum(found.values())
+        """Return how many clusters and listeners wait for something."""
+        stats = self.stats("warming_clusters|total_listeners_warming")
+        return sum(stats.values())
 
     def updates(self, kind: str = "") -> Counter[str]:
-        """How often something was taken and refused, as `cds.update_success`; `kind` alone where it is told."""
+        """Return how often something was taken and refused, as `cds.update_success`; by `kind` alone if it is given."""
         wanted = r"(update_success|update_rejected|update_attempt)$"
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for name, value in self.stats(wanted).items():
             parts = name.split(".")
             which = {"cluster_manager": "cds", "listener_manager": "lds"}.get(parts[0], parts[0])
             which = {"cluster": "eds", "http": "rds", "sds": "sds"}.get(which, which)
             if not kind or which == kind:
-                found[f"{which}.{parts[-1]}"] += value
-        return found
+                counts[f"{which}.{parts[-1]}"] += value
+        return counts
 
 
 def bootstrap_of(
@@ -151,8 +151,8 @@ def bootstrap_of(
     locality: Mapping[str, str] | None = None,
     tls: XdsTls | None = None,
 ) -> dict[str, Any]:
-    """Clusters and listeners by ADS from 127.0.0.1:xds, or from the Unix socket of that path; asked again soon after a
-    lost connection."""
+    """Return a bootstrap with clusters and listeners by ADS from 127.0.0.1:xds, or from the Unix socket of that path,
+    to which Envoy connects again soon after the connection is lost."""
     retry = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"}}
     services = [{"envoy_grpc": {"cluster_name": CONTROL_PLANE, "retry_policy": retry}}]
     source = {"ads": {}, "resource_api_version": "V3"}

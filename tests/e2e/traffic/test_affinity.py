@@ -11,16 +11,13 @@ import pytest
 
 from tests.e2e.support.binaries import Kind, is_rendered_for
 from tests.e2e.support.certs import Authority, client_context
+from tests.e2e.support.checks import TCP
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request, Response
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 _NAME = "lb_replica"
-_HEALTH = {
-    "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
-    "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
-}
 _KEEPS = pytest.mark.parametrize(
     "kind", [*(["nginx"] if is_rendered_for("nginx", "1.29.6") else []), "haproxy", "envoy"]
 )
@@ -29,7 +26,7 @@ _KEEPS = pytest.mark.parametrize(
 def _fleet(pool: list[Replica], **more: Any) -> Fleet:
     keys: dict[str, Any] = {
         "affinity": {"cookie": _NAME, "ttl": "30m"},
-        "health": _HEALTH,
+        "health": TCP,
         "balance": {"algorithm": "round_robin"},
     }
     return fleet_of(pool_of(pool, **keys), **more)
@@ -180,7 +177,7 @@ def test_a_replica_keeps_its_clients_when_others_come_and_go(kind: Kind) -> None
 
 @_KEEPS
 def test_in_a_split_each_pool_keeps_its_own_clients(kind: Kind) -> None:
-    keys: dict[str, Any] = {"health": _HEALTH, "balance": {"algorithm": "round_robin"}}
+    keys: dict[str, Any] = {"health": TCP, "balance": {"algorithm": "round_robin"}}
     with replicas("a", "b", "c", "d") as (a, b, c, d):
         pools = {
             "one": pool_of([a, b], affinity={"cookie": "lb_one"}, **keys),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
+from tests.e2e.support.binaries import Binary, Kind
 from tests.e2e.support.fleet import fleet_of, pool_of, running
 from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.http1 import Request
@@ -57,3 +58,35 @@ def test_haproxy_gives_each_request_to_an_http1_replica_its_own_connection() -> 
     with replicas("a") as (a,), running("haproxy", fleet_of([a])) as gateway:
         gateway.load(50, 2, _POST).assert_no_failure()
     assert a.connections == 50
+
+
+_TRITON = {"sources": [{"kind": "triton", "url": "http://{host}:{port}/metrics"}]}
+
+
+@pytest.mark.parametrize("keys", [{"connections": {"idle": "unlimited"}}, {"telemetry": _TRITON}])
+@pytest.mark.parametrize("name", ["haproxy", "haproxy-2.8"])
+def test_haproxy_keeps_connections_to_servers_that_close_none(name: Binary, keys: dict[str, Any]) -> None:
+    with replicas("a") as (a,), running(name, fleet_of(pool_of([a], **keys))) as gateway:
+        gateway.load(50, 2, _POST).assert_no_failure()
+    assert a.connections <= 4
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"telemetry": _TRITON, "connections": {"idle": "4s"}},
+        {"connections": {"idle": "unlimited", "max_requests": 10}},
+        {"connections": {"idle": "unlimited"}, "circuit_breaker": {"per_replica": {"max_connections": 8}}},
+    ],
+)
+def test_haproxy_keeps_none_that_may_be_closed_or_must_be_counted(keys: dict[str, Any]) -> None:
+    with replicas("a") as (a,), running("haproxy", fleet_of(pool_of([a], **keys))) as gateway:
+        gateway.load(50, 2, _POST).assert_no_failure()
+    assert a.connections == 50
+
+
+def test_without_a_limit_connections_of_all_proxies_stay(kind: Kind) -> None:
+    pool_keys = {"connections": {"idle": "unlimited"}}
+    with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], **pool_keys))) as gateway:
+        gateway.load(40, 2, _POST).assert_no_failure()
+    assert a.connections <= 4

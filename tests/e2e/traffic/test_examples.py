@@ -17,6 +17,7 @@ from tests.e2e.support.binaries import Kind
 from tests.e2e.support.client import Client
 from tests.e2e.support.examples import FOLDER, Site, example
 from tests.e2e.support.fleet import Fleet
+from tests.e2e.support.haproxy_queue import waiting, with_runtime_api
 from tests.e2e.support.http1 import Request, Response
 from tests.e2e.support.replicas import Replica
 from tests.e2e.support.waiting import eventually
@@ -60,6 +61,7 @@ def test_vllm_spreads_leaves_out_what_is_not_ready_and_sheds_when_too_few_are(ki
     with example("vllm", kind) as site:
         gateway = site.gateway
         assert (gateway.get("/healthz").text, gateway.get("/elsewhere").status) == ("ok", 404)
+        eventually(_serving(gateway, {"h100-0", "h100-1", "h100-2"}))
         load = gateway.load(90, 9, _ASK)
         load.assert_no_failure()
         assert set(load.by_replica) == {"h100-0", "h100-1", "h100-2"}
@@ -82,7 +84,7 @@ def test_provider_fallback_sends_the_provider_its_own_key_while_no_replica_is_fi
         del fleet["routes"]["chat"]["rate_limit"]
 
     with example("provider-fallback", kind, files={"secrets/provider-key": "sk-of-us\n"}, change=unlimited) as site:
-        assert _serving(site.gateway, {"dp"}, count=8)()
+        eventually(_serving(site.gateway, {"dp"}, count=8))
         _refuse(site.http["dp"])
         eventually(_serving(site.gateway, {"provider"}, count=8))
         seen = site.http["provider"].seen[-1]
@@ -94,15 +96,21 @@ def test_openai_gateway_sends_each_model_to_its_pool(kind: Kind) -> None:
     ask = _named if kind == "nginx" else _model
     with example("openai-gateway", kind) as site:
         gateway = site.gateway
+        own = {name for name in site.http if name.startswith("embed-")}
+        eventually(_serving(gateway, own, ask("bge-m3", "/v1/embeddings")))
         for model, pool in (
             ("llama-3.1-70b", "llama-"),
             ("llama-3.1-70b-sql", "llama-"),
             ("qwen2.5-coder-32b", "coder-"),
         ):
+            names = {name for name in site.http if name.startswith(pool)}
+            eventually(_serving(gateway, names, ask(model)))
+            for replica in site.named(pool):
+                replica.forget()
             load = gateway.load(12, 3, ask(model))
             load.assert_no_failure()
             assert {name[: len(pool)] for name in load.by_replica} == {pool}, model
-        assert set(gateway.load(12, 3, ask("bge-m3", "/v1/embeddings")).by_replica) == {"embed-0", "embed-1"}
+        assert set(gateway.load(12, 3, ask("bge-m3", "/v1/embeddings")).by_replica) == own == {"embed-0", "embed-1"}
         assert gateway.load(2, 1, ask("gpt-17")).statuses == {404: 2}
         listed = [item["id"] for item in gateway.get("/v1/models").json["data"]]
         assert listed == ["llama-3.1-70b", "qwen2.5-coder-32b", "bge-m3"]
@@ -111,15 +119,16 @@ def test_openai_gateway_sends_each_model_to_its_pool(kind: Kind) -> None:
             assert gateway.load(2, 1, _model("llama-3.1-70b")).statuses == {404: 2}
         _refuse(*site.named("embed-"))
         eventually(_serving(gateway, {"spare-0"}, ask("bge-m3", "/v1/embeddings"), 8))
-        assert sum(replica.requests for replica in site.named("llama-")) == 24
+        assert sum(replica.requests for replica in site.named("llama-")) == 12
 
 
 def test_mixed_gpus_get_what_they_can_carry(kind: Kind) -> None:
     """The capacities are 11, 11, 2 × 4 and 2.7, 2.7; each request takes as long on all of them here."""
     whole = 11 + 11 + 8 + 2.7 + 2.7
     with example("mixed-gpus", kind) as site:
+        eventually(_serving(site.gateway, set(site.http)))
         for replica in site.http.values():
-            replica.behave(delay=0.02)
+            replica.behave(delay=0.1)
         load = site.gateway.load(900, 36, _ASK)
     load.assert_no_failure()
     wanted = {"h100-0": 11, "h100-1": 11, "a100-0": 8, "l40s-0": 2.7, "l40s-1": 2.7}
@@ -132,11 +141,12 @@ def _cookie(response: Response) -> str:
 
 def test_vllm_canary_gives_the_new_version_its_share_and_each_client_one_version(kind: Kind) -> None:
     with example("vllm-canary", kind) as site:
-        drawn = site.gateway.load(800, 8, _ASK)
+        eventually(lambda: set(site.gateway.load(24, 4, _ASK).by_replica) >= {"h100-0", "h100-1", "a100-0"})
+        drawn = site.gateway.load(1200, 8, _ASK)
         drawn.assert_no_failure()
         new = [answer for answer in drawn.responses if answer.replica == "h100-2"]
         old = [answer for answer in drawn.responses if answer.replica != "h100-2"]
-        assert 15 <= len(new) <= 75
+        assert 25 <= len(new) <= 110
         assert {answer.replica for answer in old} == {"h100-0", "h100-1", "a100-0"}
         for answers, names in ((new, {"h100-2"}), (old, {"h100-0", "h100-1", "a100-0"})):
             (given,) = {_cookie(answer) for answer in answers}
@@ -148,6 +158,7 @@ def test_vllm_canary_gives_the_new_version_its_share_and_each_client_one_version
 def test_triton_grpc_is_called_by_tls_on_both_sides_while_it_is_ready(kind: Kind) -> None:
     method = "/inference.GRPCInferenceService/ModelInfer"
     with example("triton-grpc", kind) as site:
+        eventually(lambda: {each.replica for each in site.gateway.grpc_load(method, 8, 2, b"")} == set(site.grpc))
         replies = site.gateway.grpc_load(method, 24, 4, b"tensor")
         assert {(reply.code, reply.messages) for reply in replies} == {("OK", (b"tensor",))}
         assert {reply.replica for reply in replies} == {"triton-0", "triton-1"}
@@ -161,19 +172,25 @@ def test_triton_grpc_is_called_by_tls_on_both_sides_while_it_is_ready(kind: Kind
         eventually(lambda: site.gateway.grpc(method, b"x").code == "UNAVAILABLE")
 
 
-def _homes(client: Client) -> dict[int, str]:
-    """The replica of each of sixty conversations, after three turns of each that went to the same one."""
-    load = client.load(180, 1, lambda number: Request("POST", _CHAT, {"x-session-id": f"session-{number % 60}"}))
+_CONVERSATIONS = 100
+
+
+def _homes(client: Client) -> dict[str, str]:
+    """The replica of each conversation, after two turns of each that went to the same one: one request at a time, since
+    of several some may go on to another replica."""
+    count = _CONVERSATIONS
+    load = client.load(2 * count, 1, lambda number: Request("POST", _CHAT, {"x-session-id": f"s-{number % count}"}))
     load.assert_no_failure()
-    turns: dict[int, set[str]] = {}
-    for number, answer in enumerate(load.responses):
-        turns.setdefault(number % 60, set()).add(answer.replica or "")
+    turns: dict[str, set[str]] = {}
+    for answer in load.responses:
+        turns.setdefault(dict(answer.json["headers"])["x-session-id"], set()).add(answer.replica or "")
     assert {len(names) for names in turns.values()} == {1}
     return {session: names.pop() for session, names in turns.items()}
 
 
 def test_kv_affinity_keeps_a_conversation_with_the_replica_that_has_its_cache(kind: Kind) -> None:
     with example("kv-affinity", kind) as site:
+        eventually(_serving(site.gateway, set(site.http)))
         before = _homes(site.gateway)
         assert min(Counter(before.values())[name] for name in site.http) >= 3
         assert len(site.gateway.load(40, 4, _ASK).by_replica) == 4
@@ -182,13 +199,14 @@ def test_kv_affinity_keeps_a_conversation_with_the_replica_that_has_its_cache(ki
         after = _homes(site.gateway)
         assert ("LB462" in _warned(site)) == (kind == "nginx")
     moved = [session for session, home in before.items() if home not in ("h100-3", after[session])]
-    assert len(moved) <= (3 if kind == "envoy" else 0)  # Maglev moves about one in a thousand, each time another
+    assert len(moved) <= (6 if kind == "envoy" else 0)  # Maglev moves about one in a thousand, each time another
 
 
 def test_multi_region_serves_nearby_and_european_data_never_elsewhere(kind: Kind) -> None:
     with example("multi-region", kind, place="edge-eu") as site:
         world = site.gateway
         europe = world.connect("public", site.trust, "eu.inference.example.com")
+        eventually(_serving(world, {"eu-0", "eu-1"}))
         assert set(europe.load(40, 4, _ASK).by_replica) == {"eu-0", "eu-1"}
         assert set(world.load(40, 4, _ASK).by_replica) == {"eu-0", "eu-1"}
         _refuse(*site.named("eu-"))
@@ -254,6 +272,7 @@ def test_tenants_are_told_apart_by_their_keys_and_one_cannot_take_it_all(kind: K
 def test_spot_replicas_work_and_the_reserved_ones_take_over_when_the_market_takes_them(kind: Kind) -> None:
     """With two of three left, 67 % are fit: Envoy begins to spill below 70 %."""
     with example("spot", kind) as site:
+        eventually(_serving(site.gateway, {"spot-0", "spot-1", "spot-2"}))
         assert set(site.gateway.load(60, 6, _ASK).by_replica) == {"spot-0", "spot-1", "spot-2"}
         site.http["spot-0"].refuse()
         eventually(lambda: not site.gateway.load(24, 4, _ASK).by_replica["spot-0"])
@@ -268,15 +287,12 @@ def test_spot_replicas_work_and_the_reserved_ones_take_over_when_the_market_take
         eventually(_serving(site.gateway, {"spot-0", "spot-1", "spot-2"}))
 
 
-def _one_at_once(fleet: Fleet) -> None:
-    fleet["pools"]["llama"]["circuit_breaker"]["per_replica"]["max_requests"] = 1
-
-
 _JOB = Request("POST", _CHAT, {"x-workload": "batch"})
 
 
 def test_batch_is_held_back_and_people_are_not(kind: Kind) -> None:
     with example("batch-and-interactive", kind) as site:
+        eventually(_serving(site.gateway, set(site.http)))
         jobs = site.gateway.load(80, 4, _JOB)
         people = site.gateway.load(80, 4, _ASK)
         assert ("LB433" in _warned(site)) == (kind != "haproxy")
@@ -285,21 +301,28 @@ def test_batch_is_held_back_and_people_are_not(kind: Kind) -> None:
     people.assert_no_failure()
 
 
-def test_people_go_before_jobs_that_wait_already_on_haproxy() -> None:
-    with example("batch-and-interactive", "haproxy", change=_one_at_once) as site:
-        busy = list(site.http.values())
-        for replica in busy:
-            replica.behave(delay=1.5)
-        waiting = [site.gateway.send("POST", "/v1/first") for _ in range(2)]
-        eventually(lambda: sum(replica.in_flight for replica in busy) == 2)
-        for replica in busy:
-            replica.behave(delay=0.05)
-        for path, headers in (("/v1/job", _JOB.headers), ("/v1/person", {})):
-            waiting += [site.gateway.send("POST", path, headers) for _ in range(6)]
-            eventually(lambda: True, pause=0.1)
-        assert all(each.result(20).ok for each in waiting)
-        order = [seen.path for seen in sorted((seen for one in busy for seen in one.seen), key=lambda seen: seen.at)]
-    assert order[2:] == ["/v1/person"] * 6 + ["/v1/job"] * 6
+def test_people_go_before_jobs_that_wait_already_on_haproxy(tmp_path: Path) -> None:
+    """One replica, one request at a time: what two replicas have at once is in no order."""
+    socket = str(tmp_path / "admin.sock")
+
+    def one_at_once(fleet: Fleet) -> None:
+        pool = fleet["pools"]["llama"]
+        pool["circuit_breaker"]["per_replica"]["max_requests"] = 1
+        del pool["replicas"][1:]
+        fleet.update(with_runtime_api(fleet, socket))
+
+    with example("batch-and-interactive", "haproxy", change=one_at_once) as site:
+        replica = site.http["h100-0"]
+        replica.held = True
+        sent = [site.gateway.send("POST", "/v1/first", timeout=100)]
+        eventually(lambda: replica.in_flight == 1)
+        for path, headers, before in (("/v1/job", _JOB.headers, 0), ("/v1/person", {}, 6)):
+            sent += [site.gateway.send("POST", path, headers, timeout=100) for _ in range(6)]
+            eventually(lambda before=before: waiting(socket) == before + 6)  # type: ignore[misc]
+        replica.held = False
+        assert all(each.result(100).ok for each in sent)
+        order = [seen.path for seen in replica.seen]
+    assert order == ["/v1/first"] + ["/v1/person"] * 6 + ["/v1/job"] * 6
 
 
 def _warned(site: Site) -> set[str]:

@@ -8,24 +8,21 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.checks import TCP
 from tests.e2e.support.client import Client, Load
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_HEALTH = {
-    "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
-    "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
-}
 _POST = Request("POST", body=b"y" * 20_000)
 
 
 def _fleet(own: list[Replica], spare: list[Replica], *, route: dict[str, Any] | None = None, **keys: Any) -> Fleet:
     return fleet_of(
-        pool_of(own, **{"health": _HEALTH, **keys}),
+        pool_of(own, **{"health": TCP, **keys}),
         route={"fallback": "spare", **(route or {})},
-        pools={"spare": pool_of(spare, health=_HEALTH)},
+        pools={"spare": pool_of(spare, health=TCP)},
     )
 
 
@@ -91,7 +88,7 @@ def test_with_neither_the_answer_is_503(kind: Kind) -> None:
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare])) as gateway:
         a.refuse()
         spare.refuse()
-        answers = [gateway.post(timeout=10) for _ in range(4)]
+        answers = [gateway.post() for _ in range(4)]
     assert {(answer.status, answer.header("content-type")) for answer in answers} == {(503, "application/json")}
 
 
@@ -109,7 +106,7 @@ def test_a_post_that_a_replica_had_goes_nowhere_else(kind: Kind, fault: str) -> 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_an_error_of_the_model_is_its_answer(kind: Kind, status: int) -> None:
-    health = {**_HEALTH, "passive": {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}}
+    health = {**TCP, "passive": {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}}
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], health=health)) as gateway:
         a.behave(status=status)
         answers = [gateway.post() for _ in range(4)]
@@ -121,7 +118,7 @@ def test_silence_is_no_reason_for_the_fallback(kind: Kind) -> None:
     route = {"timeouts": {"idle": "1s"}}
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], route=route)) as gateway:
         a.behave(delay=6)
-        answer = gateway.post(timeout=10)
+        answer = gateway.post()
         assert (a.requests, spare.requests) == (1, 0)
     assert answer.status == 504
 
@@ -140,13 +137,13 @@ def test_drained_replicas_are_not_fit(kind: Kind) -> None:
 def test_each_pool_of_a_split_has_the_fallback(kind: Kind) -> None:
     with replicas("a", "b", "spare") as (a, b, spare):
         fleet = _fleet([a], [spare])
-        fleet["pools"]["second"] = pool_of([b], health=_HEALTH)
+        fleet["pools"]["second"] = pool_of([b], health=TCP)
         route = {"match": {"path_prefix": "/"}, "split": {"pool": 1, "second": 1}, "fallback": "spare"}
         fleet["routes"] = {"everything": route}
         with running(kind, fleet) as gateway:
             a.refuse()
             _settled(gateway, {"b", "spare"})
-            load = gateway.load(200, 4, _POST)
+            load = gateway.load(400, 4, _POST)
     load.assert_no_failure()
     assert Counter(load.by_replica)["a"] == 0
     assert load.shares() == pytest.approx({"b": 0.5, "spare": 0.5}, abs=0.15)

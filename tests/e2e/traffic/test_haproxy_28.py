@@ -44,7 +44,7 @@ def test_a_split_a_pin_a_drain_and_a_stream() -> None:
             "pools": {"one": {"replicas": [entry(a), entry(b, drain=True)]}, "two": {"replicas": [entry(c)]}},
         }
         with running(KIND, _as_2_8(fleet)) as gateway:
-            load = gateway.load(1000, 8)
+            load = gateway.load(2000, 8)
             assert gateway.get("/", headers={"x-version": "v2"}).replica == "c"
             events = gateway.get("/sse?n=3&gap=0.1").events()
     load.assert_no_failure()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.support import background
 from tests.e2e.support.binaries import Binary, Kind, require
 from tests.e2e.support.certs import Authority, client_context, server_context
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import serving
 from tests.e2e.support.grpc_replica import grpc_replicas
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import free_port
+from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import at_rest, eventually
 
@@ -149,6 +153,22 @@ def test_a_replica_refuses_and_comes_back_on_its_port() -> None:
         assert (client.get().replica, a.port) == ("a", port)
 
 
+def test_a_replica_that_stops_as_a_connection_comes_leaves_it_not_open() -> None:
+    """What the garbage collector finds open fails the test that runs then, whichever it is."""
+
+    async def connect_and_stop(replica: Replica) -> socket.socket:
+        connection = socket.create_connection((HOST, replica.port))  # the event loop accepts it in its next turn
+        stopped = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(lambda: stopped.set_result(asyncio.ensure_future(replica._stop())))
+        await (await stopped)
+        return connection
+
+    with replicas("a") as (a,), background.wait(connect_and_stop(a)) as connection:
+        connection.settimeout(60)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
 def test_health_is_its_own_switch_and_is_counted_apart() -> None:
     with replicas("a") as (a,):
         a.behave(health=503)
@@ -168,8 +188,9 @@ def test_events_carry_both_times() -> None:
     with replicas("a") as (a,):
         events = Client(a.port).get("/sse?n=3&gap=0.3").events()
     assert [event.number for event in events] == [0, 1, 2]
-    assert all(0 <= event.lag < 0.25 for event in events)
-    assert [events[1].at - events[0].at, events[2].at - events[1].at] == pytest.approx([0.3, 0.3], abs=0.25)
+    assert all(event.lag >= 0 for event in events)
+    sent = [event.at - event.lag for event in events]
+    assert min(sent[1] - sent[0], sent[2] - sent[1]) > 0.29
 
 
 def test_a_replica_counts_what_is_in_flight_and_what_was_given_up() -> None:
@@ -177,14 +198,17 @@ def test_a_replica_counts_what_is_in_flight_and_what_was_given_up() -> None:
         a.behave(delay=0.3)
         Client(a.port).load(6, concurrency=3)
         assert (a.max_in_flight, a.in_flight, a.connections) == (3, 0, 3)
-        Client(a.port).get(timeout=0.1)
+        a.held = True
+        given_up = Client(a.port).send("GET", "/")
+        eventually(lambda: a.in_flight == 1)
+        given_up.cancel()
         eventually(lambda: a.abandoned == 1 and a.in_flight == 0)
 
 
 def test_a_replica_closes_idle_connections_in_its_time() -> None:
-    with replicas("a", keep_alive=0.3) as (a,):
+    with replicas("a") as (a,), replicas("b", keep_alive=0.3) as (b,):
         held = Client(a.port).load(3, gap=0.05)
-        closed = Client(a.port).load(3, gap=0.8)
+        closed = Client(b.port).load(3, gap=1.5)
     held.assert_no_failure()
     closed.assert_no_failure()
     assert (held.connections, closed.connections) == (1, 3)
@@ -206,16 +230,15 @@ def test_a_steady_load_keeps_its_rate_and_counts_every_failure_once() -> None:
             time.sleep(0.5)
             healthy = load.since(moment + 0.1).failures
             a.behave(fault="truncate")
-            time.sleep(0.4)
+            eventually(lambda: load.load.errors["short"] >= 15)
             a.behave(fault="", status=503)
-            time.sleep(0.4)
+            eventually(lambda: load.load.statuses[503] >= 15)
             seconds = load.load.seconds
+            eventually(lambda: len(load.load.responses) >= 85 * seconds)
         assert healthy == []
-        assert 85 * seconds <= len(load.load.responses) <= 100 * load.load.seconds + 1
+        assert len(load.load.responses) <= 100 * load.load.seconds + 1
         assert len(load.load.responses) == a.requests
         assert load.load.connections >= 25
-        assert load.load.errors["short"] >= 15
-        assert load.load.statuses[503] >= 15
         assert len(load.load.failures) == load.load.errors["short"] + load.load.statuses[503]
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import fleet_of, pool_of, running
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
 
 _OCCUPIED = 4
 
@@ -37,18 +35,11 @@ def test_the_idle_replica_is_preferred(kind: Kind, weights: tuple[int, ...], lea
 
 def _occupy(gateway: Client, busy: Replica, idle: Replica) -> None:
     """Leaves long requests on `busy` and none on `idle`; what arrives later is answered at once."""
-    busy.behave(delay=20)
-    idle.behave(delay=0.8)
+    busy.behave(delay=100)
+    idle.held = True
     for _ in range(3 * _OCCUPIED):
-        gateway.send("GET", "/long")
-    _eventually(lambda: busy.requests + idle.requests == 3 * _OCCUPIED)
+        gateway.send("GET", "/long", timeout=100)
+    eventually(lambda: busy.requests + idle.requests == 3 * _OCCUPIED)
     busy.behave(delay=0)
-    idle.behave(delay=0)
-    _eventually(lambda: idle.in_flight == 0)
-
-
-def _eventually(true: Callable[[], bool], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    idle.held = False
+    eventually(lambda: idle.in_flight == 0)

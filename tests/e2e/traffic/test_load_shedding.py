@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.checks import OFTEN
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import fleet_of, pool_of, running
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
 _SHEDDING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 
 def _pool(members: list[Replica], percent: str, **keys: Any) -> dict[str, Any]:
     health = {
-        "active": {**_OFTEN, "http": {"path": "/health"}},
+        "active": {**OFTEN, "http": {"path": "/health"}},
         "load_shedding": {"min_healthy": percent, "retry_after": "7s"},
     }
     return pool_of(members, balance={"algorithm": "round_robin"}, slow_start={"window": "100ms"}, health=health, **keys)

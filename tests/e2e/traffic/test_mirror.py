@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request
 from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.e2e.support.waiting import at_rest, eventually
 
 _MIRRORS = pytest.mark.parametrize("kind", ["nginx", "envoy"])
 
@@ -41,12 +40,11 @@ def test_the_copy_is_the_request_and_its_answer_goes_nowhere(kind: Kind) -> None
 @_MIRRORS
 def test_a_share_of_the_requests_is_copied(kind: Kind) -> None:
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow, "20%")) as gateway:
-        load = gateway.load(1000, 4, Request("POST", body=b"{}"))
-        time.sleep(0.5)
-        copies = shadow.requests
+        load = gateway.load(1500, 4, Request("POST", body=b"{}"))
+        copies = at_rest(lambda: shadow.requests)
     load.assert_no_failure()
-    assert load.by_replica == {"main": 1000}
-    assert 140 <= copies <= 260
+    assert load.by_replica == {"main": 1500}
+    assert copies / 1500 == pytest.approx(0.2, abs=0.06)
 
 
 @_MIRRORS

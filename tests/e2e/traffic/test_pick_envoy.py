@@ -23,8 +23,9 @@ TIMEOUT = 0.2
 """The default of `pick.timeout`, in seconds."""
 
 
-def _pick(**keys: Any) -> dict[str, Any]:
-    return {"balance": {"algorithm": "pick", "pick": keys}} if keys else {"balance": {"algorithm": "pick"}}
+def _pick(timeout: str = "2s", **keys: Any) -> dict[str, Any]:
+    """`timeout`: long enough that every request gets the picker's answer, on a busy machine too."""
+    return {"balance": {"algorithm": "pick", "pick": {"timeout": timeout, **keys}}}
 
 
 def _fleet(pool: dict[str, Any], **more: Any) -> Fleet:
@@ -147,7 +148,9 @@ def test_a_busy_replica_is_left_and_gets_requests_again_when_it_is_not() -> None
 
 def test_requests_go_on_by_the_old_policy_while_the_picker_is_dead_or_hangs() -> None:
     with replicas("a", "b", "c") as three:
-        fleet = _fleet({"replicas": [entry(a_b_c) for a_b_c in three], **_pick(otherwise="round_robin")})
+        fleet = _fleet(
+            {"replicas": [entry(a_b_c) for a_b_c in three], **_pick(f"{TIMEOUT * 1000:.0f}ms", otherwise="round_robin")}
+        )
         with _served(fleet) as (control, envoy):
             with envoy.client().steady(100, _chat("s1")) as load:
                 killed = time.monotonic()

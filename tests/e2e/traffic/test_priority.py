@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.checks import TCP
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import entry, fleet_of, running
 from tests.e2e.support.replicas import Replica, replicas
-
-_HEALTH = {
-    "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
-    "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
-}
+from tests.e2e.support.waiting import eventually
 
 
 def test_priority_1_takes_over_when_all_of_priority_0_refuse_and_goes_back(kind: Kind) -> None:
@@ -22,11 +17,11 @@ def test_priority_1_takes_over_when_all_of_priority_0_refuse_and_goes_back(kind:
         before = gateway.load(60, concurrency=4)
         a.refuse()
         b.refuse()
-        _eventually(lambda: gateway.get().replica == "spare")
+        eventually(lambda: gateway.get().replica == "spare")
         down = gateway.load(60, concurrency=4)
         a.accept()
         b.accept()
-        _eventually(lambda: set(gateway.load(10).by_replica) == {"a", "b"})
+        eventually(lambda: set(gateway.load(10).by_replica) == {"a", "b"})
         after = gateway.load(60, concurrency=4)
     assert (set(before.by_replica), before.failures) == ({"a", "b"}, [])
     assert down.by_replica == {"spare": 60}
@@ -37,7 +32,7 @@ def test_a_spare_gets_nothing_while_one_of_four_is_down(kind: Kind) -> None:
     """75 % are fit: a proxy that spills by degrees begins below 70 %."""
     with replicas("a", "b", "c", "d", "spare") as pool, running(kind, fleet_of(_pool(*pool))) as gateway:
         pool[0].refuse()
-        _eventually(lambda: _all_fit(gateway))
+        eventually(lambda: _all_fit(gateway))
         load = gateway.load(120, concurrency=4)
     load.assert_no_failure()
     assert set(load.by_replica) == {"b", "c", "d"}
@@ -45,16 +40,9 @@ def test_a_spare_gets_nothing_while_one_of_four_is_down(kind: Kind) -> None:
 
 def _pool(*members: Replica) -> dict[str, Any]:
     listed = [entry(replica, priority=1 if replica.name == "spare" else 0) for replica in members]
-    return {"replicas": listed, "balance": {"algorithm": "round_robin"}, "health": _HEALTH}
+    return {"replicas": listed, "balance": {"algorithm": "round_robin"}, "health": TCP}
 
 
 def _all_fit(client: Client) -> bool:
     load = client.load(20)
     return not load.failures and "spare" not in load.by_replica
-
-
-def _eventually(true: Callable[[], bool], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -2,67 +2,86 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Load
-from tests.e2e.support.fleet import fleet_of, pool_of, running
+from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.e2e.support.haproxy_queue import waiting, with_runtime_api
+from tests.e2e.support.http1 import Response
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
 
-_BUSY = 1.5
 
-
-def _burst(kind: Kind, replica: Replica, queue: str, route: dict[str, Any] | None = None) -> tuple[Load, str]:
-    """Three requests, shortly after each other, for a replica that takes one: at the same instant two of HAProxy's
-    threads may both take its last place."""
-    replica.behave(delay=_BUSY)
+def _fleet(replica: Replica, queue: str, route: dict[str, Any] | None = None) -> Fleet:
+    """One request at a time. `/first` is a route of its own, which `route` does not concern."""
     breaker = {"per_replica": {"max_requests": 1}, "max_requests": 100, "max_pending_requests": 100}
+    first = {"first": {"match": {"path": "/first"}, "pool": "pool"}}
     pool = pool_of([replica], circuit_breaker=breaker, timeouts={"queue": queue})
-    with running(kind, fleet_of(pool, route=route)) as gateway:
-        return gateway.load(3, 3, gap=0.3), gateway.messages
+    return fleet_of(pool, route=route, routes=first)
+
+
+def _behind_one(gateway: Gateway, replica: Replica, ended: int, socket: str = "") -> list[Response]:
+    """The answer of a request that keeps the replica busy, and of two that came later. It is busy until `ended` of them
+    have their answers; with `socket` until both wait in HAProxy."""
+    replica.held = True
+    first = gateway.send("GET", "/first", timeout=100)
+    eventually(lambda: replica.in_flight == 1)
+    later = [gateway.send("GET", "/", timeout=100) for _ in range(2)]
+    eventually(lambda: sum(each.done() for each in later) == ended)
+    eventually(lambda: not socket or waiting(socket) == 2)
+    replica.held = False
+    return [each.result(100) for each in (first, *later)]
 
 
 def test_haproxy_lets_nobody_wait_longer_than_the_queue_timeout() -> None:
-    with replicas("a") as (a,):
-        load, _ = _burst("haproxy", a, "400ms")
-    assert (load.statuses, a.max_in_flight, a.requests) == ({200: 1, 503: 2}, 1, 1)
-    for answer in load.failures:
-        assert 0.35 < answer.seconds < _BUSY
+    with replicas("a") as (a,), running("haproxy", _fleet(a, "400ms")) as gateway:
+        first, *later = _behind_one(gateway, a, 2)
+    assert (first.status, a.max_in_flight, a.requests) == (200, 1, 1)
+    for answer in later:
+        assert (answer.status, answer.seconds > 0.35) == (503, True)
         assert (answer.header("content-type"), answer.json["error"]["type"]) == ("application/json", "unavailable")
         assert answer.header_list("retry-after") == ["1"]
 
 
-def test_haproxy_serves_one_after_the_other_who_waits_within_it() -> None:
-    with replicas("a") as (a,):
-        load, _ = _burst("haproxy", a, "20s")
-    load.assert_no_failure()
+def test_haproxy_serves_one_after_the_other_who_waits_within_it(tmp_path: Path) -> None:
+    socket = str(tmp_path / "admin.sock")
+    with replicas("a") as (a,), running("haproxy", with_runtime_api(_fleet(a, "100s"), socket)) as gateway:
+        answers = _behind_one(gateway, a, 0, socket)
+    assert [answer.status for answer in answers] == [200] * 3
     assert a.max_in_flight == 1
-    assert load.percentile(100) > 2.5 * _BUSY
 
 
-def test_haproxys_log_tells_how_long_it_was() -> None:
-    with replicas("a") as (a,):
-        a.behave(delay=2)
-        pool = pool_of([a], circuit_breaker={"per_replica": {"max_requests": 1}})
-        with running("haproxy", fleet_of(pool)) as gateway:
-            gateway.load(2, 2, gap=0.1).assert_no_failure()
-            first, second = sorted(gateway.access_log(2), key=lambda line: line["t_queue"])
-    assert first["t_queue"] < 500 < 1000 < second["t_queue"]
+def test_haproxys_log_tells_how_long_it_was(tmp_path: Path) -> None:
+    socket = str(tmp_path / "admin.sock")
+    with replicas("a") as (a,), running("haproxy", with_runtime_api(_fleet(a, "100s"), socket)) as gateway:
+        a.held = True
+        first = gateway.send("GET", "/first", timeout=100)
+        eventually(lambda: a.in_flight == 1)
+        second = gateway.send("GET", "/second", timeout=100)
+        eventually(lambda: waiting(socket) == 1)
+        time.sleep(1)
+        a.held = False
+        assert all(each.result(100).ok for each in (first, second))
+        queued = {line["path"]: line["t_queue"] for line in gateway.access_log(2)}
+    assert 1000 <= queued["/second"] <= second.result().seconds * 1000 + 1
+    assert queued["/first"] < first.result().seconds * 1000 - 1000
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
 def test_a_proxy_without_a_queue_timeout_says_so(kind: Kind) -> None:
-    with replicas("a") as (a,):
-        load, messages = _burst(kind, a, "400ms")
-    assert "warning LB471" in messages
+    refused = {"nginx": 2, "envoy": 0}[kind]
+    with replicas("a") as (a,), running(kind, _fleet(a, "400ms")) as gateway:
+        answers = _behind_one(gateway, a, refused)
+        assert "warning LB471" in gateway.messages
     assert a.max_in_flight == 1
-    assert load.statuses == ({200: 3} if kind == "envoy" else {200: 1, 503: 2})
+    assert [answer.status for answer in answers] == [200, *([503, 503] if refused else [200, 200])]
 
 
 def test_on_envoy_the_total_timeout_bounds_the_wait() -> None:
-    with replicas("a") as (a,):
-        load, _ = _burst("envoy", a, "400ms", {"timeouts": {"request": "2s"}})
-    assert load.statuses == {200: 1, 504: 2}
-    assert load.percentile(100) < 2 * _BUSY
+    with replicas("a") as (a,), running("envoy", _fleet(a, "400ms", {"timeouts": {"request": "2s"}})) as gateway:
+        answers = _behind_one(gateway, a, 2)
+    assert [answer.status for answer in answers] == [200, 504, 504]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
+from tests.e2e.support.haproxy_queue import waiting, with_runtime_api
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -20,29 +22,30 @@ def _fleet(replica: Replica) -> Fleet:
         f"{name}-route": {"match": {"path_prefix": f"/{name}"}, "pool": "pool", "queue_priority": name}
         for name in ("high", "normal", "low")
     }
-    pool = pool_of([replica], circuit_breaker=limits, timeouts={"queue": "30s"})
+    pool = pool_of([replica], circuit_breaker=limits, timeouts={"queue": "100s"})
     return {**fleet_of(pool), "routes": routes}
 
 
-def _order(client: Client, replica: Replica, paths: list[str]) -> list[str]:
+def _order(client: Client, replica: Replica, socket: str, paths: list[str]) -> list[str]:
     """The paths as they reach the replica, where all wait behind a first request."""
-    replica.behave(delay=1.5)
-    waiting = [client.send("POST", "/normal/first")]
+    replica.held = True
+    sent = [client.send("POST", "/normal/first", timeout=100)]
     eventually(lambda: replica.in_flight == 1)
-    for path in paths:
-        waiting.append(client.send("POST", path))
-        eventually(lambda: True, pause=0.05)
-    replica.behave(delay=0.02)
-    assert all(each.result(20).ok for each in waiting)
+    for number, path in enumerate(paths):
+        sent.append(client.send("POST", path, timeout=100))
+        eventually(lambda number=number: waiting(socket) == number + 1)  # type: ignore[misc]
+    replica.held = False
+    assert all(each.result(100).ok for each in sent)
     return [seen.path for seen in replica.seen][1:]
 
 
-def test_high_goes_before_normal_and_normal_before_low() -> None:
+def test_high_goes_before_normal_and_normal_before_low(tmp_path: Path) -> None:
+    socket = str(tmp_path / "admin.sock")
     sent = [f"/{name}/{number}" for number in range(3) for name in ("low", "normal", "high")]
-    with replicas("a") as (a,), running("haproxy", _fleet(a)) as gateway:
-        order = _order(gateway, a, sent)
+    with replicas("a") as (a,), running("haproxy", with_runtime_api(_fleet(a), socket)) as gateway:
+        order = _order(gateway, a, socket, sent)
         assert gateway.messages.count("LB433") == 0
-    assert [path.split("/")[1] for path in order] == ["high"] * 3 + ["normal"] * 3 + ["low"] * 3
+    assert order == [f"/{name}/{number}" for name in ("high", "normal", "low") for number in range(3)]
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])

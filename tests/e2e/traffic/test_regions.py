@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.checks import TCP
 from tests.e2e.support.fleet import Fleet, entry, fleet_of, running
 from tests.e2e.support.http1 import Request
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
-
-_HEALTH = {
-    "active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 2, "healthy_threshold": 1},
-    "passive": {"consecutive_connect_failures": 1, "ejection_time": "1s", "error_rate": {"window": "1s"}},
-}
 
 
 def _pool(members: Sequence[Replica], **keys: Any) -> dict[str, Any]:
@@ -25,7 +21,7 @@ def _pool(members: Sequence[Replica], **keys: Any) -> dict[str, Any]:
     for replica in members:
         place = replica.name.split("-")[0]
         found.append(entry(replica, **({} if place == "lost" else {"region": place})))
-    return {"replicas": found, "health": _HEALTH, **keys}
+    return {"replicas": found, "health": TCP, **keys}
 
 
 def _fleet(members: Sequence[Replica], route: dict[str, Any] | None = None, **pools: Sequence[Replica]) -> Fleet:

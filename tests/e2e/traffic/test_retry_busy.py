@@ -160,7 +160,7 @@ def test_the_fallback_is_for_pools_without_replicas_not_for_busy_ones(kind: Kind
 def test_a_picked_replica_that_is_busy_is_left_and_the_picker_learns_it(edge: Binary) -> None:
     port = free_port_pair()
     with replicas("a", "b") as (a, b), scripted_picker(port, lambda asked: "a") as picker:
-        pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin"}
+        pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
         fleet = _fleet([a, b], {"balance": {"algorithm": "pick", "pick": pick}})
         fleet["control"] = {"picker": {"bind": f"127.0.0.1:{port}"}}
         with running(edge, fleet) as gateway:

@@ -2,53 +2,70 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Load
-from tests.e2e.support.fleet import fleet_of, pool_of, running
-from tests.e2e.support.replicas import replicas
+from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
+from tests.e2e.support.http1 import Response
+from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import eventually
 
 _NOBODY_LEAVES = {"passive": {"consecutive_connect_failures": 1000, "consecutive_5xx": 1000}}
 
 
-def _beside_one_that_refuses(count: int, concurrency: int, **retry: Any) -> Load:
-    """About half of the requests need a second try."""
+@contextmanager
+def _beside_one_that_refuses(**retry: Any) -> Iterator[tuple[Gateway, Replica]]:
+    """About half of the requests need a second try, at the replica that is yielded."""
     with replicas("a", "b") as (a, b):
         pool = pool_of([a, b], balance={"algorithm": "round_robin"}, health=_NOBODY_LEAVES)
         with running("envoy", fleet_of(pool, route={"retry": retry})) as gateway:
             b.refuse()
-            a.behave(delay=0.3)
-            return gateway.load(count, concurrency)
+            yield gateway, a
+
+
+def _sixty_at_once(**retry: Any) -> tuple[list[Response], float]:
+    """The answers, and the seconds until the last request had come to the replica, which answers none before."""
+    with _beside_one_that_refuses(**retry) as (gateway, a):
+        a.held = True
+        began = time.monotonic()
+        sent = [gateway.send("GET", "/", timeout=100) for _ in range(60)]
+        eventually(lambda: a.in_flight + sum(each.done() for each in sent) == 60)
+        a.held = False
+        return [each.result(100) for each in sent], a.seen[-1].at - began
 
 
 def test_no_more_retries_than_the_budget() -> None:
     """Some thirty of sixty in flight would need one; a tenth of sixty is six."""
-    load = _beside_one_that_refuses(60, 60, budget="10%", backoff={"base": "400ms", "max": "400ms"})
-    assert load.statuses[503] >= 10
-    assert load.statuses[200] >= 25
-    assert {answer.json["error"]["type"] for answer in load.failures} == {"unavailable"}
+    answers, _ = _sixty_at_once(budget="10%", backoff={"base": "2s", "max": "2s"})
+    statuses = Counter(answer.status for answer in answers)
+    assert statuses[503] >= 10
+    assert statuses[200] >= 25
+    assert {answer.json["error"]["type"] for answer in answers if not answer.ok} == {"unavailable"}
 
 
 def test_a_budget_of_all_requests_lets_all_try_again() -> None:
-    load = _beside_one_that_refuses(60, 60, budget="100%", backoff={"base": "400ms", "max": "400ms"})
-    load.assert_no_failure()
+    answers, _ = _sixty_at_once(budget="100%", backoff={"base": "2s", "max": "2s"})
+    assert Counter(answer.status for answer in answers) == {200: 60}
 
 
 def test_few_requests_have_retries_all_the_same() -> None:
     """A tenth of two requests would be none."""
-    _beside_one_that_refuses(10, 2, budget="10%").assert_no_failure()
+    with _beside_one_that_refuses(budget="10%") as (gateway, _):
+        gateway.load(10, 2).assert_no_failure()
 
 
 def test_a_retry_waits_as_long_as_it_was_told() -> None:
-    """Up to the base, by chance: of ten one at least waits half of it."""
-    patient = _beside_one_that_refuses(20, 20, backoff={"base": "6s", "max": "6s"})
-    hasty = _beside_one_that_refuses(20, 20, backoff={"base": "1ms", "max": "1ms"})
-    patient.assert_no_failure()
-    hasty.assert_no_failure()
-    assert hasty.percentile(100) < 2.5 < 3 < patient.percentile(100) < 20
+    """Up to the base, by chance: of thirty one at least waits half of it."""
+    patient, last = _sixty_at_once(budget="100%", backoff={"base": "20s", "max": "20s"})
+    hasty, soon = _sixty_at_once(budget="100%", backoff={"base": "1ms", "max": "1ms"})
+    assert Counter(answer.status for answer in (*patient, *hasty)) == {200: 120}
+    assert soon < 10 < last
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])

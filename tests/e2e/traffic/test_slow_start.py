@@ -21,7 +21,7 @@ from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 _RAMPING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 2, "healthy_threshold": 1}
+_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 4, "healthy_threshold": 1}
 _WINDOW = 4.0
 _RATE = 80
 """Requests a second while a replica ramps."""
@@ -104,10 +104,10 @@ def _ramp(gateway: Gateway, b: Replica, windows: float) -> _Ramp:
 def test_a_replica_that_comes_back_ramps(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, fleet_of(_pool([a, b]))) as gateway:
         ramp = _ramp(gateway, b, 1.8)
-    early, later = ramp.share(0, 0.3), ramp.share(0.45, 0.75)
-    assert 0 < early < 0.3
-    assert early < later < 0.47
-    assert ramp.share(1.3, 3) == pytest.approx(0.5, abs=0.04)
+        early, later = ramp.share(0, 0.3), ramp.share(0.45, 0.75)
+        assert 0 < early < 0.3
+        assert early < later < 0.47
+        assert ramp.share(1.3, 3) == pytest.approx(0.5, abs=0.04)
 
 
 def test_envoy_begins_where_it_is_told() -> None:

@@ -28,7 +28,7 @@ def _fleet(stable: Replica, canary: Replica, split: Mapping[str, int]) -> Fleet:
 
 def test_a_split_holds_and_a_pin_always_wins(kind: Kind) -> None:
     with replicas("stable", "canary") as pair, running(kind, _fleet(*pair, {"stable": 95, "canary": 5})) as gateway:
-        drawn = gateway.load(2000, concurrency=8)
+        drawn = gateway.load(3500, concurrency=8)
         pinned = gateway.load(200, 8, Request(headers={"x-model-version": "v2"}))
     drawn.assert_no_failure()
     pinned.assert_no_failure()

@@ -42,7 +42,7 @@ def _attributes(answer: Response) -> set[str]:
 
 def test_the_draw_is_told_once_and_then_holds(kind: Kind) -> None:
     with replicas("old", "new") as pair, running(kind, _fleet(pair, share=30)) as gateway:
-        first = gateway.load(600, 4)
+        first = gateway.load(1000, 4)
         drawn = {answer.replica: _given(answer) for answer in first.responses}
         for name, cookie in drawn.items():
             assert cookie

@@ -30,17 +30,17 @@ def _fleet(old: list[Replica], new: list[Replica], share: int, **keys: Any) -> F
 
 
 def _variants(client: Client) -> dict[int, str]:
-    load = client.load(_USERS, 1, lambda number: Request(headers={"x-user": f"user-{number}@example.com"}))
+    load = client.load(_USERS, 8, lambda number: Request(path=f"/{number}", headers={"x-user": f"user-{number}@a.com"}))
     load.assert_no_failure()
     assert not any(answer.header_list("set-cookie") for answer in load.responses)
-    return {number: (answer.replica or "")[:3] for number, answer in enumerate(load.responses)}
+    return {int(answer.json["path"][1:]): (answer.replica or "")[:3] for answer in load.responses}
 
 
 def test_the_same_value_keeps_its_variant_and_values_are_spread(kind: Kind) -> None:
     with replicas("old-1", "old-2", "new-1") as (a, b, c), running(kind, _fleet([a, b], [c], 30)) as gateway:
         first = _variants(gateway)
         again = _variants(gateway)
-        one = gateway.load(100, 10, Request(headers={"x-user": "user-7@example.com"}), keep_alive=False)
+        one = gateway.load(100, 10, Request(headers={"x-user": "user-7@a.com"}), keep_alive=False)
     assert first == again
     assert list(first.values()).count("new") / _USERS == pytest.approx(0.3, abs=0.1)
     assert {(name or "")[:3] for name in one.by_replica} == {first[7]}
@@ -48,7 +48,7 @@ def test_the_same_value_keeps_its_variant_and_values_are_spread(kind: Kind) -> N
 
 def test_without_the_header_each_request_is_drawn_for_itself(kind: Kind) -> None:
     with replicas("old-1", "new-1") as (old, new), running(kind, _fleet([old], [new], 50)) as gateway:
-        bare = gateway.load(200, 2)
+        bare = gateway.load(400, 4)
     bare.assert_no_failure()
     assert bare.shares() == pytest.approx({"old-1": 0.5, "new-1": 0.5}, abs=0.15)
 

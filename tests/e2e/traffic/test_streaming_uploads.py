@@ -42,7 +42,7 @@ def test_many_large_bodies_at_once_arrive_whole(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b])) as gateway:
         started = [gateway.send("POST", f"/{number}", body=body, chunked=number % 2 == 1)
                    for number, body in bodies.items()]  # fmt: skip
-        assert [future.result(30).ok for future in started] == [True] * 4
+        assert [future.result(100).ok for future in started] == [True] * 4
     assert {int(seen.path[1:]): seen.body for seen in (*a.seen, *b.seen)} == bodies
 
 
@@ -75,7 +75,7 @@ def test_a_client_that_asks_to_continue_is_told_to(kind: Kind) -> None:
 
 
 def _connected(port: int) -> socket.socket:
-    return socket.create_connection((HOST, port), timeout=10)
+    return socket.create_connection((HOST, port), timeout=30)
 
 
 def _head(client: socket.socket) -> bytes:

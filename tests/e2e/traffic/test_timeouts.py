@@ -76,12 +76,12 @@ def test_a_stream_beyond_its_time_is_cut_where_the_proxy_can(kind: Kind) -> None
 
 def test_silence_beyond_idle_ends_a_stream_and_shorter_silence_does_not(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _timed([a], idle="1s")) as gateway:
-        lively = gateway.send("GET", "/sse?n=5&gap=0.5")
+        lively = gateway.send("GET", "/sse?n=12&gap=0.2")
         silent = gateway.get("/sse?n=2&gap=6")
         a.behave(delay=8)
         mute = gateway.post()
         assert lively.result(20).ok
-    assert (len(lively.result().events()), len(silent.events())) == (5, 1)
+    assert (len(lively.result().events()), len(silent.events())) == (12, 1)
     assert (silent.ok, silent.seconds < 5) == (False, True)
     assert (mute.status, mute.header("content-type"), mute.seconds < 6) == (504, "application/json", True)
 

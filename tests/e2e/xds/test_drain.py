@@ -9,7 +9,7 @@ from tests.e2e.support.control import controlling, driven
 from tests.e2e.support.driving import BOTH, both, change, loaded
 from tests.e2e.support.fleet import entry, fleet_of
 from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import at_rest
+from tests.e2e.support.waiting import at_rest, eventually
 
 
 def _pools(a: Replica, b: Replica, **keys: Any) -> dict[str, Any]:
@@ -26,16 +26,15 @@ def test_a_drained_replica_gets_nothing_new_and_finishes_what_it_has() -> None:
     ):
         running = [envoy.client().send("GET", "/sse?n=10&gap=0.4") for envoy in envoys for _ in range(4)]
         a.behave(delay=1.5)
-        time.sleep(0.3)
+        eventually(lambda: a.in_flight > 4)
         a.behave(delay=0.0)
-        assert a.in_flight > 4
 
         change(control, {**fleet, **_pools(a, b, drain=True)})
         asked, now = at_rest(lambda: a.requests), time.monotonic()
         time.sleep(1.5)
         assert a.requests == asked, "it still gets new requests"
         assert [set(load.since(now).by_replica) for load in loads] == [{"b"}, {"b"}]
-        assert [len(stream.result(20).events()) for stream in running] == [10] * 8
+        assert [len(stream.result(60).events()) for stream in running] == [10] * 8
         assert {stream.result().replica for stream in running} == {"a", "b"}
 
         change(control, {**fleet, **_pools(a, b)})

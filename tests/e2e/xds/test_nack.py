@@ -52,7 +52,7 @@ def _shown(control: ControlPlane) -> dict[str, str]:
     """Node → its line of `lbctl status proxies`."""
     done = subprocess.run(
         [sys.executable, "-m", "lbctl", "status", "proxies", "--server", control.url],
-        capture_output=True, text=True, timeout=30, check=True,
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
 

@@ -16,7 +16,7 @@ from tests.e2e.support.waiting import eventually
 def _reload(control: ControlPlane, *more: str) -> int:
     token = str(control.state / "api-token")
     command = [sys.executable, "-m", "lbctl", "reload", "--server", control.url, "--token-file", token, *more]
-    return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode
+    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
 
 
 def test_envoys_keep_what_a_file_lost_until_it_is_confirmed() -> None:

@@ -25,8 +25,8 @@ def _fleet(replica: Replica) -> Fleet:
 def _started(envoy: XdsEnvoy) -> bool:
     """It works; what it is to do it may not know yet."""
     try:
-        return requests.get(f"http://{HOST}:{envoy.admin}/server_info", timeout=2).ok
-    except requests.ConnectionError:
+        return requests.get(f"http://{HOST}:{envoy.admin}/server_info", timeout=10).ok
+    except requests.RequestException:
         return False
 
 

@@ -12,9 +12,6 @@ from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
-_SOON = 10.0
-"""Seconds from a changed file to its effect, on a busy machine."""
-
 
 def _pool(members: list[Replica], *weights: float) -> dict[str, object]:
     return pool_of(members, weights, balance={"algorithm": "round_robin"}, connections={"idle": "5m"})
@@ -44,9 +41,9 @@ def test_the_shares_follow_a_new_weight_and_nothing_else_moves() -> None:
             assert [load.load.shares()["a"] for load in loads] == pytest.approx([0.5, 0.5], abs=0.05)
 
             control.write({**fleet, "pools": {"pool": _pool(pair, 3, 1)}})
-            eventually(lambda: all(_heavier(envoy, a, b) for envoy in envoys), _SOON, 0.01)
+            eventually(lambda: all(_heavier(envoy, a, b) for envoy in envoys), pause=0.01)
             control.write({**fleet, "pools": {"pool": _pool(pair, 1, 99)}})
-            eventually(lambda: all(_heavier(envoy, b, a) for envoy in envoys), _SOON, 0.01)
+            eventually(lambda: all(_heavier(envoy, b, a) for envoy in envoys), pause=0.01)
             moved = time.monotonic()
             time.sleep(0.3)
             assert [load.since(moved).shares()["b"] > 0.9 for load in loads] == [True, True]
@@ -56,5 +53,5 @@ def test_the_shares_follow_a_new_weight_and_nothing_else_moves() -> None:
             time.sleep(2)
             assert [load.since(moved).shares()["a"] for load in loads] == pytest.approx([0.75, 0.75], abs=0.04)
             assert [_untouched(envoy) for envoy in envoys] == before
-            assert [len(stream.result(20).events()) for stream in streams] == [20, 20]
+            assert [len(stream.result(60).events()) for stream in streams] == [20, 20]
         assert all(stream.result().ok for stream in streams)

@@ -14,6 +14,8 @@ from lbctl.control.state import State
 from lbctl.control.step import step
 from tests.support.control import INTERVAL, NAME, NOW, Talk, pool, replica, seen
 
+pytestmark = pytest.mark.slow
+
 CAPACITIES = (5.0, 5.0, 2.0, 1.0, 1.0)
 FLEET = tuple(replica(f"r{place}", capacity=capacity, gpu=f"G{capacity}") for place, capacity in enumerate(CAPACITIES))
 NAMES = tuple(item.name for item in FLEET)

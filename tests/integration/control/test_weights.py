@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -98,14 +99,18 @@ def test_the_batch_explains_a_long_step() -> None:
 def test_unlike_gpus_are_compared_by_what_their_capacity_promises() -> None:
     fast = tuple(replica(f"h{place}", capacity=5.0, gpu="H100-SXM") for place in range(2))
     slow = tuple(replica(f"t{place}", capacity=1.0, gpu="T4") for place in range(2))
-    talk = Talk(pool((*fast, *slow)))
-    for _ in range(5):
-        talk.look({"h0": {"speed": 5.0}, "h1": {"speed": 5.0}, "t0": {"speed": 0.8}, "t1": {"speed": 0.8}})
-    assert talk.told == []
-    for _ in range(5):
-        talk.look({"h0": {"speed": 5.0}, "h1": {"speed": 5.0}, "t0": {"speed": 0.4}, "t1": {"speed": 0.4}})
-    assert talk.weights["t0"] == pytest.approx(0.45, abs=0.06)
-    assert talk.weights["h0"] == 5.0
+    for speed, weight in ((0.8, 1.0), (0.4, 0.4)):
+        talk = Talk(pool((*fast, *slow)))
+        _work_of_many_kinds(talk, {"h0": 5.0, "h1": 5.0, "t0": speed, "t1": speed})
+        assert talk.weights["t0"] == pytest.approx(weight)
+        assert talk.weights["h0"] == 5.0
+
+
+def _work_of_many_kinds(talk: Talk, speeds: Mapping[str, float]) -> None:
+    """Looks at unlike batches for each type of GPU to have a line of its own, and for the way to its weight."""
+    for look in range(30):
+        work = {"batch": 20.0 + 7 * look % 31, "prompts": 60.0 + 40 * (look % 4)}
+        talk.look({name: {"speed": speed, **work} for name, speed in speeds.items()})
 
 
 def test_a_weight_that_is_wrong_by_two_is_put_right() -> None:
@@ -286,8 +291,7 @@ def test_a_slow_replica_keeps_its_room_and_a_wrong_capacity_is_put_right_as_room
 def test_a_wrong_capacity_of_a_whole_type_is_put_right_as_room() -> None:
     fast, slow = [f"h{place}" for place in range(3)], ["t0", "t1"]
     talk = Talk(pool((*map(replica, fast), *(replica(name, gpu="T4") for name in slow))))
-    for _ in range(2):
-        talk.look({name: {"speed": 0.4 if name in slow else 1.0} for name in (*fast, *slow)})
+    _work_of_many_kinds(talk, {name: 0.4 if name in slow else 1.0 for name in (*fast, *slow)})
     assert talk.given["t0"] == pytest.approx(Weight(rate=0.4, room=0.4, speed=1.0))
 
 

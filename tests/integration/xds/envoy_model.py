@@ -142,6 +142,9 @@ class Envoy:
         self._is_new(kind, bodies, removed)
         self.nonces[kind] = message.nonce
         faulty = [body for body in bodies if body.number == BAD]
+        if kind == CDS and faulty and not self.speaks:  # Envoy names faulty clusters, unless it can read none of them
+            self._refuse(kind, bodies, removed, faulty, message.nonce)
+            return
         self._apply(kind, [body for body in bodies if body.number != BAD], {body.name for body in bodies}, removed)
         if faulty:
             self._refuse(kind, bodies, removed, faulty, message.nonce)
@@ -176,8 +179,9 @@ class Envoy:
             assert (name, "") not in known, f"refused before: removal of {name}"
 
     def _refuse(self, kind: str, bodies: list[Body], removed: list[str], faulty: list[Body], nonce: str) -> None:
-        self._partial[kind].update(body.name for body in bodies)
-        self._partial[kind].update(removed)
+        if kind != CDS or self.speaks:
+            self._partial[kind].update(body.name for body in bodies)
+            self._partial[kind].update(removed)
         words = "Error adding/updating: " + ", ".join(f"{body.name}: no" for body in faulty)
         if kind in (CDS, LDS) and not self.delta:
             self.refused[kind].add(("", repr(bodies)))

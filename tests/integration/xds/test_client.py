@@ -32,7 +32,7 @@ from udpa.annotations import sensitive_pb2
 
 from lbctl.cli import run
 from lbctl.xds.client.decode import decode
-from lbctl.xds.client.reader import Node, Reader
+from lbctl.xds.client.reader import ClientNode, Reader
 from lbctl.xds.client.show import REDACTED, tree
 from tests.e2e.support.certs import Authority
 from tests.support.ads import CDS, EDS, LDS, RDS, SDS, AdsServer, response
@@ -114,7 +114,7 @@ def take(reader: Reader, *said: Message) -> dict[str, discovery_pb2.DiscoveryReq
 
 
 def test_it_asks_for_all_clusters_and_listeners_and_says_who_it_is() -> None:
-    asked = requests(Reader(Node("edge-1", region="r", zone="z")).open())
+    asked = requests(Reader(ClientNode("edge-1", region="r", zone="z")).open())
     assert set(asked) == {CDS, LDS}
     for request in asked.values():
         assert (request.node.id, request.node.locality.region, request.node.locality.zone) == ("edge-1", "r", "z")
@@ -122,7 +122,7 @@ def test_it_asks_for_all_clusters_and_listeners_and_says_who_it_is() -> None:
 
 
 def test_it_acknowledges_and_asks_for_what_clusters_and_listeners_name() -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     after = take(reader, response(CDS, "7", "n1", cluster("llama"), cluster("chat", service="chat-members")))
     assert (after[CDS].version_info, after[CDS].response_nonce, after[CDS].HasField("error_detail")) == (
         "7",
@@ -138,7 +138,7 @@ def test_it_acknowledges_and_asks_for_what_clusters_and_listeners_name() -> None
 
 
 def test_a_cluster_that_goes_takes_its_endpoints_along() -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     both = response(CDS, "1", "a", cluster("llama"), cluster("chat"))
     take(reader, both, response(EDS, "1", "b", endpoints("llama"), endpoints("chat")))
     changes, raw = reader.take(response(CDS, "2", "c", cluster("chat")).SerializeToString())
@@ -151,7 +151,7 @@ def test_a_cluster_that_goes_takes_its_endpoints_along() -> None:
 
 
 def test_what_a_response_of_endpoints_does_not_hold_stays() -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     take(reader, response(CDS, "1", "a", cluster("llama"), cluster("chat")))
     take(reader, response(EDS, "1", "b", endpoints("llama"), endpoints("chat")))
     changes, _ = reader.take(response(EDS, "2", "c", endpoints("llama", weight=5)).SerializeToString())
@@ -160,7 +160,7 @@ def test_what_a_response_of_endpoints_does_not_hold_stays() -> None:
 
 
 def test_the_same_content_again_is_acknowledged_and_no_change() -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     take(reader, response(CDS, "1", "a", cluster("llama")))
     changes, raw = reader.take(response(CDS, "2", "b", cluster("llama")).SerializeToString())
     assert changes == []
@@ -176,7 +176,7 @@ def test_the_same_content_again_is_acknowledged_and_no_change() -> None:
     ],
 )
 def test_a_wrong_response_is_refused_whole_and_the_last_version_stays(bad: Message, words: str) -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     take(reader, response(CDS, "1", "a", cluster("llama")))
     after = take(reader, bad)
     assert re.search(words, after[CDS].error_detail.message)
@@ -188,7 +188,7 @@ def test_a_wrong_response_is_refused_whole_and_the_last_version_stays(bad: Messa
 def test_bytes_that_are_no_message_are_refused(junk: bytes) -> None:
     message = response(CDS, "1", "a")
     message.resources.add(type_url=CDS, value=junk)
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     after = take(reader, message)
     assert "Cluster" in after[CDS].error_detail.message
     assert reader.resources(CDS) == {}
@@ -198,12 +198,12 @@ def test_a_resource_in_an_envelope_is_read() -> None:
     inner = packed(cluster("llama"))
     message = discovery_pb2.DiscoveryResponse(type_url=CDS, version_info="1", nonce="a")
     message.resources.add().Pack(discovery_pb2.Resource(name="llama", resource=inner))
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     assert list(take(reader, message)[EDS].resource_names) == ["llama"]
 
 
 def test_what_nobody_asked_for_is_left_alone() -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     take(reader, response(CDS, "1", "a", cluster("llama")))
     take(reader, response(EDS, "1", "b", endpoints("llama"), endpoints("other")))
     assert list(reader.resources(EDS)) == ["llama"]
@@ -211,7 +211,7 @@ def test_what_nobody_asked_for_is_left_alone() -> None:
 
 
 def test_on_a_new_stream_it_says_what_it_has_and_no_nonce() -> None:
-    reader = Reader(Node("edge-1"))
+    reader = Reader(ClientNode("edge-1"))
     take(reader, response(CDS, "7", "a", cluster("llama")), response(EDS, "8", "b", endpoints("llama")))
     again = requests(reader.open())
     assert {kind: (item.version_info, item.response_nonce) for kind, item in again.items()} == {
@@ -223,11 +223,11 @@ def test_on_a_new_stream_it_says_what_it_has_and_no_nonce() -> None:
 
 
 def test_one_type_asks_for_no_more_than_it_needs() -> None:
-    assert set(requests(Reader(Node("n"), [CDS]).open())) == {CDS}
-    reader = Reader(Node("n"), [EDS])
+    assert set(requests(Reader(ClientNode("n"), [CDS]).open())) == {CDS}
+    reader = Reader(ClientNode("n"), [EDS])
     assert set(requests(reader.open())) == {CDS}
     assert set(take(reader, response(CDS, "1", "a", cluster("llama")))) == {CDS, EDS}
-    assert set(requests(Reader(Node("n"), [SDS]).open())) == {CDS, LDS}
+    assert set(requests(Reader(ClientNode("n"), [SDS]).open())) == {CDS, LDS}
 
 
 # ── what it shows ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -505,6 +505,7 @@ class Watching:
         return self.process.stderr.readline()
 
 
+@pytest.mark.slow
 def test_watch_prints_a_line_for_each_change_until_it_is_interrupted() -> None:
     with AdsServer(content()) as server, Watching(server.address) as watching:
         assert sorted(watching.lines(5)) == [
@@ -523,11 +524,13 @@ def test_watch_prints_a_line_for_each_change_until_it_is_interrupted() -> None:
         assert watching.error().strip() == "", "an interruption is no error"
 
 
+@pytest.mark.slow
 def test_watch_of_one_type_prints_nothing_else() -> None:
     with AdsServer(content()) as server, Watching(server.address, "--type", "rds") as watching:
         assert watching.lines(1) == ["rds  added table  version v1"]
 
 
+@pytest.mark.slow
 def test_watch_goes_on_when_the_control_plane_has_been_away() -> None:
     with AdsServer(content()) as server:
         watching = Watching(server.address)

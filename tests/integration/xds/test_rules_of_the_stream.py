@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from envoy.service.discovery.v3 import discovery_pb2 as xds
 
-from lbctl.xds.protocol.stream import Node, Stream, StreamError
+from lbctl.xds.protocol.stream import Stream, StreamError, XdsNode
 from lbctl.xds.resource import CDS, EDS, Resource, Resources
 from tests.integration.xds.playbook import KINDS, NAMES, Client, fleet, started
 
@@ -40,7 +40,7 @@ def test_rule_1_the_node_is_remembered_when_later_requests_leave_it_out(delta: b
     }
     stream.request(message(delta, type_url=CDS, node=node), 0)
     stream.request(message(delta, type_url=EDS), 0)
-    assert stream.node == Node("edge-1", "edge", "eu", "eu-a", "rack-7", "1.40.2")
+    assert stream.node == XdsNode("edge-1", "edge", "eu", "eu-a", "rack-7", "1.40.2")
 
 
 @BOTH

@@ -400,6 +400,24 @@ def test_stopping_does_not_wait_for_a_client_that_does_not_read() -> None:
     asyncio.run(talk())
 
 
+def test_a_client_that_answers_pings_and_does_not_read_is_disconnected_and_no_other() -> None:
+    limits = Limits(read_within=0.3, ping=0.1, ping_answer=5.0)
+
+    async def talk() -> None:
+        async with running(limits=limits) as it, connected(it.port) as stuck, connected(it.port, "edge-2") as other:
+            it.publish(CachedSnapshot("e1", Resource(CDS, "big", bytes(16 * 1024 * 1024)), route("r")))
+            assert await other.fetch(RDS, "r") == ["r"]
+            await stuck.ask(CDS)
+            await until(lambda: len(it.seen.pushes) == 2)
+            await until(lambda: it.server.streams == 1)
+            assert it.row("edge-1")["connected"] is False
+            it.publish(CachedSnapshot("e2", route("r", "changed")))
+            assert await other.take("r") == ["r"]
+            assert await stuck.status() == grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(talk())
+
+
 def test_a_port_that_is_taken_is_said() -> None:
     async def talk() -> None:
         async with running() as it:

@@ -1,0 +1,47 @@
+"""Requests at once, however long the machine takes: nobody is answered before all have come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from tests.e2e.support.client import Client
+from tests.e2e.support.http1 import Request, Response
+from tests.e2e.support.replicas import Replica
+from tests.e2e.support.waiting import at_rest, eventually
+
+
+def at_once(
+    senders: Sequence[tuple[Client, Request]],
+    members: Sequence[Replica],
+    turned_away: int | None = None,
+    *,
+    served_first: int = 0,
+) -> list[Response]:
+    """The answers to these requests, of which the proxy refuses `turned_away` while the replicas answer nobody; without
+    a number, those that it refuses before nothing happens any more.
+
+    `served_first` come one after the other: of two at the same instant, two threads of HAProxy may both take a
+    replica's last place.
+    """
+    for replica in members:
+        replica.held = True
+    sent: list[Future[Response]] = []
+
+    def in_flight() -> int:
+        return sum(replica.in_flight for replica in members)
+
+    def refused() -> int:
+        return sum(each.done() for each in sent)
+
+    for number, (client, each) in enumerate(senders):
+        sent.append(client.send(each.method, each.path, each.headers, each.body, timeout=100))
+        if number < served_first:
+            eventually(lambda: in_flight() == len(sent))
+    if turned_away is None:
+        at_rest(lambda: refused() + in_flight(), 2.0)
+    else:
+        eventually(lambda: refused() == turned_away)
+    for replica in members:
+        replica.held = False
+    return [each.result(100) for each in sent]

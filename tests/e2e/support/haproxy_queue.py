@@ -1,0 +1,21 @@
+"""How many requests wait in a HAProxy for a replica, as its Runtime API tells."""
+
+from __future__ import annotations
+
+import csv
+
+from lbctl.apply.haproxy.runtime import Runtime
+from tests.e2e.support import background
+from tests.e2e.support.fleet import Fleet
+
+
+def with_runtime_api(fleet: Fleet, socket: str) -> Fleet:
+    """The fleet for a HAProxy that answers on `socket`."""
+    return {**fleet, "proxies": {"under-test": {"kind": "haproxy", "runtime_api": socket}}}
+
+
+def waiting(socket: str) -> int:
+    """The requests that wait for any replica of any pool."""
+    table = "".join(background.wait(Runtime(socket).query("show stat")).texts)
+    rows = csv.DictReader(table.removeprefix("# ").splitlines())
+    return sum(int(row["qcur"] or 0) for row in rows if row["svname"] == "BACKEND")
