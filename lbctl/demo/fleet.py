@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from lbctl.apply.reserved_ports import port_of, reserve
 from lbctl.base.records import dataclass
 from lbctl.compile.gpus import GPUS as TABLE
 from lbctl.demo import canary_fleet
@@ -106,12 +107,12 @@ def arrival_rate() -> float:
 def new_site() -> Site:
     """Return a site whose replicas do not listen yet."""
     groups = {name: [PacedReplica(item.name, item.speed, CURVE) for item in MEMBERS] for name in STRATEGIES}
-    reserved = [_reserved(socket.SOCK_STREAM) for _ in range(1 + len(STRATEGIES) + len(PLANS))]
-    api, *ports = map(_port_of, reserved)
+    reserved = [reserve() for _ in range(1 + len(STRATEGIES) + len(PLANS))]
+    api, *ports = map(port_of, reserved)
     listeners = dict(zip(STRATEGIES, ports, strict=False))
     canaries = [new_canary(plan, port, CURVE) for plan, port in zip(PLANS, ports[len(STRATEGIES) :], strict=True)]
-    with _reserved(socket.SOCK_DGRAM) as alone:  # two sockets of UDP would share what comes
-        logs = _port_of(alone)
+    with reserve(kind=socket.SOCK_DGRAM) as alone:  # two sockets of UDP would share what comes
+        logs = port_of(alone)
     return Site(listeners, api, logs, groups, canaries, reserved)
 
 
@@ -156,17 +157,3 @@ def _pool(strategy: Strategy, replicas: Sequence[PacedReplica]) -> dict[str, obj
         pool["telemetry"] = _TELEMETRY
         pool["weighting"] = {"strategy": "adaptive", "adaptive": {"smoothing": "4s"}}
     return pool
-
-
-def _reserved(kind: socket.SocketKind) -> socket.socket:
-    """Return a socket at a port that was free; a proxy can listen there, and no outgoing connection gets the port."""
-    reserved = socket.socket(socket.AF_INET, kind)
-    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-        reserved.setsockopt(socket.SOL_SOCKET, option, 1)
-    reserved.bind((HOST, 0))
-    return reserved
-
-
-def _port_of(bound: socket.socket) -> int:
-    port: int = bound.getsockname()[1]
-    return port

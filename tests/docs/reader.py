@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT
 from tests.e2e.support.binaries import require
+from tests.e2e.support.ports import free_port, hold
 
 _PORT = re.compile(r"(?<![\w.])(?:80[08]0|900[1-9]|9901|180[08]0|18514)(?![\w.])")
 """Those that pages and examples speak of."""
@@ -39,7 +40,7 @@ class Ports:
 
     def of(self, port: str) -> str:
         if port not in self._others:
-            self._others[port] = _free(len(port), set(self._others.values()))
+            self._others[port] = _free(len(port))
         return self._others[port]
 
 
@@ -86,14 +87,14 @@ def _installed(venv: Path) -> None:
     (venv / ".demo").touch()
 
 
-def _free(digits: int, taken: set[str]) -> str:
-    """Nobody listens there. The system gives out none with four digits, so it is asked about one after the other."""
+def _free(digits: int) -> str:
+    """A port kept for this process. The system gives out none with four digits: those are tried one after the other."""
+    if digits != 4:
+        return str(free_port())
     while True:
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", random.randrange(2000, 10_000) if digits == 4 else 0))
-            except OSError:
-                continue
-            port = str(sock.getsockname()[1])
-        if len(port) == digits and port not in taken:
-            return port
+        port = random.randrange(2000, 10_000)
+        try:
+            hold(port)
+        except OSError:
+            continue
+        return str(port)

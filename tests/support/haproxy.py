@@ -32,12 +32,6 @@ from tests.e2e.support.client import pass_millisecond
 VERSIONS: tuple[binaries.Binary, ...] = ("haproxy", "haproxy-2.8")
 
 
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
 def make_view(
     listeners: tuple[Listener, ...],
     routes: tuple[Route, ...],

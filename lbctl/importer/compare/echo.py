@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-LOOPBACK = "127.0.0.1"
+from lbctl.apply.reserved_ports import LOOPBACK
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from lbctl.apply.check import version_of
 from lbctl.apply.files import write_bundle
+from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
-from lbctl.importer.compare.echo import LOOPBACK
 from lbctl.importer.compare.places import PATIENCE, StandIns
 from lbctl.importer.compare.sources import left_out
 from lbctl.importer.draft import Draft

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lbctl.apply.placeholders import STAND_IN_CERTIFICATE, STAND_IN_KEY
+from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 from lbctl.base.records import dataclass
-from lbctl.importer.compare.echo import LOOPBACK
 
 DEAD = f"{LOOPBACK}:9"
 """Where an address leads that is none of a replica: nothing listens there."""
@@ -45,12 +44,8 @@ class StandIns:
         return f"{LOOPBACK}:{port}" if port is not None else DEAD
 
 
-def free_ports(names: Iterable[str]) -> dict[str, int]:
-    """Return a free port on loopback for each name."""
+@contextmanager
+def reserved_ports(names: Iterable[str]) -> Iterator[dict[str, int]]:
+    """A port on loopback for each name, which no other process gets until the block ends."""
     with ExitStack() as stack:
-        ports = {}
-        for name in names:
-            listening = stack.enter_context(socket.socket())
-            listening.bind((LOOPBACK, 0))
-            ports[name] = listening.getsockname()[1]
-    return ports
+        yield {name: port_of(stack.enter_context(reserve())) for name in names}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lbctl.importer.compare.echo import LOOPBACK
+from lbctl.apply.reserved_ports import LOOPBACK
 
 _PATIENCE = 20.0
 """Seconds until a proxy listens."""

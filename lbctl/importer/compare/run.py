@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from lbctl.apply.binaries import find_binary
+from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
 from lbctl.importer.compare import fleet, sources
@@ -23,8 +23,8 @@ from lbctl.importer.compare.differences import (
     services,
     without_key,
 )
-from lbctl.importer.compare.echo import LOOPBACK, echoes
-from lbctl.importer.compare.places import StandIns, free_ports
+from lbctl.importer.compare.echo import echoes
+from lbctl.importer.compare.places import StandIns, reserved_ports
 from lbctl.importer.compare.processes import NotStartedError, running
 from lbctl.importer.compare.samples import SampleRequest, samples
 from lbctl.importer.draft import CLOSED_STATUS, Draft
@@ -67,7 +67,10 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[ComparedReque
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
         base.chmod(0o755)
         echo_ports = stack.enter_context(echoes(echoed))
-        old, new = (_places(base / name, binds.values(), echo_ports) for name in ("before", "after"))
+        old, new = (
+            _places(base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports)
+            for name in ("before", "after")
+        )
         (old.directory / "main").write_text(_source(kind, files, old))
         _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration")
         try:
@@ -79,9 +82,9 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[ComparedReque
                 for sample in samples(draft.fleet)]  # fmt: skip
 
 
-def _places(directory: Path, binds: Any, replicas: dict[str, int]) -> StandIns:
+def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, int]) -> StandIns:
     directory.mkdir(mode=0o755)
-    places = StandIns(directory, free_ports(binds), replicas)
+    places = StandIns(directory, ports, replicas)
     places.write_certificates()
     return places
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lbctl.importer.compare.echo import LOOPBACK
+from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.importer.compare.places import DEAD, PATIENCE, StandIns
 from lbctl.importer.haproxy import values as haproxy_values
 from lbctl.importer.nginx import values as nginx_values

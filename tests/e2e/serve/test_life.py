@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.apply.reserved_ports import reserve
 from tests.e2e.support.certs import Authority
 from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.ports import HOST, free_port, reserve
+from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.replicas import replicas
 from tests.e2e.support.waiting import eventually
 

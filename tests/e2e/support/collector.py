@@ -15,8 +15,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from lbctl.apply.reserved_ports import port_of, reserve
 from tests.e2e.support import background
-from tests.e2e.support.ports import HOST, port_of, reserve
+from tests.e2e.support.ports import HOST
 
 _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 

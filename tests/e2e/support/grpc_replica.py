@@ -18,9 +18,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from lbctl.apply.reserved_ports import port_of, reserve
 from tests.e2e.support import background
 from tests.e2e.support.certs import Pair
-from tests.e2e.support.ports import HOST, port_of, reserve
+from tests.e2e.support.ports import HOST
 
 _HEALTH = "/grpc.health.v1.Health/"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse: field 1, an enum

@@ -1,9 +1,4 @@
-"""Ports of the system that nobody else is given while a test needs them, and who listens where.
-
-A port that was bound and released can be taken by any other test, or by an outgoing connection, before the proxy binds
-it. So the socket stays bound without listening: connections are refused, the system hands the port to no one else, and
-a server that sets SO_REUSEADDR, as all of ours do, may still listen there. Linux only.
-"""
+"""Ports of the system that nobody else is given while a test needs them, and who listens where. Linux only."""
 
 from __future__ import annotations
 
@@ -13,7 +8,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-HOST = "127.0.0.1"
+from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
+
+HOST = LOOPBACK
 _LISTEN = "0A"
 _held: list[socket.socket] = []
 
@@ -55,21 +52,6 @@ def release() -> None:
     """Gives back what `free_port` and `hold` kept."""
     while _held:
         _held.pop().close()
-
-
-def reserve(port: int = 0, host: str = HOST) -> socket.socket:
-    """Return a socket bound to `port` (0: any) that does not listen; further ones may bind beside it."""
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind((host, port))
-    return held
-
-
-def port_of(bound: socket.socket) -> int:
-    """Return the port that the socket is bound to."""
-    port: int = bound.getsockname()[1]
-    return port
 
 
 def listening(port: int) -> set[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from lbctl.cli import run as command
+from lbctl.importer.compare import run
+from lbctl.importer.compare.processes import running
 from lbctl.importer.run import KINDS
 from tests.benchmarks.imports import rows
 from tests.e2e.support.binaries import require
@@ -64,3 +69,25 @@ def test_a_service_that_decides_has_a_stand_in_that_lets_both_in(
         "a 200 10.0.0.1:80 200 10.0.0.1:80 headers lost: x-a",
         "b 401 401 both refuse it without a key, and saw no more",
     ]
+
+
+@pytest.mark.parametrize(("kind", "sample"), [("nginx", "session-hash.conf"), ("haproxy", "vllm-paths.cfg")])
+def test_no_other_process_gets_a_port_of_the_comparison(
+    kind: str, sample: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require(kind)  # type: ignore[arg-type]
+    started: list[int] = []
+
+    def start(
+        kind: str, binary: str, directory: Path, config: str, ports: Iterable[int]
+    ) -> AbstractContextManager[None]:
+        for port in ports:
+            started.append(port)
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+        return running(kind, binary, directory, config, ports)
+
+    monkeypatch.setattr(run, "running", start)
+    assert command(["import", kind, str(SAMPLES / kind / sample), "--compare"]) == 0
+    assert len(started) == len(set(started)) == 2
+    assert "0 were not compared" in capsys.readouterr().err

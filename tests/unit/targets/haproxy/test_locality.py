@@ -14,6 +14,7 @@ from lbctl.ir.listeners import Listener, PathMatch, Rule
 from lbctl.ir.pools import ActiveCheck, Balance, GrpcCheck, HttpCheck, LoadShedding, Locality, PassiveCheck, Pool
 from lbctl.ir.routes import Forward, Route, Share
 from lbctl.targets.haproxy import TARGET
+from tests.e2e.support.ports import free_port
 from tests.support.haproxy import (
     VERSIONS,
     Running,
@@ -21,7 +22,6 @@ from tests.support.haproxy import (
     checked,
     everything,
     forward,
-    free_port,
     make_view,
     replicas,
     running,

@@ -37,7 +37,8 @@ from lbctl.targets.haproxy import TARGET, quote
 from lbctl.targets.token import UnquotedError
 from tests.e2e.support import binaries
 from tests.e2e.support.certs import Authority
-from tests.support.haproxy import VERSIONS, checked, everything, forward, free_port, make_view, replicas, running
+from tests.e2e.support.ports import free_port
+from tests.support.haproxy import VERSIONS, checked, everything, forward, make_view, replicas, running
 
 
 def one(name: str, **changes: Any) -> Pool:

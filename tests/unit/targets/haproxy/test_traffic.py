@@ -37,7 +37,8 @@ from lbctl.ir.routes import (
     Share,
     StickySplit,
 )
-from tests.support.haproxy import VERSIONS, everything, forward, free_port, make_view, replicas, running
+from tests.e2e.support.ports import free_port
+from tests.support.haproxy import VERSIONS, everything, forward, make_view, replicas, running
 
 pytestmark = pytest.mark.e2e
 

@@ -1,0 +1,27 @@
+"""A reserved port goes to the server that it is meant for, and to nothing else."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+
+import pytest
+
+from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
+
+
+def test_the_system_gives_a_reserved_port_to_nobody_else_and_a_server_may_listen_there() -> None:
+    with reserve() as reserved:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((LOOPBACK, port_of(reserved)))
+        with http.server.HTTPServer((LOOPBACK, port_of(reserved)), http.server.BaseHTTPRequestHandler) as server:
+            assert server.server_port == port_of(reserved)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, port_of(reserved)), 5.0)
+
+
+def test_a_port_that_a_socket_has_for_itself_is_not_reserved() -> None:
+    with socket.socket() as other:
+        other.bind((LOOPBACK, 0))
+        with pytest.raises(OSError, match="in use"):
+            reserve(port_of(other))
