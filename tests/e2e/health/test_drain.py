@@ -7,6 +7,7 @@ import time
 from tests.e2e.support.binaries import Kind
 from tests.e2e.support.fleet import entry, fleet_of, running
 from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.waiting import at_rest
 
 
 def test_a_drained_replica_gets_nothing(kind: Kind) -> None:
@@ -27,16 +28,18 @@ def test_draining_loses_nothing_of_what_runs(kind: Kind) -> None:
     """Streams and slow requests run on the replica while it is drained, and others keep coming: on connections that are
     kept, but for nginx, which closes idle ones at a reload and may cross a request on its way."""
     with replicas("a", "b") as (a, b), running(kind, fleet := fleet_of(_pool(a, b))) as gateway:
-        a.behave(delay=1.5)
-        b.behave(delay=1.5)
+        for replica in (a, b):
+            replica.behave(delay=1.5)
+            replica.held = True
         streams = [gateway.send("GET", "/sse?n=4&gap=0.5") for _ in range(8)]
         slow = [gateway.send("POST", "/slow", body=b"{}") for _ in range(8)]
         _until_both_work(a, b)
-        a.behave(delay=0)
-        b.behave(delay=0)
-        load = gateway.send_load(300, concurrency=4, gap=0.01, keep_alive=kind != "nginx")
+        for replica in (a, b):
+            replica.behave(delay=0)
+            replica.held = False
+        load = gateway.send_load(600, concurrency=4, gap=0.01, keep_alive=kind != "nginx")
         gateway.reload({**fleet, "pools": {"pool": _pool(a, b, drained="b")}})
-        served = b.requests
+        served = at_rest(lambda: b.requests)
         after = gateway.load(60, concurrency=4)
         load.result(20).assert_no_failure()
         assert [len(stream.result(20).events()) for stream in streams] == [4] * 8
