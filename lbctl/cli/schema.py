@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 from lbctl.base.quantities import Duration, Endpoint, Percent, Size, Temperature
 from lbctl.cli.schema_defaults import partial, with_defaults
 from lbctl.model.fleet import Fleet
+from lbctl.model.section import Section
 from lbctl.targets import KINDS
 
 _ID = "https://lbctl.dev/schemas/lbctl.schema.json"
@@ -62,6 +63,21 @@ class _Draft7(GenerateJsonSchema):
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
         """Return the schema of the value alone, because a key without a value is refused."""
         return self.generate_inner(schema["schema"])
+
+    def generate_inner(self, schema: Any) -> dict[str, Any]:
+        """Return the schema of a section where it stands in another one as the function that builds it when needed."""
+        function = schema["function"]["function"] if schema["type"] == "function-plain" else None
+        section = getattr(function, "__self__", None)
+        if isinstance(section, type) and issubclass(section, Section):
+            return super().generate_inner(section.whole_schema())
+        return super().generate_inner(schema)
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
+        """Return the schema of a section with the choices between its keys."""
+        document = super().model_schema(schema)
+        if issubclass(schema["cls"], Section) and schema["cls"].CHOICES:
+            document["allOf"] = [choice.json_schema() for choice in schema["cls"].CHOICES]
+        return document
 
     def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
         """Return the schema of a map of names, in which every key is a name."""

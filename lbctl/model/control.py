@@ -184,11 +184,11 @@ class Store(Section):
 
 
 class Control(Section):
-    xds: Xds = Field(Xds(), description="The port for Envoys.")
-    api: Api = Field(Api(), description="The port for people, commands and metrics.")
-    logs: Logs = Field(Logs(), description="The port for the traffic log of nginx and HAProxy.")
-    picker: Picker = Field(Picker(), description="The port of the replica picker.")
-    dashboard: Dashboard = Field(Dashboard(), description="The page for browsers at `/` of the API.")
+    xds: Xds = Field(Xds.default(), description="The port for Envoys.")
+    api: Api = Field(Api.default(), description="The port for people, commands and metrics.")
+    logs: Logs = Field(Logs.default(), description="The port for the traffic log of nginx and HAProxy.")
+    picker: Picker = Field(Picker.default(), description="The port of the replica picker.")
+    dashboard: Dashboard = Field(Dashboard.default(), description="The page for browsers at `/` of the API.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
         description="The directory for overrides, rollouts, the last good files and the log of decisions; one active "

@@ -36,7 +36,7 @@ class Defaults(Section):
 class Fleet(Section):
     version: Literal[1] = Field(description="The version of the format, in every file.")
     defaults: Defaults = Field(
-        Defaults(),
+        Defaults.default(),
         description="Laid under every pool and route: maps deeply, lists as a whole; a choice replaces theirs.",
     )
     gpus: dict[v.Gpu, v.PositiveNumber] = Field(
@@ -48,7 +48,7 @@ class Fleet(Section):
     proxies: dict[v.Name, Proxy] = Field(
         {}, description="The proxies that run the result. Without them `render -t KIND` takes the oldest version."
     )
-    control: Control = Field(Control(), description="The control plane, `lbctl serve`.")
+    control: Control = Field(Control.default(), description="The control plane, `lbctl serve`.")
 
 
 @dataclass(frozen=True, slots=True)

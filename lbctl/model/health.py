@@ -53,7 +53,7 @@ class Passive(Section):
     consecutive_connect_failures: v.Positive = Field(
         3, description="After so many failed connections in a row, a replica is ejected."
     )
-    error_rate: ErrorRate = Field(ErrorRate(), description="Ejects a replica by its share of errors.")
+    error_rate: ErrorRate = Field(ErrorRate.default(), description="Ejects a replica by its share of errors.")
     ejection_time: v.Duration = Field(q.Duration(30_000), description="How long a replica stays ejected.")
     max_ejection: v.Percent = Field(
         q.Percent(50),
@@ -88,9 +88,9 @@ class Health(Section):
     active: Active | None = Field(
         None, description="Checks of each replica. Without it: none, or TCP where a proxy needs a check."
     )
-    passive: Passive = Field(Passive(), description="Ejects replicas by their responses to clients.")
+    passive: Passive = Field(Passive.default(), description="Ejects replicas by their responses to clients.")
     deep: Deep = Field(
-        Deep(), description="Under `serve`: ejects replicas by telemetry, where the sources give the signals."
+        Deep.default(), description="Under `serve`: ejects replicas by telemetry, where the sources give the signals."
     )
     load_shedding: LoadShedding | None = Field(
         None, description="Refuses requests while too few replicas are healthy. Without it: never."

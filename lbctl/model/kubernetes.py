@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema
 
 from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
 from lbctl.model import values as v
-from lbctl.model.section import Choice, Section, refuse
+from lbctl.model.section import Choice, OneOf, Section, refuse
 
 _ENDPOINT = "endpoint"
 
@@ -74,7 +74,7 @@ class Kubernetes(Section):
         Annotated[
             str | LabelSource,
             PlainValidator(_zone_source),
-            WithJsonSchema({"oneOf": [{"const": _ENDPOINT}, LabelSource.model_json_schema()]}),
+            OneOf({"const": _ENDPOINT}, LabelSource),
         ]
         | None
     ) = Field(

@@ -96,8 +96,8 @@ class Listener(Section):
         description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`. A value that is not "
         "found within it: 413, never another pool.",
     )
-    timeouts: ListenerTimeouts = Field(ListenerTimeouts(), description="How long a client may take.")
-    access_log: AccessLog = Field(AccessLog(), description="One line for each request.")
+    timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="How long a client may take.")
+    access_log: AccessLog = Field(AccessLog.default(), description="One line for each request.")
     tracing: Tracing | None = Field(None, description="OpenTelemetry traces. Without it: none.")
     request_id: v.HeaderName = Field(
         "x-request-id", description="The header with the id of a request: kept if a trusted client sent one, else made."

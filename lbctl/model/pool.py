@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, ValidationError
 from pydantic_core import CoreSchema
 
 from lbctl.base import quantities as q
@@ -13,7 +13,7 @@ from lbctl.base.diagnostics import show
 from lbctl.model import values as v
 from lbctl.model.health import Health
 from lbctl.model.kubernetes import Kubernetes
-from lbctl.model.section import Choice, Nothing, Section, refuse
+from lbctl.model.section import Choice, Nothing, OneOf, Section, refuse
 from lbctl.model.telemetry import Telemetry, Weighting
 from lbctl.model.upstream import Upstream
 
@@ -80,14 +80,7 @@ def _session_key(value: object) -> str | BodyKey:
 SessionKey = Annotated[
     str | BodyKey,
     PlainValidator(_session_key),
-    WithJsonSchema(
-        {
-            "oneOf": [
-                {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "grammar": "a header's name"},
-                BodyKey.model_json_schema(),
-            ]
-        }
-    ),
+    OneOf({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "grammar": "a header's name"}, BodyKey),
 ]
 """A header, or a field of the JSON body."""
 PICK_SESSION: tuple[str | BodyKey, ...] = (
@@ -107,7 +100,7 @@ class Pick(Section):
     )
     prefix: Annotated[PickPrefix | None, BeforeValidator(lambda value: None if value == "off" else value), _OrOff()] = (
         Field(
-            PickPrefix(),
+            PickPrefix.default(),
             description="For requests without a session: the replica that had the longest same beginning of model, "
             "adapter and prompt. `off`: no body is read for it.",
         )
@@ -221,7 +214,7 @@ class CircuitBreaker(Section):
     max_retries: v.Positive | None = Field(
         None, description="The most concurrent retries. Without it: as many as `max_requests`."
     )
-    per_replica: PerReplica = Field(PerReplica(), description="The limits of each replica. Without it: none.")
+    per_replica: PerReplica = Field(PerReplica.default(), description="The limits of each replica. Without it: none.")
 
 
 class SlowStart(Section):
@@ -281,7 +274,7 @@ class Pool(Section):
     model: Model | None = Field(None, description="What its replicas serve.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Words of your own.")
     protocol: Literal["http1", "http2", "grpc"] = Field("http1", description="What replicas speak.")
-    balance: Balance = Field(Balance(), description="Which replica gets a request.")
+    balance: Balance = Field(Balance.default(), description="Which replica gets a request.")
     affinity: Affinity | None = Field(
         None, description="A client stays with its replica while that is healthy. Without it: no."
     )
@@ -289,17 +282,17 @@ class Pool(Section):
         q.Duration(120_000), description="How long a drained replica may finish, under `serve`."
     )
     locality: Locality | None = Field(None, description="Near replicas first. Without it: all are equal.")
-    connections: Connections = Field(Connections(), description="Connections to replicas.")
-    timeouts: PoolTimeouts = Field(PoolTimeouts(), description="Times before a request is sent.")
+    connections: Connections = Field(Connections.default(), description="Connections to replicas.")
+    timeouts: PoolTimeouts = Field(PoolTimeouts.default(), description="Times before a request is sent.")
     circuit_breaker: CircuitBreaker = Field(
-        CircuitBreaker(),
+        CircuitBreaker.default(),
         description="Above these limits, for the whole fleet of proxies, requests are refused at once.",
     )
     slow_start: SlowStart | None = Field(
         None,
         description="The weight of a new replica increases gradually. Without it: as by default, but off with `hash`.",
     )
-    health: Health = Field(Health(), description="Who is fit to get requests.")
+    health: Health = Field(Health.default(), description="Who is fit to get requests.")
     telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")
     weighting: Weighting | None = Field(None, description="What `serve` makes of it.")
     tls: PoolTls | None = Field(None, description="TLS to replicas. Without it: plain text.")

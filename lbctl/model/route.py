@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.model import values as v
 from lbctl.model.header_text import HeaderTexts
-from lbctl.model.section import Choice, Section, refuse
+from lbctl.model.section import Choice, OneOf, Section, refuse
 
 
 class Match(Section):
@@ -109,7 +109,7 @@ class Retry(Section):
         description="The most concurrent retries, as a share of the pool's requests in flight; the smallest of its "
         "routes holds. Without it: no limit.",
     )
-    backoff: Backoff = Field(Backoff(), description="The waits before retries.")
+    backoff: Backoff = Field(Backoff.default(), description="The waits before retries.")
 
 
 class HeaderKey(Section):
@@ -138,7 +138,7 @@ class RateLimit(Section):
     by: Annotated[
         str | HeaderKey,
         PlainValidator(_limit_by),
-        WithJsonSchema({"oneOf": [{"enum": list(_BY)}, HeaderKey.model_json_schema()]}),
+        OneOf({"enum": list(_BY)}, HeaderKey),
     ] = Field(description="Whose requests are counted together: a tenant's, a client's, a header value's, or all.")
     rate: v.Rate | None = Field(None, description="The most requests in the given time; further ones get 429.")
     burst: v.Positive | None = Field(None, description="The most requests at once. Without it: the number of `rate`.")
@@ -235,8 +235,8 @@ class HeaderRules(Section):
 
 
 class Headers(Section):
-    request: HeaderRules = Field(HeaderRules(), description="Changes to the headers of the request.")
-    response: HeaderRules = Field(HeaderRules(), description="Changes to the headers of the response.")
+    request: HeaderRules = Field(HeaderRules.default(), description="Changes to the headers of the request.")
+    response: HeaderRules = Field(HeaderRules.default(), description="Changes to the headers of the response.")
 
 
 class Respond(Section):
@@ -314,7 +314,8 @@ class Route(Section):
         None, description="The listeners that serve the route. Without it: all."
     )
     match: Match = Field(
-        Match(), description="The requests that the route takes. The most specific route wins, whatever its position."
+        Match.default(),
+        description="The requests that the route takes. The most specific route wins, whatever its position.",
     )
     pool: v.Name | None = Field(None, description="The pool that requests go to.")
     split: dict[v.Name, v.Count] | None = Field(
@@ -334,8 +335,8 @@ class Route(Section):
         "normal", description="The priority of a request that waits for a free replica."
     )
     websocket: bool = Field(False, description="Whether clients may upgrade to WebSocket.")
-    timeouts: RouteTimeouts = Field(RouteTimeouts(), description="The timeouts of a request.")
-    retry: Retry = Field(Retry(), description="Which failures are retried, and how often.")
+    timeouts: RouteTimeouts = Field(RouteTimeouts.default(), description="The timeouts of a request.")
+    retry: Retry = Field(Retry.default(), description="Which failures are retried, and how often.")
     rate_limit: list[RateLimit] = Field(
         [], description="Limits for all proxies together: each gets its part by `instances`, rounded up."
     )
@@ -351,7 +352,7 @@ class Route(Section):
     )
     auth: Auth | None = Field(None, description="Who may send requests. Without it: everybody.")
     access_log: Literal["on", "off"] = Field("on", description="Whether its requests are in the log of the listener.")
-    headers: Headers = Field(Headers(), description="Headers that are set or removed.")
+    headers: Headers = Field(Headers.default(), description="Headers that are set or removed.")
     regions: list[v.Place] = Field(
         [],
         description="Data residency: the route uses only replicas in these regions, also when all of them are down. "

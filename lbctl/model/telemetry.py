@@ -69,11 +69,11 @@ class Weighting(Section):
         description="`static`: the capacity alone. `adaptive`: the capacity × evidence of speed. `composite`: a score "
         "of load signals. Without it: `adaptive` where a source gives evidence and nothing is hashed, else `static`.",
     )
-    adaptive: Adaptive = Field(Adaptive(), description="When `adaptive` acts.")
+    adaptive: Adaptive = Field(Adaptive.default(), description="When `adaptive` acts.")
     composite: dict[Signal, v.PositiveNumber] = Field(
         {}, description="For `composite`: what each signal counts, on any scale. More signal, less weight."
     )
-    max_step: MaxStep = Field(MaxStep(), description="How far a weight moves in one interval.")
+    max_step: MaxStep = Field(MaxStep.default(), description="How far a weight moves in one interval.")
     deadband: v.Percent = Field(q.Percent(10), description="Smaller moves are not sent.")
     floor: v.PositivePercent = Field(q.Percent(5), description="The least weight, of the capacity: no replica starves.")
     ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="The most weight, of the capacity.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
 from lbctl.base.diagnostics import show
 from lbctl.model import values as v
-from lbctl.model.section import Section, refuse
+from lbctl.model.section import OneOf, Section, refuse
 
 
 class HeaderFile(Section):
@@ -16,7 +16,7 @@ class HeaderFile(Section):
     file: v.FilePath = Field(description="The file with the secret. It is read without the white space at its ends.")
 
 
-_TEXT: TypeAdapter[str] = TypeAdapter(v.HeaderValue)
+_TEXT: TypeAdapter[str] = TypeAdapter(v.HeaderValue, config=ConfigDict(defer_build=True))
 
 
 def _header(value: object) -> str | HeaderFile:
@@ -39,7 +39,7 @@ def _header(value: object) -> str | HeaderFile:
 UpstreamHeader = Annotated[
     str | HeaderFile,
     PlainValidator(_header),
-    WithJsonSchema({"oneOf": [_TEXT.json_schema(), HeaderFile.model_json_schema()]}),
+    OneOf(_TEXT.json_schema, HeaderFile),
 ]
 """A text, or the file with a secret."""
 
