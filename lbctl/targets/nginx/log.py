@@ -122,8 +122,10 @@ def maps(context: RenderContext) -> None:
     stamp = r"~^(.{19})([^ ]*) \d+\.(\d{3})$"
     entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(stamp), _script("$1.$3$2"))]
     context.map("$time_iso8601 $msec", "$lb_ts", entries)
-    for source, variable in (("$request_method", "$lb_log_method"), ("$upstream_status", "$lb_flags")):
-        context.map(source, variable, [(_DEFAULT, _script(f'"{source}"')), (Token('""'), _NULL)])
+    # HTTP/2 has whatever a client writes as its method, also where nginx refuses it
+    text = f"~^([{HARMLESS}]+)"
+    context.map("$request_method", "$lb_log_method", [(_DEFAULT, _NULL), (quote.plain(text), _script('"$1"'))])
+    context.map("$upstream_status", "$lb_flags", [(_DEFAULT, _script('"$upstream_status"')), (Token('""'), _NULL)])
     path = f"~^([{_HARMLESS_PATH}]+)"
     context.map("$request_uri", "$lb_log_path", [(_DEFAULT, _NULL), (quote.plain(path), _script('"$1"'))])
     used = variables(context.view)
@@ -165,8 +167,9 @@ def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
 def _retries(context: RenderContext) -> None:
     most = _most_tries(context.view)
     further = [(quote.plain(rf"~^(?:[^ ]+(?: :)? ){{{n}}}[^ ]+$"), Token(str(n))) for n in range(1, most)]
-    none = (quote.plain("~^[^ ]*$"), Token("0"))
-    context.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(most))), none, *further])
+    # no expression is tried on an empty text
+    none = [(Token('""'), Token("0")), (quote.plain("~^[^ ]+$"), Token("0"))]
+    context.map("$upstream_addr", "$lb_retries", [(_DEFAULT, Token(str(most))), *none, *further])
 
 
 def _most_tries(view: View) -> int:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import ssl
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import h2.config
+import h2.connection
+import h2.events
 import pytest
 
 from tests.e2e.support.binaries import Kind
+from tests.e2e.support.certs import Authority, client_context
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.log_lines import lines_of
+from tests.e2e.support.log_lines import FIELDS, lines_of
 from tests.e2e.support.ports import HOST
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
@@ -88,6 +94,50 @@ def test_what_the_proxy_answers_has_no_replica(kind: Kind) -> None:
     said = {path: [line[name] for name in ("route", "pool", "replica", "status")] for path, line in lines.items()}
     assert said == {"/nowhere": [None, None, None, 404], "/gone": ["gone", None, None, 410]}
     assert [lines["/nowhere"][name] for name in ("t_queue", "t_connect", "variant")] == [None] * 3
+    assert [line["retries"] for line in lines.values()] == [0, 0]
+
+
+@pytest.mark.parametrize("method", ['X","status":200,"tenant":"acme', 'A"\xff', "A\\", "GET X"])
+def test_a_method_of_http2_writes_no_field(kind: Kind, method: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    pair, trust = authority.issue("gw.test"), client_context(authority.ca)
+    tls = {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}
+    files = {"tls/a.crt": pair.certificate.read_text(), "tls/a.key": pair.key.read_text()}
+    with (
+        replicas("a") as (a,),
+        running(kind, _fleet([a], listener={"tls": tls}), files=files, tls=trust, server_name="gw.test") as gateway,
+    ):
+        _ask_http2(gateway.port, client_context(authority.ca, alpn=["h2"]), method)
+        gateway.get("/v1/end")
+        eventually(lambda: b'"everything"' in gateway.proxy.stdout.read_bytes())
+        lines = [json.loads(raw, object_pairs_hook=list) for raw in gateway.proxy.stdout.read_bytes().splitlines()]
+    for line in lines:
+        assert sorted(name for name, _ in line) == sorted(FIELDS)
+        assert dict(line)["tenant"] is None
+    assert a.requests == 1
+
+
+def _ask_http2(port: int, context: ssl.SSLContext, method: str) -> None:
+    """Send one request with any method, and wait until the proxy has answered or ended the connection."""
+    config = h2.config.H2Configuration(header_encoding=False, validate_outbound_headers=False)
+    client = h2.connection.H2Connection(config)
+    client.initiate_connection()
+    head = [
+        (b":method", method.encode("latin-1")),
+        (b":scheme", b"https"),
+        (b":path", b"/v1/x"),
+        (b":authority", b"gw.test"),
+    ]
+    client.send_headers(1, head, end_stream=True)
+    with (
+        socket.create_connection((HOST, port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="gw.test") as connection,
+    ):
+        connection.sendall(client.data_to_send())
+        while data := connection.recv(65536):
+            events = client.receive_data(data)
+            if any(isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)) for event in events):
+                return
 
 
 def test_a_pool_that_cannot_be_reached_is_named(kind: Kind) -> None:
