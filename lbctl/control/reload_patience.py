@@ -26,21 +26,20 @@ class ReloadPatience:
 
     since: float | None = None
     """None while they do not differ."""
-    large: bool = False
-    """Whether they differ so much that the change is worth a reload of its own."""
+    large_since: float | None = None
+    """Since when they have differed so much that the change is worth a reload of its own; None while they do not."""
 
     def follow(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
         """Take the running and the wanted weight of each replica."""
         change = max((abs(wanted.rate / running.rate - 1.0) for running, wanted in weights), default=0.0)
         if not change:
             return ReloadPatience()
-        large = change >= _LARGE
-        if self.since is None or large is not self.large:
-            return ReloadPatience(now, large)
-        return self
+        large_since = (now if self.large_since is None else self.large_since) if change >= _LARGE else None
+        return ReloadPatience(now if self.since is None else self.since, large_since)
 
     def due(self, interval: float) -> float | None:
         """Return when the change has lasted long enough, with so many seconds between two reloads."""
         if self.since is None:
             return None
-        return self.since + interval * (1 if self.large else _SMALL_CHANGES)
+        due = self.since + interval * _SMALL_CHANGES
+        return due if self.large_since is None else min(due, self.large_since + interval)

@@ -40,13 +40,20 @@ def test_measured_weights_wait_until_the_change_has_lasted_and_small_ones_longer
     assert large.due() == 130.0
     assert _measured(large, 110.0, 1.0, 0.3).due() == 130.0
     assert _measured(after, 100.0, 1.0, 0.9).due() == 220.0
-    assert _measured(large, 110.0, 1.0, 0.9).due() == 230.0
+    assert _measured(large, 110.0, 1.0, 0.9).due() == 220.0
     assert _measured(large, 110.0, 1.0, 1.0).due() == 30.0, (
         "weights that are as they were are applied, which needs no reload"
     )
     assert large.want("weights").due() == 30.0
     assert large.want("health").due() == 5.0
     assert _measured(large.done(120.0, reloaded=True), 121.0, 1.0, 0.5).due() == 151.0
+
+
+def test_a_change_that_is_large_again_and_again_waits_no_longer_than_a_small_one() -> None:
+    schedule = ReloadSchedule(60.0, last=0.0)
+    for turn in range(20):
+        schedule = _measured(schedule, 100.0 + 30.0 * turn, 1.0, 0.56 if turn % 2 else 0.64)
+    assert schedule.due() == 340.0
 
 
 def test_the_first_configuration_goes_at_once_whatever_it_is_for() -> None:
