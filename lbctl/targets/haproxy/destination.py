@@ -60,7 +60,9 @@ def of(listener: Listener, view: View, lines: Sequence[Token]) -> Destination:
 def unread(texts: Iterable[str]) -> tuple[str, ...]:
     """Return which of the variables of the route and of the pool none of these texts reads."""
     text = "\n".join(texts)
-    return tuple(each for each in (ROUTE, POOL) if not re.search(rf"(?<!set-)\bvar\({re.escape(each)}[,)]", text))
+    return tuple(
+        each for each in (ROUTE, POOL) if not re.search(rf"(?<!set-var\()(?<![\w.]){re.escape(each)}(?![\w.])", text)
+    )
 
 
 def without(variables: Iterable[str], lines: Iterable[Token]) -> tuple[Token, ...]:
