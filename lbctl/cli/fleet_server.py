@@ -38,9 +38,12 @@ def _options(path: str) -> Options:
     """Return the options of the `serve` that `lbctl up` has started for this fleet; none where it does not run."""
     from lbctl.cli.listen_address import address
     from lbctl.serve.settings import Options
-    from lbctl.up.places import home_of
+    from lbctl.up.places import NoHomeError, home_of
 
-    home = home_of((path,))
+    try:
+        home = home_of((path,))
+    except NoHomeError:
+        return Options((path,))
     api = home.api
     return Options((path,), str(home.state), api_bind=address("--fleet", api)) if api else Options((path,))
 

@@ -130,10 +130,13 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _N
 def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _NotStarted:
     from lbctl.cli import fleet
     from lbctl.up.overlay import needs_guard
-    from lbctl.up.places import home_of, private_directory
+    from lbctl.up.places import NoHomeError, home_of, private_directory
     from lbctl.up.prepare import prepare_run
 
-    home = home_of(paths)
+    try:
+        home = home_of(paths)
+    except NoHomeError as error:
+        raise click.ClickException(str(error)) from None
     with home.locked(), private_directory() as place:
         settings, api = _settings(loaded, paths, home.state)
         home.announce(str(settings.control.api_bind))

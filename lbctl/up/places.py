@@ -88,11 +88,21 @@ class Home:
             yield
 
 
+class NoHomeError(Exception):
+    """Nothing says where this user keeps files."""
+
+
 def home_of(paths: Sequence[str]) -> Home:
-    """Return the directory for the fleet in `paths`: below XDG_STATE_HOME, by default ~/.local/state."""
+    """Return the directory for the fleet in `paths`: below XDG_STATE_HOME, by default ~/.local/state.
+
+    Raises NoHomeError where there is neither.
+    """
     absolute = [os.path.realpath(path) for path in paths]
     digest = hashlib.sha256("\0".join(sorted(absolute)).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    try:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    except RuntimeError:
+        raise NoHomeError("this user has no home directory, and XDG_STATE_HOME names no other one") from None
     name = _PLAIN.sub("-", Path(absolute[0]).stem)[:40]
     return Home(Path(base) / "lbctl" / "up" / f"{name}-{digest}")
 

@@ -30,3 +30,14 @@ def test_the_api_of_a_running_up_is_found_with_its_token_and_else_that_of_the_fl
     assert server_of_fleet(str(fleet)) == of_the_fleet, "it has ended"
     with home.locked():
         assert server_of_fleet(str(fleet)) == of_the_fleet, "the next one has not said yet where it listens"
+
+
+def test_a_user_without_a_home_is_given_the_api_of_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")  # as for a user that no file knows, without HOME
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(f"version: 1\ncontrol: {{state: {tmp_path}/state}}\n")
+    assert server_of_fleet(str(fleet)) == ("http://127.0.0.1:18080", None)
