@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from threading import RLock
 from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
@@ -28,6 +29,7 @@ class Choice(NamedTuple):
         return {"oneOf": alternatives if self.required else [*alternatives, {"not": {"anyOf": alternatives}}]}
 
 
+_rebuilding = RLock()
 _inside = ContextVar("_inside", default=False)
 """Whether the schema of a section is being built: the sections in it are not."""
 
@@ -52,6 +54,12 @@ class Section(BaseModel):
             return handler(source)
         finally:
             _inside.reset(token)
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Build what checks the section, in one thread at a time: older pydantic has no lock of its own."""
+        with _rebuilding:
+            return super().model_rebuild(**options)
 
     @classmethod
     def whole_schema(cls) -> CoreSchema:
