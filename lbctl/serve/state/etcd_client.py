@@ -42,6 +42,7 @@ class EtcdClient:
         self._store = store
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._token = ""
 
     async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +83,8 @@ class EtcdClient:
             raise self._silent(server, error) from None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Calls that go on raise StoreUnreachableError, and so do later ones."""
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -121,6 +123,8 @@ class EtcdClient:
         return {"authorization": self._token} if self._token else {}
 
     def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise StoreUnreachableError(f"etcd {self.hosts}: the client is closed")
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
             self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_LINE)

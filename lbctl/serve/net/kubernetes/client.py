@@ -73,6 +73,7 @@ class ApiClient:
         self._cluster: Cluster | None = None
         self._access: CallerIdentity | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._preparing = asyncio.Lock()
         self._tls: ssl.SSLContext | None = None
 
@@ -124,7 +125,11 @@ class ApiClient:
                     raise ClusterError(f"an event of {path} is larger than {_MAX_BODY >> 20} MiB")
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Requests that follow raise ClusterError."""
+        self._closed = True
+        await self._end_session()
+
+    async def _end_session(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -173,8 +178,10 @@ class ApiClient:
             raise ClusterError(f"{cluster.server}: credentials are not sent without TLS")
         changed = cluster != self._cluster or self._access is None or self._access.certificate != access.certificate
         if changed or self._session is None:
-            await self.close()
+            await self._end_session()
             self._tls = await asyncio.to_thread(_tls, cluster, access) if parts.scheme == "https" else None
+            if self._closed:
+                raise ClusterError(f"{cluster.server}: the client is closed")
             self._session = http_client.session(keep_alive_probes=True)
         self._cluster, self._access = cluster, access
         assert self._session is not None

@@ -1,0 +1,34 @@
+"""A client that is closed opens no connection again: calls that go on at the end of `serve` would leave one open."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lbctl.ir.proxies import Store
+from lbctl.serve.net.kubernetes.client import ApiClient
+from lbctl.serve.net.kubernetes.cluster import Cluster, ClusterError
+from lbctl.serve.state.etcd_client import EtcdClient
+from lbctl.serve.state.interface import StoreUnreachableError
+from tests.e2e.support.ports import HOST, free_port
+
+
+def test_a_closed_client_of_etcd_refuses_calls() -> None:
+    async def told() -> None:
+        client = EtcdClient(Store(f"etcd://{HOST}:{free_port()},{HOST}:{free_port()}"), 5.0)
+        await client.close()
+        with pytest.raises(StoreUnreachableError, match="the client is closed"):
+            await client.call("kv/range", {})
+
+    asyncio.run(told())
+
+
+def test_a_closed_client_of_kubernetes_refuses_requests() -> None:
+    async def told() -> None:
+        client = ApiClient(lambda: Cluster(f"http://{HOST}:{free_port()}"))
+        await client.close()
+        with pytest.raises(ClusterError, match="the client is closed"):
+            await client.get("/api/v1/pods")
+
+    asyncio.run(told())
