@@ -102,11 +102,6 @@ class _Bands(NamedTuple):
         """The bands of these rules."""
         return cls(rules.act_above / 100, rules.release_below / 100, rules.across_types / 100, rules.smoothing / 1000)
 
-    def noise(self, variance: float, elapsed: float) -> float:
-        """The deviation that may be noise of samples with this variance, one every `elapsed` seconds."""
-        keep = math.exp(-elapsed / self.smoothing)
-        return _NOISE * math.sqrt(variance * (1.0 - keep) / (1.0 + keep))
-
 
 def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
     """Propose weights in proportion to the measured speed, relative to peers and to other types of GPU."""
@@ -184,11 +179,20 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
 
 def _followed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
     """Take in the speed of one look; `elapsed` is in times of smoothing."""
-    last, short, variance, away, turns, held = unsteady
+    last, short, variance, away, turns, held, _ = unsteady
     change = (speed - last) / (speed + last)
     change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the square of that of the logarithm
     variance = max(change + (variance - change) * math.exp(-elapsed / _NOISE_MEMORY), _LEAST_VARIANCE)
-    return Unsteady(speed, speed + (short - speed) * math.exp(-elapsed * _SHORT), variance, away, turns, held)
+    return Unsteady(speed, speed + (short - speed) * math.exp(-elapsed * _SHORT), variance, away, turns, held, elapsed)
+
+
+def _noise(variance: float, gap: float) -> float:
+    """The deviation that may be noise of a mean over samples with this variance; `gap` is as in `Unsteady`.
+
+    The gap is remembered, since most decisions bring a replica no new sample: they are taken for another one.
+    """
+    keep = math.exp(-gap)
+    return _NOISE * math.sqrt(variance * (1.0 - keep) / (1.0 + keep))
 
 
 def _compare(groups: Mapping[_Key, _Group]) -> None:
@@ -215,7 +219,7 @@ def _proposal(
     across, unsteady, held, noise = group.across, estimate.unsteady, False, 0.0
     if unsteady is not None:
         unsteady = _with_turn(unsteady, math.log(unsteady.short / capacity / group.per_capacity), bands, elapsed)
-        held, noise = unsteady.held, bands.noise(unsteady.variance, elapsed)
+        held, noise = unsteady.held, _noise(unsteady.variance, unsteady.gap)
     band = bands.below if estimate.acting else max(bands.above, noise)
     outside = not -band <= off <= band
     between = bands.types * bands.below / bands.above if estimate.across else bands.types + 3.0 * group.error
@@ -239,7 +243,7 @@ def _with_turn(unsteady: Unsteady, away_by: float, bands: _Bands, elapsed: float
     if unsteady.away:
         away = away_by < -_BACK * bands.above
     else:
-        away = away_by < -max(_LEFT * bands.above, bands.noise(unsteady.variance, _SHORT * elapsed))
+        away = away_by < -max(_LEFT * bands.above, _noise(unsteady.variance, _SHORT * unsteady.gap))
     turns = unsteady.turns * math.exp(-elapsed / (_MEMORY * bands.smoothing)) + (away is not unsteady.away)
     held = turns > (_CALM if unsteady.held else _TURNS)
     return unsteady._replace(away=away, turns=turns, held=held)

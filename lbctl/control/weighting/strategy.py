@@ -30,6 +30,8 @@ class Unsteady(NamedTuple):
     """How often it has left or come back, each time counting less with the time since."""
     held: bool = False
     """Whether that is so often that the replica is held at its capacity."""
+    gap: float = 0.0
+    """The time between the last two looks, in times of `smoothing`."""
 
 
 class Estimate(NamedTuple):

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 import pytest
 
 from lbctl.base.registry import UnknownName
+from lbctl.control.events import Observed
 from lbctl.control.inputs import Observation
+from lbctl.control.step import step
 from lbctl.control.weighting import STRATEGIES
 from lbctl.control.weighting.curves import reference_time
 from lbctl.control.weighting.strategy import Estimate, Proposal, Subject
 from lbctl.ir.pools import Weighting
 from lbctl.signals.derive import BatchEvidence, TokenEvidence
 from lbctl.signals.merge import Signal, Signals
-from tests.support.control import replica, seen
+from tests.support.control import pool, replica, seen, started
 
 RULES = Weighting()
 STALE = 15.0
@@ -172,3 +174,26 @@ def test_composite_leaves_equals_at_their_capacity_and_absent_signals_out() -> N
     assert multipliers("composite", one) == [1.0, 1.0]
     none = [(*item[:2], seen(100.0), Estimate(), True) for item in subjects(1.0, 1.0)]
     assert multipliers("composite", none) == [None, None]
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.5])
+def test_noise_moves_no_weight_whether_reports_come_together_or_one_by_one(noise: float) -> None:
+    together, one_by_one = (_acting(noise, each) for each in (False, True))
+    assert together < 0.02
+    assert one_by_one < 0.02
+
+
+def _acting(noise: float, one_by_one: bool) -> float:
+    """The part of the proposals that are not the capacity: eight equal replicas whose samples scatter so much."""
+    own, state = random.Random(7), started(pool(replicas=8))
+    names = [item.replica.name for item in state.pools["llama"].replicas]
+    moved = decisions = 0
+    for look in range(400):
+        at = 1000.0 + 5.0 * look
+        reports = {name: seen(at, speed=math.exp(own.gauss(0.0, noise)), progress=float(look)) for name in names}
+        for group in [{name: reports[name]} for name in names] if one_by_one else [reports]:
+            state, _ = step(state, Observed(at, "llama", group))
+            proposals = [item.proposal.multiplier for item in state.pools["llama"].replicas]
+            moved += sum(each not in (None, 1.0) for each in proposals)
+            decisions += len(proposals)
+    return moved / decisions
