@@ -10,6 +10,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
+from lbctl.ir.weight import from_capacity
 from tests.support.weights import row_of_plain
 
 
@@ -54,6 +55,12 @@ def test_a_change_that_is_large_again_and_again_waits_no_longer_than_a_small_one
     for turn in range(20):
         schedule = _measured(schedule, 100.0 + 30.0 * turn, 1.0, 0.56 if turn % 2 else 0.64)
     assert schedule.due() == 340.0
+
+
+def test_a_replica_that_health_brings_to_the_floor_is_not_waited_for() -> None:
+    running, wanted = _view("1", "2"), _view("1", "2")
+    floored = replace(wanted, weights={"p": (from_capacity(1.0), from_capacity(1.0).times(0.05))})
+    assert ReloadSchedule(30.0, last=0.0).follow(running, floored, 100.0).want("evidence").due() == 30.0
 
 
 def test_the_first_configuration_goes_at_once_whatever_it_is_for() -> None:
