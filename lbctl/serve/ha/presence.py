@@ -73,10 +73,15 @@ def read_info(presence: Presence) -> MemberInfo:
     """Parse an announcement; of one that cannot be read the name is left."""
     try:
         row = json.loads(presence.value)
-        values = {item.name: row[item.name] for item in fields(MemberInfo) if item.name in row}
-        return MemberInfo(**{**values, "name": presence.member, "steps": tuple(map(str, row.get("steps", ())))})
-    except (ValueError, TypeError):
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
         return MemberInfo(presence.member)
+    values = {item.name: row[item.name] for item in fields(MemberInfo) if item.name in row}
+    steps = row.get("steps")
+    return MemberInfo(
+        **{**values, "name": presence.member, "steps": tuple(map(str, steps)) if isinstance(steps, list) else ()}
+    )
 
 
 async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -> None:

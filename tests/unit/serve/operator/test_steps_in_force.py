@@ -92,3 +92,15 @@ def test_of_several_members_the_proxies_of_all_count(topology: Topology) -> None
     assert not fleet.in_force(announced=tuple(steps_of_others(heard, "cp-2"))), "its own are asked anew"
     before = step_id(follow((), topology, 0)[0])
     assert not fleet.in_force(announced=(before,)), "the other member's proxies have the step before"
+
+
+@pytest.mark.parametrize("said", ["[]", "[1]", '"x"', "5", "null", "{", '{"nonsense": 1}'])
+def test_of_an_announcement_that_is_none_the_name_is_left(said: str) -> None:
+    read = read_info(Presence("cp-2", "x", said))
+    assert (read.name, read.role, read.steps) == ("cp-2", "", ())
+
+
+@pytest.mark.parametrize("steps", ["null", "5", '{"a": 1}'])
+def test_steps_in_another_form_leave_the_rest_of_an_announcement(steps: str) -> None:
+    read = read_info(Presence("cp-2", "x", f'{{"role": "leader", "steps": {steps}}}'))
+    assert (read.name, read.role, read.steps) == ("cp-2", "leader", ())
