@@ -92,8 +92,12 @@ def _eq(cls: Any) -> Any:
 
 
 def _hash(cls: Any) -> Any:
-    values = "".join(f"self.{field.name}, " for field in dataclasses.fields(cls) if field.compare)
+    values = "".join(f"self.{field.name}, " for field in dataclasses.fields(cls) if _is_hashed(field))
     return _compiled("__hash__", "self", f"return hash(({values}))")
+
+
+def _is_hashed(field: dataclasses.Field[Any]) -> bool:
+    return field.compare if field.hash is None else field.hash
 
 
 def _compiled(name: str, parameters: str, body: str, names: dict[str, Any] | None = None) -> Any:

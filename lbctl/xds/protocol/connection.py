@@ -34,7 +34,7 @@ def _shut_down(descriptor: int, peer: tuple[str, int]) -> bool:
     try:
         with suppress(OSError):
             name = candidate.getpeername()
-            if isinstance(name, tuple) and (_normal(name[0]), name[1]) == peer:
+            if candidate.family in (socket.AF_INET, socket.AF_INET6) and (_normal(name[0]), name[1]) == peer:
                 candidate.shutdown(socket.SHUT_RDWR)
                 return True
         return False

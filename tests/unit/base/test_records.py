@@ -26,6 +26,7 @@ def point(maker: Callable[..., Any], **options: bool) -> Any:
         x: int
         secret: str = field(default="s", repr=False)
         note: list[int] = field(default_factory=list, compare=False)
+        tags: list[str] = field(default_factory=list, hash=False)
         total: int = field(init=False, compare=False, default=0)
 
         def __post_init__(self) -> None:
@@ -52,7 +53,8 @@ def outcome(call: Callable[[], object]) -> object:
         lambda kind: kind(4) == 4,
         lambda kind: kind(4).note is kind(4).note,
         lambda kind: kind(x=4, note=[2]).total,
-        lambda kind: hash(kind(4)) == hash(kind(4, "s", [1])),
+        lambda kind: hash(kind(4)) == hash(kind(4, "s", [1], ["a"])),
+        lambda kind: kind(4) == kind(4, "s", [1], ["a"]),
         lambda kind: dataclasses.asdict(kind(4)),
         lambda kind: repr(dataclasses.replace(kind(4), x=7)),
         lambda kind: [each.name for each in dataclasses.fields(kind)],

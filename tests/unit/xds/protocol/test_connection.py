@@ -49,3 +49,17 @@ def test_an_address_that_nobody_has_closes_nothing() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert not close_connection("127.0.0.1", unused.getsockname()[1])
+
+
+@pytest.mark.parametrize("family", [socket.AF_NETLINK, socket.AF_UNIX])
+def test_sockets_that_are_no_connection_are_passed_over(stack: ExitStack, family: socket.AddressFamily) -> None:
+    if family == socket.AF_NETLINK:
+        stack.enter_context(socket.socket(family, socket.SOCK_RAW, 0)).bind((0, 0))
+    else:
+        for end in socket.socketpair():
+            stack.enter_context(end)
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    client = stack.enter_context(socket.create_connection(server.getsockname(), 10))
+    stack.enter_context(server.accept()[0])
+    assert close_connection("127.0.0.1", client.getsockname()[1])
+    assert client.recv(1) == b""
