@@ -52,7 +52,7 @@ class NginxDriver:
         """What was requested since the last attempt began, each with the version of its snapshot, the newest last."""
         self._news = asyncio.Event()
         self._running = False
-        self._absent = False
+        self._unseen = False
         self._warned = ""
 
     @property
@@ -81,10 +81,10 @@ class NginxDriver:
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
             running = await self._driver.is_visible()
-            if running and self._absent and self._requested is not None:
+            if running and self._unseen and self._requested is not None:
                 self._driver.want(self._requested[1], "health")
             elif self._running and not running and self.status.state == "SYNCED":
-                self._absent = True
+                self._unseen = True
                 reason = self._logged(f"no nginx runs with {self.proxy.config}")
                 self.status = replace(self.status, state="FAILING", reason=reason)
             self._running = running
@@ -146,7 +146,7 @@ class NginxDriver:
         if applied.behind:
             state = "FAILING"
             reason = reason or "the newest fleet is refused; the one before runs with the newest weights"
-        self._absent = applied.outcome == "absent"
+        self._unseen = applied.outcome in ("absent", "unconfirmed")
         reason, version = self._logged(reason), before.version
         if state == "SYNCED":
             version = next((version for view, version in reversed(self._wanted) if view == accepted), version)

@@ -145,6 +145,23 @@ def test_an_nginx_that_has_ended_fails_in_words_until_it_is_back() -> None:
         eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
 
 
+def test_an_nginx_that_starts_while_it_is_told_to_reload_is_in_sync_once_it_is_seen() -> None:
+    with engines("a") as members, edges.nginx() as ng, ExitStack() as stack:
+        asked, started = ng.directory / "asked", ng.directory / "started"
+        wait = f"touch {asked}; while [ ! -e {started} ]; do sleep 0.1; done"
+        ng.entry["reload"]["command"] = ["/bin/sh", "-c", wait]
+        fleet = _fleet(members, ng)
+        process = stack.enter_context(edges.started_edge(ng, fleet))
+        process.stop()
+        control = stack.enter_context(controlling(fleet))
+        eventually(asked.exists)
+        process.ports = [ng.port]
+        process.start()
+        started.touch()
+        eventually(lambda: "whether it has been loaded is not known" in control.log)
+        eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+
+
 def test_a_proxy_of_which_the_fleet_does_not_say_how_is_left_alone_and_named() -> None:
     with engines("a") as members, edges.nginx() as ng:
         ng.entry.pop("reload")
