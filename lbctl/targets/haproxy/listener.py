@@ -109,8 +109,8 @@ class Frontend:
     """The operator's own lines."""
 
     def uses(self, name: str) -> bool:
-        """Return whether a line refers to this variable or condition of lbctl's own."""
-        parts = (self.body, self.acls, self.rules, self.actions, self.answers)
+        """Return whether a line, also one of the operator's, refers to this variable or condition of lbctl's own."""
+        parts = (self.body, self.acls, self.rules, self.actions, self.answers, self.own_lines)
         return any(name in token.text for part in parts for token in part)
 
 
@@ -123,7 +123,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
     answers = tuple(token for item in routes for token in route.response_changes(item, listener))
     to, own = destination.of(listener, view, actions), own_lines.tokens(view.proxy, "frontend", listener.name)
-    route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), actions))
+    route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), (*actions, *own)))
     readers = (*rule_lines, *route_acls, *actions, *answers, *own, to.route, to.pool, *to.backend)
     logged = "var(txn.route,-) var(txn.pool,-)" if listener.access_log.format == "text" else ""
     unread = destination.unread([*(item.text for item in readers), *elsewhere, logged])

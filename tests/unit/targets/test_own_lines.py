@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lbctl.targets import target
 from lbctl.targets.load import Loaded, load
 from lbctl.targets.prepare import prepare
 from lbctl.targets.target import Bundle
+from tests.e2e.support.binaries import require
 
 _FLEET = """\
 version: 1
@@ -68,6 +70,22 @@ def test_own_lines_stand_as_they_are_written_between_two_comments(kind: str, pla
     loaded, errors = _load(tmp_path, kind, f"include: {{{place}}}")
     assert loaded is not None, errors
     assert f"\n# Own lines of own:\n{lines}# The end of own.\n" in _bundle(loaded).main.text
+
+
+@pytest.mark.parametrize("condition", ["route_chat", "routed", "{ var(txn.route) -m found }"])
+def test_own_lines_for_haproxy_may_ask_which_route_a_request_takes(condition: str, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text(f"http-request set-header x-own a if {condition}\n")
+    fleet = _FLEET.format(kind="haproxy", keys="include: {frontend: {public: [own]}}")
+    fleet = fleet.replace("match: {path_prefix: /v1/}, ", "").replace(
+        "  none: {match: {path: /none}, respond: {status: 204}}\n", ""
+    )
+    (tmp_path / "fleet.yaml").write_text(fleet)
+    loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
+    assert loaded is not None
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(_bundle(loaded).main.text)
+    checked = subprocess.run([require("haproxy"), "-c", "-f", str(file)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_own_filters_of_envoy_are_before_the_router_of_every_listener(tmp_path: Path) -> None:
