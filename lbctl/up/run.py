@@ -11,6 +11,7 @@ from pathlib import Path
 from stat import S_ISSOCK
 from typing import Any
 
+from lbctl.apply.listening_sockets import session_listens
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.targets import xds_kinds
@@ -66,8 +67,9 @@ async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, 
         await serve.start()
         if programs.kind in xds_kinds() and not await _first(stop, _listens(programs.place), serve):
             return False
-        (programs.place / PID_FILE).write_text(str(await proxy.start()), encoding="ascii")
-        ready = await _first(stop, _ready(programs), serve, proxy)
+        proxy_id = await proxy.start()
+        (programs.place / PID_FILE).write_text(str(proxy_id), encoding="ascii")
+        ready = await _first(stop, _ready(programs, proxy_id), serve, proxy)
         return ready and await _first(stop, body(), serve, proxy)
     except NotReadyError:
         tails = "".join(_tail(child) for child in (serve, proxy))
@@ -119,13 +121,17 @@ async def _listens(place: Path) -> None:
         raise NotReadyError from None
 
 
-async def _ready(programs: Programs) -> None:
-    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. Raises NotReadyError."""
+async def _ready(programs: Programs, session: int) -> None:
+    """Wait until `serve` has a fleet for proxies and the proxy, whose processes are the session, accepts clients.
+
+    That a connection opens is not enough: another program may have the port for a moment, as `nginx -t` does, and the
+    connections of clients would end with it. Raises NotReadyError.
+    """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
             await _listens(programs.place)
             for address in programs.listeners:
-                while not await _accepts(address):
+                while not (await _accepts(address) and _is_own(address, session)):
                     await asyncio.sleep(_POLL)
     except TimeoutError:
         raise NotReadyError from None
@@ -167,6 +173,10 @@ def _is_socket(path: Path) -> bool:
     with suppress(OSError):
         return S_ISSOCK(path.stat().st_mode)
     return False
+
+
+def _is_own(address: Address, session: int) -> bool:
+    return bool(address.path) or session_listens(session, address.port)
 
 
 async def _accepts(address: Address) -> bool:

@@ -6,12 +6,12 @@ Nothing listens on them: a socket is bound and closed.
 from __future__ import annotations
 
 import errno
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from lbctl.apply.listening_sockets import listening_sockets, owner
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import exists, is_directory
 from lbctl.base.records import dataclass
@@ -21,9 +21,7 @@ from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, target
 
 SERVE = frozenset({"lbctl"})
-_LISTEN = "0A"
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
 _PROGRAM = 3
 """The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
 
@@ -58,7 +56,7 @@ def port(bound: BoundAddress) -> DoctorResult:
     error = _bind_error(place)
     if error is None:
         return _outgoing_port_warning(what, bound) or DoctorResult(what, "ok", "free")
-    if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and _inodes(place.port)):
+    if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and listening_sockets(place.port)):
         return _in_use(what, bound)
     if error.errno == errno.EACCES:
         return DoctorResult(what, "ok", "free; a port below 1024, so whoever listens there starts as root")
@@ -95,15 +93,15 @@ def _bind_error(place: Address) -> OSError | None:
 
 
 def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
-    owner = _owner(_inodes(bound.address.port))
-    if owner is None:
+    pid = owner(listening_sockets(bound.address.port) or ())
+    if pid is None:
         return DoctorResult(
             what,
             "warn",
             "in use by a program of another user",
             f"see `ss -ltnp 'sport = :{bound.address.port}'` as root",
         )
-    name, pid = owner
+    name = _program_name(pid)
     if name in bound.programs:
         return DoctorResult(what, "ok", f"in use by {name} (process {pid})")
     return DoctorResult(what, "failed", f"in use by {name} (process {pid})", f"end it, or change {bound.path}")
@@ -116,36 +114,9 @@ def _socket_file(what: str, path: Path) -> DoctorResult:
     return DoctorResult(what, "ok", "there" if exists(path) else "its directory is there")
 
 
-def _inodes(port_number: int) -> set[str]:
-    """Return the inodes of the sockets that listen on this port, on any address; empty if the system does not say."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            rows = [line.split() for line in Path(table).read_text(encoding="ascii").splitlines()[1:]]
-            inodes |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port_number}
-    return inodes
-
-
-def _owner(inodes: set[str]) -> tuple[str, int] | None:
-    """Return the name and process id of the owner of one of these sockets, or None if this user cannot see it."""
-    for entry in Path("/proc").iterdir() if inodes and Path("/proc").is_dir() else ():
-        if entry.name.isdigit() and _holds(entry, inodes):
-            return _name(entry), int(entry.name)
-    return None
-
-
-def _holds(process: Path, inodes: set[str]) -> bool:
-    with suppress(OSError):
-        for descriptor in (process / "fd").iterdir():
-            with suppress(OSError):
-                match = _SOCKET.fullmatch(str(descriptor.readlink()))
-                if match and match[1] in inodes:
-                    return True
-    return False
-
-
-def _name(process: Path) -> str:
+def _program_name(pid: int) -> str:
     """Return the name of a program; that of lbctl is found in its command line, because it runs in Python."""
+    process = Path("/proc") / str(pid)
     with suppress(OSError):
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         if any(Path(argument).name == "lbctl" for argument in arguments[:_PROGRAM]):

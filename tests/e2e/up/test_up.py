@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lbctl.apply.reserved_ports import reserve
 from tests.e2e.support.binaries import Kind, require
 from tests.e2e.support.client import Client
 from tests.e2e.support.ports import HOST, free_port
@@ -179,6 +181,27 @@ def test_an_address_in_use_is_named_with_its_owner_and_its_line(site: Site, repl
         done = site.run.run("--proxy", "haproxy")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"fleet.yaml:2:29: error LB972 listeners.gateway.bind: {HOST}:{site.port}: in use by" in done.stderr
+
+
+def test_it_is_not_ready_while_another_program_has_the_port(site: Site, replica: Replica) -> None:
+    """As `nginx -t` of another fleet, which listens for a moment, when the proxy is still starting."""
+    held, begun = site.run.folder / "held", site.run.folder / "begun"
+    held.touch()
+    program = site.run.folder / "bin" / "haproxy"
+    program.parent.mkdir()
+    wait = f"case $* in *-db*) touch {begun}; while [ -e {held} ]; do sleep 0.05; done;; esac"
+    program.write_text(f'#!/bin/sh\n{wait}\nexec {require("haproxy")} "$@"\n')
+    program.chmod(0o755)
+    site.write(replica)
+    site.run.start("--proxy", "haproxy", script=f'PATH={program.parent}:$PATH exec "$@"')
+    eventually(lambda: begun.exists() and "proxies are served" in site.run.err.read_text())
+    with reserve(site.port) as other:
+        other.listen()
+        time.sleep(1)
+        assert "dashboard" not in site.run.out.read_text()
+    held.unlink()
+    site.run.await_ready()
+    assert site.status(site.run.key) == 200
 
 
 def test_a_fleet_of_envoys_by_xds_gets_one_more(site: Site, replica: Replica) -> None:

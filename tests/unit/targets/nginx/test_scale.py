@@ -16,6 +16,7 @@ from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward, HeaderRules, Pin, Respond, Route, Share, StickySplit
 from tests.e2e.support.binaries import require
+from tests.e2e.support.ports import free_port
 from tests.support.nginx import a_view, ask, at, running
 
 pytestmark = pytest.mark.e2e
@@ -103,7 +104,7 @@ def test_nginx_finds_room_for_the_variables_of_many_routes(directory: Path) -> N
         for n in range(160)
     )
     pools = "".join(f'  {name}: {{replicas: [{{address: "127.0.0.1:{n + 1}"}}]}}\n' for n, name in enumerate("pqs"))
-    fleet = f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:8080"}}}}\nroutes:\n{routes}pools:\n{pools}'
+    fleet = f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:{free_port()}"}}}}\nroutes:\n{routes}pools:\n{pools}'
     (directory / "fleet.yaml").write_text(fleet)
     assert run(["render", "-t", "nginx", "-d", str(directory / "out"), str(directory / "fleet.yaml")]) == 0
     options = ["-p", str(directory / "out"), "-c", "nginx.conf", "-e", "stderr", "-g", f"pid {directory}/nginx.pid;"]

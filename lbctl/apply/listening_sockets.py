@@ -1,0 +1,57 @@
+"""Which process listens at a TCP port, by what /proc shows. Linux only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+_LISTEN = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+
+def listening_sockets(port: int) -> set[str] | None:
+    """Return the inode numbers of the sockets that listen at the port, on any address; None where nothing says so."""
+    tables = []
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            tables.append((_PROC / "net" / name).read_text(encoding="ascii"))
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    listening = {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port}
+    return listening if tables else None
+
+
+def owner(sockets: Collection[str]) -> int | None:
+    """Return the id of a process that holds one of these sockets, or None if this user cannot see it."""
+    return next((pid for pid in _processes() if _holds(pid, sockets)), None) if sockets else None
+
+
+def session_listens(session: int, port: int) -> bool:
+    """Return whether a process of the session listens at the port; True where the system does not say who does."""
+    sockets = listening_sockets(port)
+    return sockets is None or any(_holds(pid, sockets) for pid in _processes() if _session(pid) == session)
+
+
+def _processes() -> Iterator[int]:
+    entries = _PROC.iterdir() if _PROC.is_dir() else ()
+    return (int(entry.name) for entry in entries if entry.name.isdigit())
+
+
+def _session(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def _holds(pid: int, sockets: Collection[str]) -> bool:
+    with suppress(OSError):
+        for descriptor in (_PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                match = _SOCKET.fullmatch(str(descriptor.readlink()))
+                if match and match[1] in sockets:
+                    return True
+    return False
