@@ -1,8 +1,9 @@
 """HTTP replicas that count what they get and misbehave when told to.
 
 Paths: `/health` (its own status, counted apart) · `/sse?n=&gap=&first=&pad=` (events, seconds, further bytes in each) ·
-`/ws` (WebSocket echo) · everything else is echoed as JSON: replica, method, path (raw, with query), headers (list of
-pairs), body (as latin-1). Every answer carries the header `x-replica`. `Expect: 100-continue` is met.
+`/ws?replies=` (WebSocket echo, of so many messages at most) · everything else is echoed as JSON: replica, method, path
+(raw, with query), headers (list of pairs), body (as latin-1). Every answer carries the header `x-replica`.
+`Expect: 100-continue` is met.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import socket
 import ssl
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -262,8 +264,10 @@ class Replica:
         conversation = web.WebSocketResponse()
         conversation.headers["x-replica"] = self.name
         await conversation.prepare(request)
+        replies = int(request.query.get("replies", sys.maxsize))
         async for message in conversation:
-            if message.type is WSMsgType.TEXT:
+            if message.type is WSMsgType.TEXT and replies:
+                replies -= 1
                 await conversation.send_str(message.data)
         return conversation
 

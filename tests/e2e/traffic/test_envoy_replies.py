@@ -17,7 +17,7 @@ def test_each_of_envoys_own_answers_has_the_projects_form() -> None:
     listener = {"max_body": "1KiB", "timeouts": {"request_headers": "300ms"}}
     with replicas("a", "gone", "silent", "broken") as (a, gone, silent, broken):
         gone.refuse()
-        silent.behave(delay=3)
+        silent.held = True
         broken.behave(fault="reset")
         pools = {one.name: {"replicas": [entry(one)]} for one in (gone, silent, broken)}
         pools["drained"] = {"replicas": [entry(a, drain=True)]}

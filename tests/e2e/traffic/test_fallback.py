@@ -117,7 +117,7 @@ def test_an_error_of_the_model_is_its_answer(kind: Kind, status: int) -> None:
 def test_silence_is_no_reason_for_the_fallback(kind: Kind) -> None:
     route = {"timeouts": {"idle": "1s"}}
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], route=route)) as gateway:
-        a.behave(delay=6)
+        a.held = True
         answer = gateway.post()
         assert (a.requests, spare.requests) == (1, 0)
     assert answer.status == 504

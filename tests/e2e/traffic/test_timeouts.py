@@ -56,12 +56,12 @@ def test_a_replica_that_takes_no_connection_costs_a_wait_and_no_request(kind: Ki
 def test_a_request_beyond_its_time_gets_504_and_no_second_replica(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, _timed(pool, request="600ms")) as gateway:
         for replica in pool:
-            replica.behave(delay=8)
+            replica.held = True
         answer = gateway.post()
         time.sleep(0.5)
         reached = [replica.requests for replica in pool]
     assert (answer.status, answer.header("content-type")) == (504, "application/json")
-    assert 0.5 < answer.seconds < 7
+    assert answer.seconds > 0.5
     assert sorted(reached) == [0, 1]
 
 
@@ -77,13 +77,13 @@ def test_a_stream_beyond_its_time_is_cut_where_the_proxy_can(kind: Kind) -> None
 def test_silence_beyond_idle_ends_a_stream_and_shorter_silence_does_not(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _timed([a], idle="1s")) as gateway:
         lively = gateway.send("GET", "/sse?n=12&gap=0.2")
-        silent = gateway.get("/sse?n=2&gap=6")
-        a.behave(delay=8)
+        silent = gateway.get("/sse?n=2&gap=60")
+        a.held = True
         mute = gateway.post()
         assert lively.result(20).ok
     assert (len(lively.result().events()), len(silent.events())) == (12, 1)
-    assert (silent.ok, silent.seconds < 5) == (False, True)
-    assert (mute.status, mute.header("content-type"), mute.seconds < 6) == (504, "application/json", True)
+    assert (silent.ok, silent.error) == (False, "short")
+    assert (mute.status, mute.header("content-type")) == (504, "application/json")
 
 
 def _timed(members: list[Replica], **timeouts: str) -> Fleet:

@@ -28,7 +28,7 @@ def test_a_conversation_outlives_silence(kind: Kind) -> None:
 def test_silence_beyond_idle_ends_a_conversation(kind: Kind) -> None:
     route = {"websocket": True, "timeouts": {"idle": "1s"}}
     with replicas("a") as pool, running(kind, fleet_of(pool, route=route)) as gateway:
-        echo = gateway.websocket("/ws", ["before", "after"], gap=4)
+        echo = gateway.websocket("/ws?replies=1", ["before", "after"])
     assert echo.replies == ("before",)
 
 
