@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from string import Template
 
@@ -220,7 +220,10 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
 def workers(master: int) -> set[str]:
     """Process ids of the children of nginx's master that serve."""
     children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
-    titles = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    titles: dict[str, bytes] = {}
+    for pid in children:
+        with suppress(OSError):  # it has ended since the children were listed
+            titles[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return {
         pid for pid, title in titles.items() if title.startswith(b"nginx: worker process") and b"shutting" not in title
     }

@@ -72,7 +72,7 @@ def _sockets(pid: int) -> set[str]:
             socket_link = re.fullmatch(r"socket:\[(\d+)\]", _link(descriptor))
             if socket_link:
                 inodes.add(socket_link[1])
-    except FileNotFoundError:
+    except OSError:  # it has ended
         return set()
     return inodes
 
@@ -80,7 +80,7 @@ def _sockets(pid: int) -> set[str]:
 def _link(descriptor: Path) -> str:
     try:
         return str(descriptor.readlink())
-    except FileNotFoundError:  # closed since the directory was read
+    except OSError:  # closed since the directory was read
         return ""
 
 
