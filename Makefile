@@ -28,7 +28,7 @@ test: $(VENV)/.test  ## everything, with the real proxies; ARGS="-k word" for le
 	$(BIN)/python -m pytest -n 6 --dist worksteal $(COVERAGE) $(ARGS)
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute or two
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not e2e and not slow' tests/unit tests/integration tests/golden tests/docs $(ARGS)
 
 test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from later suites of Debian; a quarter of an hour; ARGS="-k nginx" for less
 	nice $(BIN)/python -m tests.newer $(VENV)/newer $(ARGS)

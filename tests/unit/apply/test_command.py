@@ -49,6 +49,7 @@ def test_a_program_that_prints_without_end_costs_neither_memory_nor_the_event_lo
     assert pause < (time.monotonic() - begun) / 2, "the event loop stood still"
 
 
+@pytest.mark.slow
 def test_a_program_is_killed_with_the_child_that_it_waits_for(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     begun = time.monotonic()

@@ -54,6 +54,7 @@ def busy_replica(rate: float) -> Iterator[int]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_the_engine_is_that_of_the_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with busy_replica(100.0) as port:
         url = f"http://127.0.0.1:{port}/metrics"

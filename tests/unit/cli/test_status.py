@@ -92,6 +92,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], serve
     assert run(["status", *arguments, "--server", server]) == 64
 
 
+@pytest.mark.slow
 def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: Fleet) -> None:
     with serving(fleet) as url:
         command = [sys.executable, "-m", "lbctl", "status", "proxies", "--watch", "--server", url]

@@ -137,6 +137,7 @@ def test_in_a_pipe_it_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--server", url]) == 4
 
 
+@pytest.mark.slow
 def test_it_follows_serve_on_a_terminal_goes_on_over_its_restart_and_ends_with_q() -> None:
     fleet = Fleet()
     fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)

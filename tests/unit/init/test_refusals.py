@@ -118,6 +118,7 @@ def test_a_redirect_is_followed_by_nobody() -> None:
         assert not target.requests
 
 
+@pytest.mark.slow
 def test_every_url_is_asked_at_once_and_every_trouble_is_told(tmp_path: Path, capsys: Output) -> None:
     with serving(hang, it.HTML, it.vllm(), answering(401), it.DCGM) as there:
         file = tmp_path / "fleet.yaml"

@@ -199,6 +199,7 @@ def test_files_that_are_not_of_the_fleet_are_no_events(fleet: Path) -> None:
     watching(test, fleet)
 
 
+@pytest.mark.slow
 def test_a_directory_that_vanishes_and_comes_back_is_an_event_each_time(fleet: Path, tmp_path: Path) -> None:
     async def test(events: Events) -> None:
         fleet.rename(tmp_path / "away")

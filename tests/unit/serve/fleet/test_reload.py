@@ -160,6 +160,7 @@ def test_a_file_that_never_comes_to_rest_is_refused_after_a_while_in_words(fleet
     assert 1 < took < 60
 
 
+@pytest.mark.slow
 def test_a_followed_file_that_never_comes_to_rest_is_told_as_changed(
     fleet: Fleet, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

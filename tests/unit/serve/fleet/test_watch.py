@@ -132,6 +132,7 @@ def test_an_event_comes_a_quarter_of_a_second_after_the_change(fleet: Path) -> N
 # ── Files beside the fleet ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_followed_file_in_another_directory_is_an_event_however_it_changes(fleet: Path, tmp_path: Path) -> None:
     tls = tmp_path / "etc" / "tls"
     tls.mkdir(parents=True)
@@ -302,6 +303,7 @@ def test_what_the_system_does_not_tell_is_seen_by_looking(fleet: Path, monkeypat
     watching(test, fleet, poll=0.5)
 
 
+@pytest.mark.slow
 def test_files_and_threads_are_given_back(fleet: Path) -> None:
     def held() -> tuple[int, int]:
         return len([*Path("/proc/self/fd").iterdir()]), threading.active_count()

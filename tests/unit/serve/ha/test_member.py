@@ -24,6 +24,7 @@ from tests.support.member import FLEET, leading, running, served, until, version
 from tests.support.stores import RedisServer
 
 
+@pytest.mark.slow
 def test_a_rollback_is_in_force_after_an_outage_of_the_store_that_is_longer_than_the_lease(
     redis: RedisServer, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ async def _acquired(store: SharedStore) -> int:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_not_renewed_ends_and_its_writes_are_refused(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
@@ -253,6 +254,7 @@ def test_an_own_key_space_is_used_again(opener: Opener) -> None:
     opener.run(work)
 
 
+@pytest.mark.slow
 def test_a_leader_stops_before_the_store_gives_its_lease_away_and_follows_who_leads_then(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
@@ -276,6 +278,7 @@ def test_a_leader_stops_before_the_store_gives_its_lease_away_and_follows_who_le
     opener.run(work)
 
 
+@pytest.mark.slow
 def test_the_last_leader_of_a_store_that_is_away_decides_and_does_not_act(
     own_server: tuple[Opener, AnyServer],
 ) -> None:
@@ -431,6 +434,7 @@ def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path) -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_tls_that_does_not_fit_is_named(opener: Opener, tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(StoreError, match=r"127\.0\.0\.1"):

@@ -215,6 +215,7 @@ async def _says(server: RedisProcess, text: bytes, *command: str) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_sentinel_names_the_primary_after_a_failover_too() -> None:
     primary = RedisServer()
     replica = RedisServer("--replicaof", HOST, str(primary.port))

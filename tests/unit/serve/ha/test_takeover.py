@@ -122,6 +122,7 @@ STEPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_step_that_a_leader_has_recorded_and_not_saved_is_done_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_step_that_a_leader_has_recorded_and_not_saved_is_done_once(
     asyncio.run(asyncio.wait_for(work(), 120))
 
 
+@pytest.mark.slow
 def test_a_member_that_has_joined_waits_where_the_store_ends_before_it_has_read_it(tmp_path: Path) -> None:
     server = RedisServer()
     server.start()

@@ -317,6 +317,7 @@ async def answering(port: int, handler: Any) -> AsyncIterator[None]:
         await runner.cleanup()
 
 
+@pytest.mark.slow
 def test_promql_compares_both_pools_at_one_instant_and_what_has_no_value_is_inconclusive(tmp_path: Path) -> None:
     async def test() -> None:
         port, queries = free_port(), list[tuple[str, str]]()
