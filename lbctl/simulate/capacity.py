@@ -68,9 +68,14 @@ class Objective:
     """Seconds, or for `failed` a part of the requests; those that were shed count too."""
 
     def is_met(self, summary: Summary) -> bool:
-        """Return whether the figures of a replay stay below the limit."""
+        """Return whether the figures of a replay stay below the limit.
+
+        `tpot` and `total` are of whole answers; where more requests got none than the percentile leaves, it is not met.
+        """
         if self.figure == "failed":
             return summary.unanswered < self.limit
+        if self.figure in ("tpot", "total") and summary.unanswered > 1 - int(self.percentile[1:]) / 100:
+            return False
         latency: Latency = getattr(summary, self.figure)
         value: float = getattr(latency, self.percentile)
         return value < self.limit

@@ -8,9 +8,12 @@ import pytest
 
 from lbctl.simulate import capacity
 from lbctl.simulate.engine import CostModel
-from lbctl.simulate.results import summarise
+from lbctl.simulate.results import Latency, Summary, summarise
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import load, pool, replayed
+
+_NONE = Latency(0.0, 0.0, 0.0)
+_SUMMARY = Summary("envoy:round_robin", 1000, 0.0, 0.0, _NONE, _NONE, _NONE, 0.0, {}, 0.0, {}, None, 0)
 
 
 def test_beyond_the_bound_requests_fail_and_below_it_they_do_not() -> None:
@@ -43,6 +46,15 @@ def test_limits() -> None:
     for text in ("", "ttft < 2s", "ttft p98 < 2s", "ttft p99 < soon", "failed < 1..0%", "ttft p99 > 2s"):
         with pytest.raises(ValueError, match=r"\S"):
             capacity.objectives(text)
+
+
+def test_a_fleet_that_refuses_keeps_no_limit_of_whole_answers() -> None:
+    """Those that are answered are the faster, the more are refused."""
+    latency = Latency(0.1, 0.1, 0.1)
+    for shed, met in ((0.009, True), (0.011, False), (1.0, False)):
+        summary = replace(_SUMMARY, shed=shed, total=latency, tpot=latency)
+        assert all(item.is_met(summary) is met for item in capacity.objectives("total p99 < 1s, tpot p99 < 1s"))
+    assert capacity.objectives("total p50 < 1s")[0].is_met(replace(_SUMMARY, shed=0.3, total=latency))
 
 
 def test_the_searches_find_the_border() -> None:
