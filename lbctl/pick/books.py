@@ -185,24 +185,24 @@ class Books:
         running: float | None,
         waiting: float | None,
         first_tokens: float | None,
-        now: float,
+        taken: float,
     ) -> None:
-        """Correct a replica's counts by what its engine reports; what is None is not known.
+        """Correct a replica's counts by what its engine said at the time `taken`; what is None is not known.
 
         `first_tokens` is the engine's cumulative count of first tokens. Requests beyond those that the engine reports,
-        twice in a row, have ended.
+        in two measurements in a row, have ended. Each measurement must be given once only.
         """
         load = self.load(pool, replica)
         if first_tokens is not None:
-            load._backlog.count(first_tokens, now)
+            load._backlog.count(first_tokens, taken)
         if running is not None and waiting is not None:
-            self._compare(load, running + waiting, now)
+            self._compare(load, running + waiting, taken)
         load._refresh()
 
-    def _compare(self, load: ReplicaLoad, reported: float, now: float) -> None:
-        load._backlog.limit(int(reported), now - _SETTLED)
+    def _compare(self, load: ReplicaLoad, reported: float, taken: float) -> None:
+        load._backlog.limit(int(reported), taken - _SETTLED)
         load._unknown = max(0.0, reported - load.requests - load._peer_requests)
-        settled = [request for request, flight in load._flights.items() if now - flight.prompt.sent > _SETTLED]
+        settled = [request for request, flight in load._flights.items() if taken - flight.prompt.sent > _SETTLED]
         excess = max(0, len(settled) - int(reported))
         for request in settled[: min(excess, load._excess)]:
             self.finished(request)

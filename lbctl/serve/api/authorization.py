@@ -27,6 +27,8 @@ from lbctl.serve.api.tokens import Principal
 _LARGEST_TOKEN_FILE = 64 * 1024
 """Bytes of the token's file."""
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
+_TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
+_JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 ACTOR: ContextVar[str] = ContextVar("actor")
 """The name of the token of the request that is handled."""
@@ -78,7 +80,7 @@ class Authorization:
     async def allowed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse a request without the token that it needs, and forward a write where this process does not lead."""
         reading = request.method in ("GET", "HEAD")
-        if not _is_public(request) and (self._access.guarded or not reading):
+        if not _is_public(request) and (self._access.guarded or not reading or _joins(request)):
             principal = await self._principal(request)
             if principal.role == "read" and not reading:
                 raise RefusedRequest(403, f"the token of {principal.name} may read, and not operate")
@@ -120,6 +122,12 @@ async def _forwarded(request: web.Request, target: LeaderAddress) -> web.Respons
 def _is_public(request: web.Request) -> bool:
     resource = request.match_info.route.resource
     return request.path in _PUBLIC or (resource is not None and resource.canonical in _PUBLIC)
+
+
+def _joins(request: web.Request) -> bool:
+    """Return whether the request makes every picker connect to an address: a web page can send it too."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical == _TABLES and bool(request.query.keys() & _JOINING)
 
 
 def _host_name(host: str) -> str:

@@ -14,10 +14,12 @@ from lbctl.serve.api.events import MOST_CLIENTS, EventSubscription, TooManyClien
 from lbctl.serve.api.responses import HEADERS, RefusedRequest
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.streaming import stream
-from lbctl.serve.picker.feed import MOST_PICKERS, TableEvents, TooManyPickersError
+from lbctl.serve.picker.feed import TableEvents
 
 HEARTBEAT = 15.0
 """Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
+MOST_PICKERS = 32
+"""Pickers that follow the tables from here; the one that `serve` has started is not refused where there are as many."""
 _PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
 
@@ -37,11 +39,11 @@ class StreamHandlers:
 
     async def pick_tables(self, request: web.Request) -> web.StreamResponse:
         """Stream the tables of replicas to a picker."""
-        try:
-            with self._serving.pick_feed.subscribe(_peer(request)) as subscription:
-                return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
-        except TooManyPickersError:
-            raise RefusedRequest(503, f"there are {MOST_PICKERS} pickers already") from None
+        feed, peer = self._serving.pick_feed, _peer(request)
+        if feed.followers >= MOST_PICKERS:
+            raise RefusedRequest(503, f"there are {MOST_PICKERS} pickers already")
+        with feed.subscribe(peer) as subscription:
+            return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """Stream frames of the dashboard until the client or the process ends it."""

@@ -66,7 +66,8 @@ class Decider:
         """Correct the books by what a replica's engine reports; one that has restarted has lost its cache."""
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
-        self.books.reconcile(sample.pool, sample.replica, sample.running, sample.queue, sample.first_tokens, now)
+        taken = now - sample.age
+        self.books.reconcile(sample.pool, sample.replica, sample.running, sample.queue, sample.first_tokens, taken)
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
         """Take the counts of another picker."""

@@ -23,11 +23,6 @@ _COST = 20.0
 """The pause is at least so many times as long as a look takes."""
 _QUEUED = 4_096
 """Lines that wait for one picker before it is dropped."""
-MOST_PICKERS = 32
-
-
-class TooManyPickersError(Exception):
-    """There are as many pickers as there may be."""
 
 
 class FeedSubscription:
@@ -116,12 +111,10 @@ class Feed:
 
     @contextmanager
     def subscribe(self, peer: tuple[str, str] | None = None) -> Iterator[FeedSubscription]:
-        """Yield a subscription that begins with whole tables. Raises TooManyPickersError.
+        """Yield a subscription that begins with whole tables.
 
         `peer`: the id of the picker and the address at which the others reach it; None: it exchanges no counts.
         """
-        if len(self._subscriptions) >= MOST_PICKERS:
-            raise TooManyPickersError
         subscription = FeedSubscription(self._first_lines())
         self._subscriptions[subscription] = peer
         self._put_peers()

@@ -72,6 +72,7 @@ class RemoteLink:
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
         """`own` and `address` are what the other pickers get of this one: its id, and where it listens.
 
+        Without a token it follows the tables alone, since the control plane asks for one before it names an address.
         Raises UnusableAuthorityError.
         """
         self._query = {"id": own, "address": address}
@@ -108,7 +109,7 @@ class RemoteLink:
             aiohttp.ClientSession(timeout=timeout, read_bufsize=wire.MOST_LINE) as session,
             session.get(
                 place.url.rstrip("/") + _PATH,
-                params=self._query,
+                params=self._query if token else {},
                 headers=headers,
                 ssl=self._tls or True,
                 allow_redirects=False,

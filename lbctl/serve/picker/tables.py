@@ -40,9 +40,13 @@ class FleetMeasurements:
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
-    """Returns what each proxy thinks of a replica."""
+    """Returns what the proxies to which a replica is not up think of it."""
+    judged_by: Callable[[ReplicaKey], int] = lambda _: 0
+    """Returns how many proxies say what they think of a replica, up or not."""
     assigned: Sequence[Assigned] = ()
     """The requests that proxies have for each replica, where they say so."""
+    restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(pool, replica) → how often its engine's counters have started again; absent: never."""
 
 
 class Arrivals:
@@ -87,18 +91,29 @@ def table(served: PublishedFleet, pool: Pool, measured: FleetMeasurements, arriv
 
 
 class NewSamples:
-    """Remembers which reports of engines and of proxies were sent, so that each is counted once."""
+    """Remembers what engines and proxies have reported, so that each measurement is counted once.
+
+    A report after a failed scrape, or after one of another source, repeats what the engine said before.
+    """
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], float] = {}
+        self._sent: Mapping[tuple[str, str], tuple[float | None, ...] | None] = {}
+        self._restarts: Mapping[tuple[str, str], int] = {}
         self._sent_of_proxies: dict[str, float] = {}
 
     def of(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[EngineSample]:
-        """Return the reports that are new since the last call."""
+        """Return the measurements of engines that are new since the last call, and those of engines that restarted."""
         names = [(pool.name, item.name) for pool in pools for item in pool.replicas]
-        new = [(key, report) for key in names if (report := measured.reports.get(key)) is not None]
-        samples = [_sample(report) for key, report in new if self._sent.get(key) != report.at]
-        self._sent = {key: report.at for key, report in new}
+        reports = {key: report for key in names if (report := measured.reports.get(key)) is not None}
+        found = {key: _measurement(report) for key, report in reports.items()}
+        restarted = {key for key in reports if measured.restarts.get(key, 0) > self._restarts.get(key, 0)}
+        new = {key for key, measurement in found.items() if measurement not in (None, self._sent.get(key))}
+        samples = [
+            _sample(report, measured.now, restarted=key in restarted)
+            for key, report in reports.items()
+            if key in new or key in restarted
+        ]
+        self._sent, self._restarts = found, dict(measured.restarts)
         return samples
 
     def of_proxies(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[ProxySample]:
@@ -109,16 +124,30 @@ class NewSamples:
         return [ProxySample(item.proxy, *item.key, item.requests) for item in new if item.key.pool in names]
 
 
-def _sample(report: ScrapeReport) -> EngineSample:
+def _measurement(report: ScrapeReport) -> tuple[float | None, ...] | None:
+    """Return what tells one measurement of an engine's requests from another; None where it says nothing of them."""
+    times = _times(report)
+    if any(at is not None for at in times):
+        return times
+    return None if report.first_tokens is None else (report.first_tokens,)
+
+
+def _times(report: ScrapeReport) -> tuple[float | None, ...]:
     values = report.signals.values
-    running, queue = values.get("running"), values.get("queue")
+    return tuple(item.at if (item := values.get(name)) is not None else None for name in ("running", "queue"))
+
+
+def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSample:
+    signals = report.signals
+    taken = min((at for at in _times(report) if at is not None), default=report.at)
     return EngineSample(
         report.pool,
         report.replica,
-        running.value if running else None,
-        queue.value if queue else None,
+        signals.get("running"),
+        signals.get("queue"),
         report.first_tokens,
-        report.restarted,
+        restarted,
+        round(max(0.0, now - taken), 3),
     )
 
 
@@ -168,9 +197,8 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> 
     check = measured.checks.get(key)
     if check is not None and check.out:
         return f"the active check of lbctl fails: {check.reason}"
-    conditions = measured.conditions(key)
-    away = {name: condition for name, condition in conditions.items() if condition.state != "up"}
-    if away and 2 * len(away) >= len(conditions):
+    away = measured.conditions(key)
+    if away and 2 * len(away) >= measured.judged_by(key):
         name, condition = min(away.items())
         return f"{name} says {condition.state}: {condition.reason}"
     return ""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lbctl.ir.pools import Locality, PickPolicy, Prefix, SessionKey, SlowStart
 from lbctl.pick.table import Candidate, PoolTable
 
-FORMAT = 1
+FORMAT = 2
 """The version of this format, which a picker compares with its own."""
 MOST_LINE = 256 << 20
 """Bytes of the largest line, which is a pool of many thousands of replicas."""
@@ -39,6 +39,8 @@ class EngineSample(NamedTuple):
     """How many first tokens it has made since its start."""
     restarted: bool
     """Whether it has restarted since the sample before."""
+    age: float = 0.0
+    """Seconds since the engine said so."""
 
 
 class ProxySample(NamedTuple):

@@ -60,6 +60,8 @@ class ControlLoop:
         """The weights and ejections that proxies should have now."""
         self.state = State()
         self.reports: dict[tuple[str, str], ScrapeReport] = {}
+        self.restarts: dict[tuple[str, str], int] = {}
+        """(pool, replica) → how often its engine's counters have started again since they are followed here."""
         self.sampled_at: float | None = None
         """When the newest sample that has changed `output` was taken; None where no sample has."""
         self._ejected_by_checks: Mapping[str, frozenset[str]] = {}
@@ -81,6 +83,7 @@ class ControlLoop:
             return
         current = {(pool.name, item.name) for pool in pools for item in pool.replicas}
         self.reports = {key: report for key, report in self.reports.items() if key in current}
+        self.restarts = {key: number for key, number in self.restarts.items() if key in current}
         before = self.output.within(topology)
         self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections))
         output = before
@@ -97,7 +100,10 @@ class ControlLoop:
 
     def report(self, report: ScrapeReport) -> None:
         """Take a report of the scraper. The loop decides on it soon."""
-        self.reports[report.pool, report.replica] = report
+        key = report.pool, report.replica
+        self.reports[key] = report
+        if report.restarted:
+            self.restarts[key] = self.restarts.get(key, 0) + 1
         self._pending.setdefault(report.pool, {})[report.replica] = report
         self._reported.set()
 

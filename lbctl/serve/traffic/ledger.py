@@ -87,6 +87,8 @@ class _Reports:
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """Those that are not `up`."""
+    judged: Collection[ReplicaKey] = ()
+    """The replicas whose condition it has reported, whichever that was."""
 
     def expire(self, now: float) -> None:
         """Forget the requests of more than a minute ago."""
@@ -216,6 +218,12 @@ class TrafficLedger:
             if now - self._proxies[name].conditions_at <= STALE_AFTER
         }
 
+    def judged_by(self, key: ReplicaKey, now: float) -> int:
+        """Return how many proxies say what they think of the replica, up or not."""
+        return sum(
+            key in reports.judged and now - reports.conditions_at <= STALE_AFTER for reports in self._proxies.values()
+        )
+
     def _forget_silent(self, now: float) -> None:
         """Forget the requests in flight of the proxies that have become silent."""
         if now == self._looked_at:
@@ -248,7 +256,7 @@ class TrafficLedger:
                 del self._troubled[key]
         for key, condition in troubled.items():
             self._troubled.setdefault(key, {})[proxy] = condition
-        reports.conditions = troubled
+        reports.conditions, reports.judged = troubled, conditions.keys()
 
     def _reports(self, proxy: str, now: float) -> _Reports:
         """Return the reports of a proxy that reports its requests now."""

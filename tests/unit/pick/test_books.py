@@ -38,9 +38,9 @@ def test_a_request_counts_until_it_ends_and_its_prompt_until_its_first_token() -
 
 def test_the_engine_s_count_of_first_tokens_marks_the_oldest_prompts_as_read() -> None:
     made = books(("1", 100), ("2", 200), ("3", 400))
-    made.reconcile(POOL, "a", 3, 0, first_tokens=7, now=1)
+    made.reconcile(POOL, "a", 3, 0, first_tokens=7, taken=1)
     assert counts(made) == (3, 700)
-    made.reconcile(POOL, "a", 3, 0, first_tokens=9, now=2)
+    made.reconcile(POOL, "a", 3, 0, first_tokens=9, taken=2)
     assert counts(made) == (3, 400)
     made.first_token("3")
     assert counts(made) == (3, 400), "headers may come before the first token: the engine's own count is better"
@@ -48,27 +48,27 @@ def test_the_engine_s_count_of_first_tokens_marks_the_oldest_prompts_as_read() -
 
 def test_requests_that_ended_between_two_reports_are_not_counted_twice() -> None:
     made = books(("1", 100), ("2", 200), ("3", 400))
-    made.reconcile(POOL, "a", 3, 0, first_tokens=0, now=1)
+    made.reconcile(POOL, "a", 3, 0, first_tokens=0, taken=1)
     made.finished("1")
-    made.reconcile(POOL, "a", 2, 0, first_tokens=1, now=2)
+    made.reconcile(POOL, "a", 2, 0, first_tokens=1, taken=2)
     assert counts(made) == (2, 600)
 
 
 def test_a_restarted_engine_begins_to_count_anew() -> None:
     made = books(("1", 100))
-    made.reconcile(POOL, "a", 1, 0, first_tokens=50, now=1)
-    made.reconcile(POOL, "a", 1, 0, first_tokens=0, now=2)
+    made.reconcile(POOL, "a", 1, 0, first_tokens=50, taken=1)
+    made.reconcile(POOL, "a", 1, 0, first_tokens=0, taken=2)
     assert counts(made) == (1, 100)
 
 
 def test_requests_whose_end_was_lost_are_removed_after_two_reports_without_them() -> None:
     made = books(("1", 100), ("2", 200))
-    made.reconcile(POOL, "a", 1, 0, None, now=3)
-    made.reconcile(POOL, "a", 1, 0, None, now=4)
+    made.reconcile(POOL, "a", 1, 0, None, taken=3)
+    made.reconcile(POOL, "a", 1, 0, None, taken=4)
     assert counts(made) == (2, 300), "too young: the report may be older than the requests"
-    made.reconcile(POOL, "a", 1, 0, None, now=10)
+    made.reconcile(POOL, "a", 1, 0, None, taken=10)
     assert counts(made) == (2, 300), "one report is not enough"
-    made.reconcile(POOL, "a", 1, 0, None, now=11)
+    made.reconcile(POOL, "a", 1, 0, None, taken=11)
     assert counts(made) == (1, 200)
 
 
@@ -81,9 +81,9 @@ def test_nothing_that_the_engine_still_works_on_is_removed_by_reports() -> None:
 
 def test_requests_of_unknown_clients_count_as_work() -> None:
     made = books(("1", 100))
-    made.reconcile(POOL, "a", 4, 1, None, now=1)
+    made.reconcile(POOL, "a", 4, 1, None, taken=1)
     assert made.load(POOL, "a").others_requests == 4
-    made.reconcile(POOL, "a", 0, 0, None, now=2)
+    made.reconcile(POOL, "a", 0, 0, None, taken=2)
     assert made.load(POOL, "a").others_requests == 0
 
 
@@ -116,7 +116,7 @@ def _merged(mine: Books, other: Books, now: float) -> None:
 
 def test_the_engine_s_count_is_of_all_pickers_prompts_in_the_order_in_which_they_were_sent() -> None:
     mine, other = books(), books(("1", 10))
-    mine.reconcile(POOL, "a", 1, 0, first_tokens=0, now=0)
+    mine.reconcile(POOL, "a", 1, 0, first_tokens=0, taken=0)
     _merged(mine, other, 0)
     other.started("2", POOL, "a", 1000, 1)
     _merged(mine, other, 1)
@@ -125,22 +125,22 @@ def test_the_engine_s_count_is_of_all_pickers_prompts_in_the_order_in_which_they
     other.started("5", POOL, "a", 300, 3)
     _merged(mine, other, 3)
     assert counts(mine) == (1, 1900)
-    mine.reconcile(POOL, "a", 5, 0, first_tokens=1, now=4)
+    mine.reconcile(POOL, "a", 5, 0, first_tokens=1, taken=4)
     assert counts(mine) == (1, 900), "the oldest prompt was the other's"
-    mine.reconcile(POOL, "a", 5, 0, first_tokens=2, now=5)
+    mine.reconcile(POOL, "a", 5, 0, first_tokens=2, taken=5)
     assert counts(mine) == (1, 800), "then the own one"
     assert mine.load(POOL, "a").work == 800 + 5 * REQUEST_TOKENS
 
 
 def test_prompts_of_others_that_no_report_ever_counts_are_given_up() -> None:
     mine, other = books(), books(("1", 10))
-    mine.reconcile(POOL, "a", 0, 0, first_tokens=0, now=0)
+    mine.reconcile(POOL, "a", 0, 0, first_tokens=0, taken=0)
     _merged(mine, other, 0)
     for number in range(150):
         other.started(f"x{number}", POOL, "a", 4, 1)
     _merged(mine, other, 1)
     assert counts(mine) == (0, 600)
-    mine.reconcile(POOL, "a", 2, 1, first_tokens=0, now=20)
+    mine.reconcile(POOL, "a", 2, 1, first_tokens=0, taken=20)
     assert counts(mine) == (0, 3 * 6), "the engine has three requests; one message added at most 100 prompts"
     mine.expire(20 + REPORT_TTL + 1)
     assert counts(mine) == (0, 0), "an engine that reports nothing any more"

@@ -124,6 +124,19 @@ def test_a_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
+def test_who_names_the_address_of_a_picker_needs_the_token(fleet: Fleet, token: Path) -> None:
+    """The pickers connect to it, and a web page can make a browser of this machine ask without a token."""
+    path = "/api/v1/picks/tables"
+
+    async def script(ask: Ask) -> None:
+        for query in ({"id": "evil", "address": "127.0.0.1:1"}, {"address": "127.0.0.1:1"}, {"id": "evil"}):
+            assert (await ask("GET", path, params=query)).status == 401
+        no_address = {"id": "mine", "address": "elsewhere"}
+        assert (await ask("GET", path, params=no_address, headers=BEARER)).status == 400
+
+    conversation(fleet, token, script)
+
+
 @pytest.mark.parametrize("credentials", ["\udce9\udcff", "caf\u00e9", TOKEN + "\udce9"], ids=["bytes", "text", "after"])
 def test_a_token_of_high_bytes_is_a_wrong_one(fleet: Fleet, token: Path, credentials: str) -> None:
     async def script(ask: Ask) -> None:

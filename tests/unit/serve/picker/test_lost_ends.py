@@ -65,6 +65,15 @@ def test_a_report_with_all_requests_between_two_others_saves_them() -> None:
     assert service.open_picks == 2
 
 
+def test_what_the_engine_said_before_the_requests_came_ends_none_of_them() -> None:
+    service, clock, _ = _picked("edge", "other")
+    began = clock.now
+    for _ in range(3):
+        clock.now += LATER
+        service.sampled(EngineSample("chat", "a", 0.0, 0.0, None, False, age=clock.now - began))
+    assert service.open_picks == 2
+
+
 def test_requests_that_the_engine_has_not_are_no_open_picks_either() -> None:
     service, clock, _ = _picked("edge", "other")
     for _ in range(2):

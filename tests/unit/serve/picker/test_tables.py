@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -18,7 +19,7 @@ from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.picker import tables
 from lbctl.serve.picker.tables import Arrivals, FleetMeasurements, NewSamples
 from lbctl.serve.telemetry.reports import ScrapeReport
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
 from lbctl.signals.merge import Signal, Signals
 from tests.support.fleet import compiled
 
@@ -110,11 +111,19 @@ def test_failing_the_checks_of_lbctl_or_of_most_proxies() -> None:
     }
     up, down, out = ReplicaCondition("up"), ReplicaCondition("down", "no answer"), ReplicaCondition("ejected", "5xx")
     for conditions, fit in (
-        ({"e1": down}, False),
-        ({"e1": up, "e2": out}, False),
-        ({"e1": up, "e2": up, "e3": out}, True),
+        ((down,), False),
+        ((up, out), False),
+        ((up, up, out), True),
+        ((up, up, up), True),
     ):
-        measured = FleetMeasurements(50.0, conditions=lambda key, say=conditions: say if key == B else {})
+        ledger = TrafficLedger()
+        for number, condition in enumerate(conditions):
+            ledger.set_conditions(f"edge-{number}", {A: up, B: condition}, 50.0)
+        measured = FleetMeasurements(
+            50.0,
+            conditions=lambda key, ledger=ledger: ledger.conditions(key, 50.0),
+            judged_by=lambda key, ledger=ledger: ledger.judged_by(key, 50.0),
+        )
         assert ("b" not in _unfit(_table(_served(), measured))) is fit
 
 
@@ -136,14 +145,36 @@ def test_a_replica_that_becomes_fit_later_begins_then() -> None:
     assert _candidates(later)["b"].started == 60.0
 
 
-def test_a_report_of_an_engine_is_sent_once() -> None:
+def test_a_measurement_of_an_engine_is_sent_once_with_its_age() -> None:
     served, samples = _served(), NewSamples()
     pools = tables.picked_pools(served)
     measured = FleetMeasurements(50.0, {A: _report(48.0, running=5.0)})
     (sample,) = samples.of(pools, measured)
     assert (sample.replica, sample.running, sample.queue, sample.first_tokens) == ("a", 5.0, None, 12.0)
+    assert sample.age == 2.0
     assert samples.of(pools, measured) == []
     assert len(samples.of(pools, FleetMeasurements(51.0, {A: _report(50.0, running=5.0)}))) == 1
+
+
+def test_a_failed_scrape_and_one_of_another_source_are_no_new_measurement() -> None:
+    """Their reports repeat what the engine said before."""
+    served, samples = _served(), NewSamples()
+    pools = tables.picked_pools(served)
+    before = _report(48.0, running=5.0, queue=0.0)
+    assert len(samples.of(pools, FleetMeasurements(50.0, {A: before}))) == 1
+    assert samples.of(pools, FleetMeasurements(54.0, {A: replace(before, at=53.0)})) == []
+    counts_alone = replace(_report(55.0), first_tokens=13.0)
+    assert [item.first_tokens for item in samples.of(pools, FleetMeasurements(56.0, {A: counts_alone}))] == [13.0]
+    assert samples.of(pools, FleetMeasurements(58.0, {A: replace(counts_alone, at=57.0)})) == []
+
+
+def test_a_restart_is_sent_once_also_where_another_report_came_before_the_look() -> None:
+    served, samples = _served(), NewSamples()
+    pools = tables.picked_pools(served)
+    reports = {A: _report(48.0, running=5.0)}
+    assert [item.restarted for item in samples.of(pools, FleetMeasurements(50.0, reports))] == [False]
+    assert [item.restarted for item in samples.of(pools, FleetMeasurements(51.0, reports, restarts={A: 1}))] == [True]
+    assert samples.of(pools, FleetMeasurements(52.0, reports, restarts={A: 1})) == []
 
 
 @pytest.mark.parametrize("at", [1_000.0])
