@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
+from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, cache_tokens
 
-HOST = "127.0.0.1"
+HOST = LOOPBACK
 _TOKENS = re.compile(rb"[?&]q=(\d+)&n=(\d+)")
 _BUCKETS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """The upper bounds of vLLM's histogram of the time to the first token, in seconds."""
@@ -55,24 +57,33 @@ class PacedReplica:
         self._held = False
         self._fresh: deque[ConnectedRequest] = deque()
         self._server: asyncio.Server | None = None
+        self._reserved: socket.socket | None = None
         self._first_seconds = 0.0
         self._buckets = [0] * (len(_BUCKETS) + 1)
         self._finished = 0
 
     async def start(self) -> None:
         """Listen on its port; a replica that has none yet gets one from the system."""
+        if self._reserved is None:
+            self._reserved = reserve()
+            self.port = port_of(self._reserved)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), HOST, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await loop.create_server(lambda: _Connection(self), sock=reserve(self.port))
 
     async def stop(self) -> None:
-        """Close its port and break off all connections, as a process does that dies."""
+        """Stop listening and break off all connections, as a process does that dies."""
         if self._server is not None:
             self._server.close()
             self._server = None
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Stop, and give its port back."""
+        await self.stop()
+        if self._reserved is not None:
+            self._reserved.close()
 
     @property
     def alive(self) -> bool:

@@ -151,7 +151,7 @@ async def _listening(site: Site) -> AsyncIterator[None]:
         yield
     finally:
         for replica in site.replicas:
-            await replica.stop()
+            await replica.close()
         for reserved in site.reserved:
             reserved.close()
 

@@ -126,7 +126,7 @@ def run(scenario: str, requests: Sequence[Arrival]) -> tuple[dict[_Site, Outcome
         loads = {site: LoadGenerator(ports[site], f"/{_slug(site)}/x") for site in sites}
         throttled = [members[0] for members in engines.values()] if "throttled" in scenario else []
         found, late = background.start(_loaded(loads, requests, throttled)).result(2 * SECONDS)
-    background.wait(_all(engine.stop() for members in engines.values() for engine in members))
+    background.wait(_all(engine.close() for members in engines.values() for engine in members))
     return found, late
 
 

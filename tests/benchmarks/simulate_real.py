@@ -82,7 +82,7 @@ def measured(arrivals: Sequence[Arrival], seconds: float) -> tuple[dict[_Site, O
         ports = {kind: stack.enter_context(running(kind, fleet)).port for kind, fleet in fleets.items()}
         loads = {(kind, name): LoadGenerator([ports[kind]], f"/{name}/x") for kind, name in SITES}
         outcomes, late = background.start(_loaded(loads, arrivals, seconds)).result(seconds + 3 * REST)
-    background.wait(_all(engine.stop() for members in engines.values() for engine in members))
+    background.wait(_all(engine.close() for members in engines.values() for engine in members))
     return outcomes, pools, late
 
 

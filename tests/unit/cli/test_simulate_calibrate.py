@@ -42,7 +42,7 @@ def busy_replica(rate: float) -> Iterator[int]:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await load.close()
-        await replica.stop()
+        await replica.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()

@@ -65,7 +65,7 @@ async def _outcomes(replica: PacedReplica, requests: int) -> Outcomes:
     await load.run([Arrival(0.0, 1, 2)] * requests, began)
     await asyncio.sleep(0.3)
     outcomes = load.outcomes(began, began + 10)
-    await replica.stop()
+    await replica.close()
     return outcomes
 
 

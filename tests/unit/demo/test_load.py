@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, poisson
-from lbctl.demo.replica import PacedReplica
+from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.lengths import lognormal
 from tests.support.signals import reading
@@ -27,7 +28,7 @@ async def _answered(engine: PacedReplica, requests: Sequence[Arrival], wait: flo
     await asyncio.sleep(wait)
     told = load.outcomes(began, began + 10)
     await load.close()
-    await engine.stop()
+    await engine.close()
     return told
 
 
@@ -86,7 +87,7 @@ async def _with_fault(engine: PacedReplica, begin: Callable[[], object], end: Ca
     await asyncio.sleep(0.3)
     after = load.sent[0].last is not None
     await load.close()
-    await engine.stop()
+    await engine.close()
     return [during, after]
 
 
@@ -102,6 +103,8 @@ def test_a_replica_that_died_comes_back_on_its_port() -> None:
         await engine.start()
         port = engine.port
         await engine.stop()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((HOST, port))
         refused = LoadGenerator([port], "/x")
         await refused.run([Arrival(0.0, 1, 2)], time.monotonic())
         await asyncio.sleep(0.1)
@@ -109,7 +112,7 @@ def test_a_replica_that_died_comes_back_on_its_port() -> None:
         answered = LoadGenerator([port], "/x", keep=False)
         await answered.run([Arrival(0.0, 1, 2)] * 2, time.monotonic())
         await asyncio.sleep(0.3)
-        await engine.stop()
+        await engine.close()
         return [refused.sent[0].failed, engine.port == port, *(item.last is not None for item in answered.sent)]
 
     assert asyncio.run(life()) == [True, True, True, True]

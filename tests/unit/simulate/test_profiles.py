@@ -157,7 +157,7 @@ def test_a_live_replica_is_fitted_by_its_page() -> None:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await load.close()
-        await replica.stop()
+        await replica.close()
         return found
 
     readings = [calibrate.reading(page, float(at)) for at, page in enumerate(asyncio.run(pages()))]
