@@ -18,7 +18,7 @@ from typing import Literal
 
 from lbctl.control.analysis.evidence import IntervalObservation, RequestCounts
 from lbctl.control.analysis.latency import LONGEST as LAST_BUCKET
-from lbctl.control.analysis.latency import STEPS_OF_TWO, LatencyHistogram
+from lbctl.control.analysis.latency import STEPS_OF_TWO, LatencyHistogram, bucket
 from lbctl.control.rollouts import RolloutState, advance, evaluate, follow
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Analysis, Forward, Rollout, RolloutStep, Route, Share
@@ -56,6 +56,8 @@ class Traffic:
     """Latencies that come together."""
     drift: float = 0.0
     """By how much the latency of both pools together changes from one interval to the next, as `spread` is given."""
+    stall: float = 0.0
+    """The probability that a quarter of all requests of an interval takes a second longer, in both pools alike."""
     max_error_rate: float = 2.0
     failures: int = 2
     min_requests: int = 200
@@ -112,6 +114,10 @@ ROWS = (
     Traffic("latency: × 2, 24,000 requests", 0, 0, slower=2.0),
     Traffic("latency: × 2, 24,000 requests in clusters of 10", 0, 0, slower=2.0, slow_cluster=10),
     Traffic("latency: × 3, 10,000 requests", 0, 0, slower=3.0, requests=10_000),
+    Traffic("latency: equal, both stand still in 20 % of the intervals", 0, 0, slower=1.0, stall=0.2),
+    Traffic("latency: × 1.2, both stand still in 20 % of the intervals", 0, 0, slower=1.2, stall=0.2),
+    Traffic("latency: × 3, both stand still in 20 % of the intervals", 0, 0, slower=3.0, stall=0.2),
+    Traffic("latency: × 8, 4,000 requests, both stand still in 20 %", 0, 0, slower=8.0, stall=0.2, requests=4_000),
 )
 
 
@@ -185,19 +191,25 @@ def _observation(traffic: Traffic, state: RolloutState, chance: random.Random) -
     if traffic.slower is None:
         return IntervalObservation(new, old, reporting=1)
     middle = 200.0 * math.exp(chance.gauss(0.0, traffic.drift))
+    stalls = chance.random() < traffic.stall
     latencies = (
-        _latencies(traffic, counts.requests, middle * factor, chance)
+        _latencies(traffic, counts.requests, middle * factor, chance, stalls=stalls)
         for counts, factor in ((new, traffic.slower), (old, 1.0))
     )
     return IntervalObservation(new, old, 1, (), (), *latencies)
 
 
-def _latencies(traffic: Traffic, requests: int, middle: float, chance: random.Random) -> LatencyHistogram:
+def _latencies(
+    traffic: Traffic, requests: int, middle: float, chance: random.Random, *, stalls: bool
+) -> LatencyHistogram:
     """A histogram of so many latencies, log-normal around `middle`."""
-    counts = {}
+    counts: Counter[int] = Counter()
     for number, share in _shares(traffic.spread, middle):
         cluster = traffic.slow_cluster
-        counts[number] = cluster * poisson(requests * share / cluster, chance)
+        count = cluster * poisson(requests * share / cluster, chance)
+        later = count // 4 if stalls else 0
+        counts[number] += count - later
+        counts[bucket(2 ** (number / STEPS_OF_TWO) + 1000)] += later
     return LatencyHistogram({number: count for number, count in counts.items() if count})
 
 

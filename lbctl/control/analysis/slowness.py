@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from lbctl.control.analysis.evidence import LatencyValues, RequestCounts
 from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.analysis.statistics import excess_over_pool, slow_cluster_size
 from lbctl.ir.routes import Analysis
 
+_COMMON = 1.5
+"""The factor from which on a change of the old pools' percentile may be an event that delays both sides."""
 TOLERANCE = 2.0
 """Milliseconds by which the new pool may always be slower, since proxies measure in whole ones."""
 
@@ -48,7 +51,26 @@ def judged(
 
 def cluster_of(values: Iterable[LatencyValues]) -> float:
     """Return how many slow requests come together, by those intervals that had enough requests."""
-    return slow_cluster_size([(item.slow_new, item.slow_old) for item in values if is_tested(item)])
+    tested = [item for item in values if is_tested(item)]
+    changes = [
+        ((before.slow_new, before.slow_old), (after.slow_new, after.slow_old))
+        for before, after in pairwise(tested)
+        if not _changed_together(before, after)
+    ]
+    return slow_cluster_size(changes)
+
+
+def _changed_together(before: LatencyValues, after: LatencyValues) -> bool:
+    """Return whether an event that delays both sides began or ended between the intervals.
+
+    A machine that stands still delays all requests by the same time, which makes the percentiles of both sides alike
+    and hides which side is slow.
+    """
+    known = [(item.old, item.new) for item in (before, after) if item.old and item.new is not None]
+    if len(known) < 2:
+        return False
+    (old_faster, new_faster), (old_slower, new_slower) = sorted(known)
+    return old_slower >= _COMMON * old_faster and new_slower - new_faster >= (old_slower - old_faster) / 2
 
 
 def is_tested(values: LatencyValues) -> bool:

@@ -30,6 +30,8 @@ _COMMON = 3.0
 _PRIOR_CLUSTER, _PRIOR_TERMS = 4.0, 3
 """The cluster size that is assumed before anything is observed, and the number of changes that it counts for."""
 _NEGLIGIBLE = 1e-18
+_Sides = tuple[RequestCounts, RequestCounts]
+"""The requests of the new pool, and those of the old ones."""
 
 
 def level(tests: int, failures: int) -> float:
@@ -89,17 +91,17 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
     return max(1.0, mean)
 
 
-def slow_cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
+def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
     """Return how many slow requests come together, at least 1, by the changes of the difference of both sides.
 
-    What is slow depends on the old pools in each interval, so that a change of both sides together is none here.
+    A change is both sides in one interval and in the next.
     """
-    terms = [_squared_change(before, after) for before, after in pairwise(intervals)]
+    terms = [_squared_change(before, after) for before, after in changes]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
     return max(1.0, mean)
 
 
-def _squared_change(before: tuple[RequestCounts, RequestCounts], after: tuple[RequestCounts, RequestCounts]) -> float:
+def _squared_change(before: _Sides, after: _Sides) -> float:
     """Return the square of the change of the difference, in its variance for independent requests."""
     variance = _variance(*before) + _variance(*after)
     change = _difference(*after) - _difference(*before)

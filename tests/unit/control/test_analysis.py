@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.control.analysis.evidence import AnalysisState, IntervalObservation, MetricValues, RequestCounts
+from lbctl.control.analysis.evidence import (
+    AnalysisState,
+    IntervalObservation,
+    LatencyValues,
+    MetricValues,
+    RequestCounts,
+)
 from lbctl.control.analysis.latency import histogram
+from lbctl.control.analysis.slowness import cluster_of
 from lbctl.control.analysis.statistics import FALSE_ALARM, cluster_size, level, upper_tail
 from lbctl.control.rollouts import RolloutState, act, advance, blocker, evaluate, follow, splits
 from lbctl.ir.pools import Pool
@@ -265,6 +272,18 @@ def test_clusters_are_found_and_neither_a_high_rate_nor_an_outage_of_both_is_one
     assert cluster_size([pair(5, 45), pair(300, 2700)] * 10) < 2
     rare = [pair(0, 0), pair(0, 0), pair(0, 30), pair(0, 0)] * 10
     assert cluster_size(rare) > 20, "a pool without errors says nothing of how many come together"
+
+
+def test_a_moment_in_which_both_pools_stand_still_hides_no_slow_pool_for_long() -> None:
+    """It delays all requests alike, so that the new pool is not slower in that interval alone."""
+
+    def interval(new: float, old: float, slow: int) -> LatencyValues:
+        return LatencyValues("first_byte p90", 1.2, new, old, RequestCounts(80, slow), RequestCounts(120, 12))
+
+    usual, stalled, only_old = interval(262, 29, 80), interval(913, 689, 20), interval(265, 689, 20)
+    assert cluster_of([usual] * 8) < 2
+    assert cluster_of([*[usual] * 4, stalled, *[usual] * 4]) < 2
+    assert cluster_of([*[usual] * 4, only_old, *[usual] * 4]) > 10
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in ("equal, 1 %", "equal, 0.1 % in clusters of 10")])
