@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 
 from lbctl.base.records import dataclass
@@ -234,12 +235,27 @@ def _headers(table: RouteInputs, message: route_components_pb2.Route, route: Rou
     for option in header_text.request_options(table.listener, route, without=forwards.HOST):
         message.request_headers_to_add.add(**option)
     for option in header_text.response_options(table.listener, route):
-        message.response_headers_to_add.add(**option)
+        header = base_pb2.HeaderValueOption(**option)
+        for place in _response_places(message, header.header.key):
+            place.response_headers_to_add.append(header)
     tenant = auth.tenant_header(route)
     if tenant:
         message.request_headers_to_add.add(**tenant)
     removed = [*header_text.replaced(route.request_headers), *route.request_headers.remove]
     message.request_headers_to_remove.extend([*removed, *auth.credential_headers(route.auth)])
-    message.response_headers_to_remove.extend(
-        [*header_text.replaced(route.response_headers), *route.response_headers.remove]
-    )
+    for name in [*header_text.replaced(route.response_headers), *route.response_headers.remove]:
+        for place in _response_places(message, name):
+            place.response_headers_to_remove.append(name)
+
+
+def _response_places(
+    message: route_components_pb2.Route, name: str
+) -> Sequence[route_components_pb2.Route | route_components_pb2.WeightedCluster.ClusterWeight]:
+    """Return where a rule about the response header `name` stands: beside the cookies that lbctl sets, or in the route.
+
+    Envoy changes a response as its share of a draw says, then as its route says. In each it removes and replaces first,
+    and then adds.
+    """
+    shares = message.route.weighted_clusters.clusters
+    sets_cookies = any(share.response_headers_to_add for share in shares)
+    return shares if name == "set-cookie" and sets_cookies else [message]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.header_text import HeaderPart, Variable, may_be_empty, parts
@@ -23,16 +23,27 @@ _EXPRESSIONS: Mapping[Variable, str] = {
 
 
 def lines(
-    action: str, route: Route, listener: Listener, rules: HeaderRules, condition: str, source: Path
+    action: str,
+    route: Route,
+    listener: Listener,
+    rules: HeaderRules,
+    condition: str,
+    source: Path,
+    added: Container[str] = (),
 ) -> Iterator[Token]:
-    """Yield the lines by which `action` (http-request, http-after-response) sets the headers of these rules."""
+    """Yield the lines by which `action` (http-request, http-after-response) sets the headers of these rules.
+
+    A header of `added` replaces none of the same name.
+    """
     for name, text in rules.set:
         value = quote.word("".join(_written(part, route, listener) for part in parts(text)))
         has_tenant = ""
         if may_be_empty(text):
-            yield line(f"{action} del-header", quote.word(name), condition, source=source)
+            if name not in added:
+                yield line(f"{action} del-header", quote.word(name), condition, source=source)
             has_tenant = "{ var(txn.tenant) -m len gt 0 }"
-        yield line(f"{action} set-header", quote.word(name), value, condition, has_tenant, source=source)
+        verb = "add-header" if name in added else "set-header"
+        yield line(f"{action} {verb}", quote.word(name), value, condition, has_tenant, source=source)
 
 
 def _written(part: HeaderPart, route: Route, listener: Listener) -> str:

@@ -121,7 +121,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
     unrouted = tuple(access.unrouted(listener, acls))
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
-    answers = tuple(token for item in routes for token in route.response_changes(item, listener))
+    answers = tuple(token for item in routes for token in route.response_changes(item, listener, view))
     to, own = destination.of(listener, view, actions), own_lines.tokens(view.proxy, "frontend", listener.name)
     route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), (*actions, *own)))
     readers = (*rule_lines, *route_acls, *actions, *answers, *own, to.route, to.pool, *to.backend)
@@ -390,4 +390,4 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
     yield from hash_vars.lines(item, view)
     yield from pick.lines(item, view)
     yield from auth.credential_removal(item)
-    yield from route.request_changes(item, listener, upgrades=_upgrades(listener, view))
+    yield from route.request_changes(item, listener, view, upgrades=_upgrades(listener, view))

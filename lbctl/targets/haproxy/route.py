@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Forward, Redirect, Respond, Route
+from lbctl.ir.routes import Forward, HeaderRules, Redirect, Respond, Route
+from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import choice, header_text, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _CLASSES = {"high": -100, "low": 100}
 _AMBIGUOUS = quote.error("ambiguous path", "bad_request")
+_COOKIE, _SET_COOKIE = "cookie", "set-cookie"
 
 
 def own_response(route: Route, action: Respond | Redirect) -> Iterator[Token]:
@@ -29,7 +32,7 @@ def own_response(route: Route, action: Respond | Redirect) -> Iterator[Token]:
     yield line(f"http-request return status {action.status}", *content, if_route, source=path)
 
 
-def request_changes(route: Route, listener: Listener, *, upgrades: bool) -> Iterator[Token]:
+def request_changes(route: Route, listener: Listener, view: View, *, upgrades: bool) -> Iterator[Token]:
     """Yield the lines that change a request of this route before it is forwarded.
 
     `upgrades` is whether the listener has not yet removed what asks for another protocol.
@@ -47,22 +50,64 @@ def request_changes(route: Route, listener: Listener, *, upgrades: bool) -> Iter
         for name, value in (("upgrade", "websocket"), ("connection", "upgrade")):
             yield line(f"http-request set-header {name} {value}", if_route, not_websocket.removeprefix("!"))
     path = ("routes", route.name, "headers", "request")
+    kept = list(_affinity_cookies(route, view))
+    for cookie, served, source in kept:
+        fetch = quote.word(quote.sample("req.cook", cookie))
+        yield line("http-request set-var(txn.affinity)", fetch, if_route, served, source=source)
     for header in route.request_headers.remove:
         yield line("http-request del-header", quote.word(header), if_route, source=(*path, "remove"))
     yield from header_text.lines("http-request", route, listener, route.request_headers, if_route, (*path, "set"))
+    for cookie, served, source in kept:
+        pair = quote.word(f"{cookie.replace('%', '%%')}=%[var(txn.affinity)]")
+        found = "{ var(txn.affinity) -m found }"
+        yield line(f"http-request add-header {_COOKIE}", pair, if_route, served, found, source=source)
 
 
-def response_changes(route: Route, listener: Listener) -> Iterator[Token]:
-    """Yield the lines that change the responses of this route."""
+def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path]]:
+    """Yield the affinity cookies that the route's rules would take: name, condition that its pool serves, and source.
+
+    HAProxy reads such a cookie in the backend, and hides it from the replica there.
+    """
+    if isinstance(route.action, Forward) and _COOKIE in _names(route.request_headers):
+        for name in route.action.pools:
+            affinity = view.pools[name].affinity
+            if affinity is not None:
+                served = f"{{ var(txn.pool) -m str -- {quote.name(name).text} }}"
+                yield affinity.cookie, served, ("pools", name, "affinity")
+
+
+def response_changes(route: Route, listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the lines that change the responses of this route.
+
+    They change the responses of the proxy itself too. What they say of the replica's cookies comes before HAProxy adds
+    its own.
+    """
     if isinstance(route.action, Forward):
         yield from choice.cookies(route, route.action, secure=listener.tls is not None)
     if_route = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
-    path = ("routes", route.name, "headers", "response")
-    for header in route.response_headers.remove:
-        yield line("http-after-response del-header", quote.word(header), if_route, source=(*path, "remove"))
+    path, rules = ("routes", route.name, "headers", "response"), route.response_headers
+    beside_own = {_SET_COOKIE} & _names(rules) if _gives_cookies(route, view) else set()
+    for header in sorted(beside_own):
+        yield line("http-response del-header", quote.word(header), if_route, source=path)
+    for header in rules.remove:
+        if header not in beside_own:
+            yield line("http-after-response del-header", quote.word(header), if_route, source=(*path, "remove"))
     yield from header_text.lines(
-        "http-after-response", route, listener, route.response_headers, if_route, (*path, "set")
+        "http-after-response", route, listener, rules, if_route, (*path, "set"), added=beside_own
     )
+
+
+def _gives_cookies(route: Route, view: View) -> bool:
+    """Return whether HAProxy gives clients of the route cookies for their replica or their variant."""
+    action = route.action
+    if not isinstance(action, Forward):
+        return False
+    by_variant = action.sticky is not None and action.sticky.kind == "cookie"
+    return by_variant or any(view.pools[name].affinity for name in action.pools)
+
+
+def _names(rules: HeaderRules) -> set[str]:
+    return {*rules.remove, *(name for name, _ in rules.set)}
 
 
 def acl(route: Route) -> str:

@@ -14,7 +14,7 @@ from tests.e2e.support.certs import Authority, client_context
 from tests.e2e.support.checks import TCP
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
 from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica, replicas
+from tests.e2e.support.replicas import Replica, Seen, replicas
 from tests.e2e.support.waiting import eventually
 
 _NAME = "lb_replica"
@@ -210,6 +210,77 @@ def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
     assert _given(answer)
     sent = "; ".join(value for name, value in answer.json["headers"] if name.lower() == "cookie")
     assert {"session=s", "theme=dark"} <= {word.strip() for word in sent.split(";")}
+
+
+@_KEEPS
+@pytest.mark.parametrize(
+    ("rules", "cookies"), [({"remove": ["cookie"]}, set()), ({"set": {"cookie": "theme=dark"}}, {"theme=dark"})]
+)
+def test_header_rules_about_the_clients_cookies_let_no_client_go(
+    kind: Kind, rules: dict[str, Any], cookies: set[str]
+) -> None:
+    fleet = {"route": {"headers": {"request": rules}}}
+    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, **fleet)) as gateway:
+        first = gateway.get()
+        stays = gateway.load(30, 1, Request(headers=_with(_given(first) or "")))
+        spread = [gateway.load(15, 1, Request(headers=_with(forged))) for forged in ("x", '"%[src]', "")]
+    assert stays.by_replica == {first.replica: 30}
+    assert [set(load.by_replica) for load in spread] == [{"a", "b", "c"}] * 3
+    seen = [request for replica in pool for request in replica.seen]
+    assert [_cookies(request) for request in seen] == [cookies] * len(seen)
+
+
+def _cookies(seen: Seen) -> set[str]:
+    return {value for name, value in seen.headers if name.lower() == "cookie"}
+
+
+@_KEEPS
+@pytest.mark.parametrize(
+    ("rules", "cookies"), [({"remove": ["set-cookie"]}, []), ({"set": {"set-cookie": "site=1"}}, ["site=1"])]
+)
+def test_header_rules_about_the_replicas_cookies_leave_that_of_the_proxy(
+    kind: Kind, rules: dict[str, Any], cookies: list[str]
+) -> None:
+    fleet = {"route": {"headers": {"response": rules}}}
+    with replicas("a", "b") as pool, running(kind, _fleet(pool, **fleet)) as gateway:
+        for replica in pool:
+            replica.behave(headers=(("set-cookie", "session=s"), ("set-cookie", f"{_NAME}=mine")))
+        answer = gateway.get()
+        stays = gateway.load(20, 1, Request(headers=_with(_given(answer) or "")))
+        for replica in pool:
+            replica.refuse()
+        refused = gateway.get()
+    assert _others(answer) == cookies
+    assert stays.by_replica == {answer.replica: 20}
+    assert (refused.status, _others(refused)) == (503, cookies)
+
+
+def _others(answer: Response) -> list[str]:
+    """The cookies that are not of the replica."""
+    return [value for value in answer.header_list("set-cookie") if not value.startswith(f"{_NAME}=")]
+
+
+@_KEEPS
+def test_in_a_split_header_rules_leave_the_cookie_to_its_pool_alone(kind: Kind) -> None:
+    headers = {"request": {"remove": ["cookie"]}, "response": {"remove": ["set-cookie"]}}
+    keys: dict[str, Any] = {"health": TCP, "balance": {"algorithm": "round_robin"}}
+    with replicas("a", "b", "c") as (a, b, c):
+        pools = {"one": pool_of([a, b], affinity={"cookie": _NAME}, **keys), "two": pool_of([c], **keys)}
+        route = {"match": {"path_prefix": "/"}, "split": {"one": 1, "two": 1}, "headers": headers}
+        with running(kind, {**fleet_of([a]), "routes": {"everything": route}, "pools": pools}) as gateway:
+            for replica in (a, b, c):
+                replica.behave(headers=(("set-cookie", "session=s"),))
+            drawn = gateway.load(40)
+            home = next(answer for answer in drawn.responses if answer.replica in ("a", "b"))
+            stays = gateway.load(40, 1, Request(headers=_with(_given(home) or "")))
+    assert {(answer.replica, _given(answer) is not None) for answer in drawn.responses} == {
+        ("a", True),
+        ("b", True),
+        ("c", False),
+    }
+    assert set(stays.by_replica) == {home.replica, "c"}
+    assert [_others(answer) for answer in (*drawn.responses, *stays.responses)] == [[]] * 80
+    assert [_cookies(request) for replica in (a, b, c) for request in replica.seen] == [set()] * 80
 
 
 @_KEEPS

@@ -17,12 +17,18 @@ from tests.e2e.support.replicas import Replica, replicas
 _NAME = "lb_variant"
 
 
-def _fleet(pair: list[Replica], share: int = 50, listener: dict[str, Any] | None = None) -> Fleet:
+def _fleet(
+    pair: list[Replica],
+    share: int = 50,
+    listener: dict[str, Any] | None = None,
+    headers: dict[str, Any] | None = None,
+) -> Fleet:
     old, new = pair
     route: dict[str, Any] = {
         "match": {"path_prefix": "/"},
         "split": {"old-v1": 100 - share, "new.v2": share},
         "sticky_split": {"cookie": _NAME, "ttl": "2h"},
+        "headers": headers or {},
     }
     pools = {"old-v1": pool_of([old]), "new.v2": pool_of([new])}
     return {**fleet_of([old], listener=listener), "routes": {"everything": route}, "pools": pools}
@@ -100,6 +106,42 @@ def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
     assert len(answer.header_list("set-cookie")) == 3
     sent = "; ".join(value for name, value in answer.json["headers"] if name.lower() == "cookie")
     assert {"session=s", "theme=dark"} <= {word.strip() for word in sent.split(";")}
+
+
+def test_header_rules_about_the_clients_cookies_let_no_client_go(kind: Kind) -> None:
+    rules = {"request": {"remove": ["cookie"]}}
+    with replicas("old", "new") as pair, running(kind, _fleet(pair, headers=rules)) as gateway:
+        first = gateway.get()
+        stays = gateway.load(40, 1, Request(headers={"cookie": f"a=1; {_given(first)}"}))
+    assert stays.by_replica == {first.replica: 40}
+    assert not any(seen.header("cookie") for replica in pair for seen in replica.seen)
+
+
+@pytest.mark.parametrize(
+    ("rules", "cookies"),
+    [
+        ({"remove": ["set-cookie"]}, []),
+        ({"set": {"set-cookie": "site=1"}}, ["site=1"]),
+        ({"set": {"set-cookie": "pool={pool}"}}, ["pool=%s"]),
+        ({"set": {"set-cookie": "{tenant}"}}, []),
+    ],
+)
+def test_header_rules_about_the_replicas_cookies_leave_that_of_the_variant(
+    kind: Kind, rules: dict[str, Any], cookies: list[str]
+) -> None:
+    fleet_headers = {"response": rules}
+    with replicas("old", "new") as pair, running(kind, _fleet(pair, headers=fleet_headers)) as gateway:
+        for replica in pair:
+            replica.behave(headers=(("set-cookie", "session=s"), ("set-cookie", "theme=dark")))
+        first = gateway.get()
+        again = gateway.load(40, 1, Request(headers={"cookie": _given(first) or ""}))
+    pool = {"old": "old-v1", "new": "new.v2"}[first.replica or ""]
+    expected = [cookie.replace("%s", pool) for cookie in cookies]
+    ours = [value for value in first.header_list("set-cookie") if value.startswith(f"{_NAME}={pool};")]
+    assert sorted(first.header_list("set-cookie")) == sorted([*ours, *expected])
+    assert len(ours) == 1
+    assert again.by_replica == {first.replica: 40}
+    assert [answer.header_list("set-cookie") for answer in again.responses] == [expected] * 40
 
 
 @pytest.mark.parametrize("kind", ["envoy"])
