@@ -3,7 +3,8 @@
 Every authenticated request has a tenant, and the tenant takes the same way for both kinds of credentials. The filter
 that learns it writes it into a header of lbctl's own, and the next filter moves it from there into the request's
 metadata. Limits, the access log and `forward_tenant` read it there. No client can send that header: it is removed
-before anything reads the request.
+before anything reads the request. A service names the tenant in a header of the fleet's choice, which each route reads
+for itself: another route's header, which its own service may also send, says nothing there.
 
 Envoy decides which filters a request passes before it knows the final route, so no filter is disabled for a route.
 Instead the API key filter demands of every request a key that lbctl itself adds to all of them, and protected routes
@@ -40,7 +41,13 @@ TENANT = "tenant"
 _JWT = "envoy.filters.http.jwt_authn"
 _KEYS = "envoy.filters.http.api_key_auth"
 _RBAC = "envoy.filters.http.rbac"
+_ANSWERED_TENANT = "lbctl.answered_tenant"
+"""The filter that reads the tenant from the answer of a service, on routes whose service names one."""
+_TENANTS = "envoy.filters.http.header_to_metadata"
 _TENANT_HEADER = f"{INTERNAL}tenant"
+_TENANT_METADATA = {"metadata_namespace": NAMESPACE, "key": TENANT, "type": "STRING"}
+_OWN_TENANT = {"header": _TENANT_HEADER, "on_header_present": _TENANT_METADATA, "remove": True}
+"""The rule that moves the tenant from lbctl's own header into the metadata."""
 _TOKEN_HEADER = f"{INTERNAL}token"
 """A header that is present once a token has been verified."""
 _ANYONE = f"{INTERNAL}anyone"
@@ -82,7 +89,7 @@ def gates(view: View, route: Route) -> Iterator[Gate]:
     token_filters = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name)), **_tenant_check(route)}
     token: dict[str, object] = {"name": "authorization", "string_match": {"safe_regex": {"regex": _TOKEN}}}
     if not keys(view, route):
-        yield ([token], token_filters) if _has_usable_jwks(view, route) else ([], {})
+        yield ([token], token_filters) if _has_usable_jwks(view, route) else ([], _answered_tenant(route))
         return
     key_filters = {_KEYS: pack(_route_keys(view, route))}
     if _has_usable_jwks(view, route):
@@ -106,10 +113,13 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
             credentials=[{"key": "anyone", "client": "anyone"}], key_sources=[{"header": _ANYONE}]
         )
         extensions.append(extension(_KEYS, any_key))
-    named = external.tenants(view, listener)
+    if extensions:
+        extensions.append(extension(_TENANTS, header_to_metadata_pb2.Config(request_rules=[_OWN_TENANT])))
     if any(map(_tenant_check, tokens)):
-        return [*extensions, _tenants(named), extension(_RBAC, rbac_filter_pb2.RBAC())]
-    return [*extensions, _tenants(named)] if extensions or named else []
+        extensions.append(extension(_RBAC, rbac_filter_pb2.RBAC()))
+    if any(map(_answered_tenant, protected)):
+        extensions.append(extension(_ANSWERED_TENANT, header_to_metadata_pb2.Config()))
+    return extensions
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
@@ -180,12 +190,13 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
     )
 
 
-def _tenants(answered: Sequence[str]) -> dict[str, object]:
-    """Return the filter that moves the tenant into the metadata; services name it in the headers `answered`."""
-    tenant_metadata = {"metadata_namespace": NAMESPACE, "key": TENANT, "type": "STRING"}
-    rules = [{"header": _TENANT_HEADER, "on_header_present": tenant_metadata, "remove": True}]
-    rules += [{"header": name, "on_header_present": tenant_metadata} for name in answered]
-    return extension("envoy.filters.http.header_to_metadata", header_to_metadata_pb2.Config(request_rules=rules))
+def _answered_tenant(route: Route) -> dict[str, Any]:
+    """Return the filter configuration that reads the tenant from the header in which the route's service names it."""
+    service = route.auth.external if route.auth else None
+    if service is None or service.tenant_header is None:
+        return {}
+    rule = {"header": service.tenant_header, "on_header_present": _TENANT_METADATA}
+    return {_ANSWERED_TENANT: pack(header_to_metadata_pb2.Config(request_rules=[rule]))}
 
 
 def _tenant_check(route: Route) -> dict[str, Any]:

@@ -51,11 +51,6 @@ def per_route(route: Route) -> dict[str, Any]:
     return dict.fromkeys(services([route]), on)
 
 
-def tenants(view: View, listener: Listener) -> list[str]:
-    """Return the headers in which the services of the listener's routes name a tenant."""
-    return sorted({external.tenant_header for _, _, external in _of(view, listener) if external.tenant_header})
-
-
 def cluster(name: str, external: External) -> cluster_pb2.Cluster:
     """Return the cluster of a service."""
     endpoint = {"endpoint": {"address": address(external.address)}}

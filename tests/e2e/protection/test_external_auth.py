@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
+from tests.e2e.support.fleet import Fleet, fleet_of, running
 from tests.e2e.support.replicas import Seen, replicas
 
 _FORGED = [("x-user", "root"), ("X_User", "root"), ("x-tenant", "root"), ("x-secret", "1"), ("cookie", "c=1")]
@@ -91,6 +91,62 @@ def test_the_service_decides_and_its_silence_is_503(kind: Kind) -> None:
     assert waited < 5, "the service would have answered after 30 s"
     assert not {200} & set(bypasses)
     assert [line["tenant"] for line in lines[:3]] == ["acme", None, None]
+
+
+def _of_tenants(address: str, **keys: Any) -> Fleet:
+    """Routes of one service, two of which read the tenant from a header of their own; `keys` adds to the first."""
+
+    def route(path: str, accept: list[str], tenant_header: str | None) -> dict[str, Any]:
+        external: dict[str, Any] = {"url": f"http://{address}/check", "accept": accept}
+        auth: dict[str, Any] = {"external": external}
+        if tenant_header is not None:
+            external["tenant_header"], auth["forward_tenant"] = tenant_header, "x-tenant"
+        return {"match": {"path_prefix": path}, "pool": "pool", "auth": auth}
+
+    return {
+        "one": {**route("/one", ["x-a", "x-b"], "x-a"), **keys},
+        "two": route("/two", ["x-b"], "x-b"),
+        "none": route("/none", ["x-a", "x-b"], None),
+        "keys": {
+            "match": {"path_prefix": "/keys"}, "pool": "pool",
+            "auth": {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"},
+        },
+    }  # fmt: skip
+
+
+_KEYS = {"keys": "sk-abc: acme\n"}
+_BEARER = ("authorization", "Bearer sk-abc")
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_only_the_header_of_its_own_route_names_a_tenant(kind: Kind) -> None:
+    forged = [("x-a", "root"), ("x-b", "root"), ("x-tenant", "root"), ("x-lbctl-internal-tenant", "root"), _BEARER]
+    paths = ("/one", "/two", "/none", "/keys", "/open")
+    with replicas("a", "auth") as (a, auth):
+        routes = _of_tenants(auth.address)
+        with running(kind, fleet_of([a], routes=routes), files=_KEYS) as gateway:
+            for answered in ((("x-a", "tenant-a"), ("x-b", "tenant-b")), (("x-b", "tenant-b"),), ()):
+                auth.behave(headers=answered)
+                assert [gateway.get(path, forged).status for path in paths] == [200] * len(paths)
+            lines = gateway.access_log(len(a.seen))
+    by_key = ["acme"]
+    tenants = [_values(seen, "x-tenant") for seen in a.seen]
+    assert tenants[:5] == [["tenant-a"], ["tenant-b"], [], by_key, []]
+    assert tenants[5:10] == [[], ["tenant-b"], [], by_key, []]
+    assert tenants[10:] == [[], [], [], by_key, []]
+    assert [[line["tenant"]] if line["tenant"] else [] for line in lines] == tenants
+
+
+def test_limits_by_tenant_count_the_tenant_of_their_own_route() -> None:
+    """On Envoy, which alone has such limits beside a service."""
+    with replicas("a", "auth") as (a, auth):
+        routes = _of_tenants(auth.address, rate_limit=[{"by": "tenant", "rate": "1/h", "burst": 1}])
+        with running("envoy", fleet_of([a], routes=routes), files=_KEYS) as gateway:
+            statuses = []
+            for tenant in ("first", "second", "first"):
+                auth.behave(headers=(("x-a", tenant), ("x-b", "same")))
+                statuses.append(gateway.get("/one").status)
+    assert statuses == [200, 200, 429]
 
 
 def test_haproxy_asks_nobody_and_closes_the_route() -> None:
