@@ -29,7 +29,8 @@ _OWN = {
     "mail": "lbctl balances HTTP", "ssl_ciphers": "ciphers are the proxy's own for the oldest version",
     "ssl_session_cache": WRITTEN, "ssl_session_timeout": WRITTEN, "ssl_prefer_server_ciphers": WRITTEN,
     "ssl_dhparam": WRITTEN, "ssl_session_tickets": WRITTEN, "ssl_ecdh_curve": WRITTEN,
-    "client_body_timeout": "a client that stops sending ends with `timeouts.idle` of the route",
+    "client_body_timeout": "a client that stops sending its body ends after nginx's 60 s, of a gRPC call with "
+    "`timeouts.idle` of the route",
     "send_timeout": "a client that stops reading ends with `timeouts.idle` of the route",
     "client_body_buffer_size": WRITTEN, "large_client_header_buffers": WRITTEN, "client_header_buffer_size": WRITTEN,
     "proxy_buffers": WRITTEN, "proxy_buffer_size": WRITTEN, "proxy_busy_buffers_size": WRITTEN,

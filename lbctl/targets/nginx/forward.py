@@ -44,14 +44,16 @@ def forwarding(
     if pool.tls is not None and tls is None:
         return None
     grpc = pool.protocol == "grpc"
-    path = _rewritten_path(context, inlet, route, rule)
+    path = _rewritten_path(context, inlet, route, rule, decoded=grpc)
+    sent_path = path or ("$request_uri" if copy else "")
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
     headers = hosted.headers(context, pool, _request_headers(context, inlet, route, pool))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),
-        url=_url(pool, upstream, path or ("$request_uri" if copy else "")),
+        url=_url(pool, upstream, "" if grpc else sent_path),
         path=Token(path) if path and not copy else None,
+        new_uri=Token(sent_path) if grpc and sent_path else None,
         http_version=None if grpc else Token(_http_version(context, pool)),
         removed_headers=_joined("grpc" if grpc else "proxy", [name for name, text in headers if text.text == '""']),
         request_headers=tuple((name, text) for name, text in headers if text.text != '""'),
@@ -82,33 +84,36 @@ def _url(pool: Pool, upstream: UpstreamBlock, path: str) -> Token:
     return hosted.url(pool, f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}", path)
 
 
-def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule) -> str:
+def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, *, decoded: bool) -> str:
     """Return the variable with the rewritten path; an empty string if the path is not rewritten."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
-    return _new_path(context, inlet, route, rule, route.rewrite.path_prefix)
+    return _new_path(context, inlet, route, rule, route.rewrite.path_prefix, decoded=decoded)
 
 
-def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str) -> str:
+def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str, *, decoded: bool) -> str:
     """Return the variable with the new path and the query, both with the client's own escapes.
 
     It is empty where the client escapes the prefix in another way than the rule does (`/a%3Ab/` for `/a:b/`), so that
-    nginx cannot tell what to replace.
+    nginx cannot tell what to replace. With `decoded` the variable has no query and no escapes, as `rewrite` needs it.
     """
-    variable = f"$lb_path_{inlet.number}_{list(context.view.routes).index(route.name)}"
+    number = list(context.view.routes).index(route.name)
+    variable = f"$lb_{'uri' if decoded else 'path'}_{inlet.number}_{number}"
     if any(item.variable == Token(variable) for item in context.maps):
         return variable
     path = ("routes", route.name, "rewrite", "path_prefix")
     new, old = prefix.rstrip("/"), rule.path.value.rstrip("/")
     prefix_pattern = (
-        quote.literal(old) if percent(old) == old else f"(?:{quote.literal(old)}|{quote.literal(percent(old))})"
+        quote.literal(old)
+        if decoded or percent(old) == old
+        else f"(?:{quote.literal(old)}|{quote.literal(percent(old))})"
     )
     entries = (
         (Token("default"), Token('""')),
         (quote.plain(f"~^{prefix_pattern}(/.*)$"), quote.script(f"{quote.embed(new)}$1")),
         (quote.plain(f"~^{prefix_pattern}(\\?.*)?$"), Token(quote.script(f"{quote.embed(new or '/')}$1").text, path)),
     )
-    return context.map("$request_uri", variable, entries)
+    return context.map("$uri" if decoded else "$request_uri", variable, entries)
 
 
 def _request_headers(context: RenderContext, inlet: Inlet, route: Route, pool: Pool) -> tuple[tuple[Token, Token], ...]:

@@ -30,6 +30,8 @@ class Forwarding:
     """The URL of the upstream."""
     path: Token | None
     """The variable with the rewritten path, if any; it is empty where nginx cannot tell what to replace."""
+    new_uri: Token | None
+    """The variable whose text becomes the path of the request, for gRPC, whose URL has none."""
     http_version: Token | None
     """The HTTP version to the upstream; None: the module has none to set."""
     removed_headers: tuple[Token, ...]
@@ -181,5 +183,7 @@ class Mirrored:
     """The path of the internal location."""
     draw: Token | None
     """The variable that is 1 if this request is copied; None if every request is."""
+    websocket: bool
+    """Whether there may be WebSockets, which are not copied: nginx ends the client's own where the copy's begins."""
     forwarding: Forwarding
     """How the copy is forwarded."""

@@ -257,7 +257,7 @@ class Routes:
         if directives is None:
             return None
         draw = split.sample(self.context, number, action.mirror.percent)
-        return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, directives)
+        return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, route.websocket, directives)
 
 
 def _rule(listener: Listener, route: Route) -> Rule:

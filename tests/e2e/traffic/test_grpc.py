@@ -13,6 +13,7 @@ from tests.e2e.support.binaries import Kind, is_rendered_for
 from tests.e2e.support.certs import Authority, client_context
 from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
 from tests.e2e.support.grpc_replica import GrpcReplica, grpc_replicas
+from tests.e2e.support.waiting import eventually
 
 _ECHO = "/inference.GRPCInferenceService/Infer"
 _STREAM = "/inference.GRPCInferenceService/InferStream"
@@ -28,10 +29,16 @@ def _fleet(replicas: list[GrpcReplica], route: dict[str, Any] | None = None, **l
 def _over_tls(
     kind: Kind, replicas: list[GrpcReplica], directory: Path, route: dict[str, Any] | None = None
 ) -> Iterator[Gateway]:
+    with _served_over_tls(kind, _fleet(replicas, route), directory) as gateway:
+        yield gateway
+
+
+@contextmanager
+def _served_over_tls(kind: Kind, fleet: Fleet, directory: Path) -> Iterator[Gateway]:
     authority = Authority(directory)
     pair = authority.issue(_NAME)
     files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
-    fleet = _fleet(replicas, route, tls={"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]})
+    fleet["listeners"]["gateway"]["tls"] = {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}
     with running(kind, fleet, files=files, tls=client_context(authority.ca), server_name=_NAME) as gateway:
         yield gateway
 
@@ -50,6 +57,28 @@ def test_messages_of_a_stream_arrive_as_they_are_sent(kind: Kind, tmp_path: Path
     assert (reply.code, reply.messages) == ("OK", (b"token",) * 5)
     gaps = [later - earlier for earlier, later in zip(reply.at, reply.at[1:], strict=False)]
     assert min(gaps) > 0.1
+
+
+def test_a_call_is_rewritten(kind: Kind, tmp_path: Path) -> None:
+    route = {"match": {"path_prefix": "/models/a.b"}, "rewrite": {"path_prefix": "/"}}
+    with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path, route) as gateway:
+        reply = gateway.grpc(f"/models/a.b{_ECHO}", b"x")
+    assert (reply.code, reply.messages, a.seen[-1].method) == ("OK", (b"x",), _ECHO)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+@pytest.mark.parametrize("rewrite", [{}, {"rewrite": {"path_prefix": "/other"}}], ids=["as it is", "rewritten"])
+def test_a_call_is_copied(kind: Kind, rewrite: dict[str, Any], tmp_path: Path) -> None:
+    match = {"match": {"path_prefix": "/inference.GRPCInferenceService"}}
+    with grpc_replicas("a", "shadow") as (a, shadow):
+        fleet = _fleet([a], {**match, "mirror": {"pool": "shadow"}, **rewrite})
+        fleet["pools"]["shadow"] = pool_of([shadow], protocol="grpc")
+        with _served_over_tls(kind, fleet, tmp_path) as gateway:
+            reply = gateway.grpc(_ECHO, b"x")
+            eventually(lambda: shadow.requests == 1)
+    method = "/other/Infer" if rewrite else _ECHO
+    assert (reply.code, reply.replica) == ("OK", "a")
+    assert [(call.method, call.payload) for call in (*a.seen, *shadow.seen)] == [(method, b"x")] * 2
 
 
 @pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "INVALID_ARGUMENT"])

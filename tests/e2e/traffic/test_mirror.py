@@ -85,6 +85,19 @@ def test_on_nginx_a_slow_shadow_holds_the_connection_and_no_longer_than_itself()
 
 
 @_MIRRORS
+def test_a_conversation_over_a_websocket_is_not_disturbed(kind: Kind) -> None:
+    messages = ["one", "two", "three"]
+    with (
+        replicas("main", "shadow") as (main, shadow),
+        running(kind, _fleet(main, shadow, websocket=True)) as gateway,
+    ):
+        echo = gateway.websocket("/ws", messages, gap=0.2)
+        assert gateway.post("/v1/chat", b"{}").ok
+        eventually(lambda: "/v1/chat" in [seen.path for seen in shadow.seen])
+    assert (echo.replica, list(echo.replies)) == ("main", messages)
+
+
+@_MIRRORS
 def test_the_copy_is_rewritten_as_the_request_is(kind: Kind) -> None:
     keys: dict[str, Any] = {
         "match": {"path_prefix": "/v1/chat"},

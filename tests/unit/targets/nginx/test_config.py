@@ -314,6 +314,13 @@ def test_nothing_of_the_user_stands_in_a_comment_and_no_name_meets_a_word_of_ngi
     assert set(comments) <= {line for text in texts for line in text.splitlines()}
 
 
+def test_a_grpc_call_waits_for_its_client_as_long_as_the_route_says() -> None:
+    """The client of a dialogue sends nothing while it waits for the answer: nginx's own 60 s would end the call."""
+    text = TARGET.render(view_of(Pool("p", (a_replica("a"),), protocol="grpc"), (1, 25, 1))).main.text
+    assert re.findall("client_body_timeout ([^;]+);", text) == [f"{Route('r', Forward(())).idle_timeout}ms"]
+    assert "client_body_timeout" not in TARGET.render(view_of(Pool("p", (a_replica("a"),)), (1, 25, 1))).main.text
+
+
 @pytest.mark.parametrize(("version", "codes"), [((1, 22), ["LB405"]), ((1, 25, 1), [])])
 def test_grpc_without_tls_is_told_where_no_grpc_client_could_connect(
     version: tuple[int, ...], codes: list[str]
