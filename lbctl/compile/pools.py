@@ -88,6 +88,7 @@ def _pool(
         connect_timeout=int(pool.timeouts.connect),
         queue_timeout=int(pool.timeouts.queue),
         circuit_breaker=_breaker(pool),
+        is_limited=bool(pool.circuit_breaker.max_requests or pool.circuit_breaker.max_connections),
         slow_start=_slow_start(ctx, name, pool),
         active=_active(ctx, name, pool.health.active, _ports(replicas, discovery), api.host if api else None),
         passive=_passive(pool.health.passive, has_fallback),

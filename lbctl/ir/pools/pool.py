@@ -61,6 +61,8 @@ class Pool:
     """How long a request may wait for a replica."""
     circuit_breaker: CircuitBreaker = field(default_factory=lambda: CircuitBreaker(1024, 512, 1024, 3))
     """The limits of connections and requests."""
+    is_limited: bool = False
+    """Whether the files limit the connections or requests of the whole pool; else the limits are a fuse."""
     few_slots: bool = False
     """Whether each replica processes only a few requests at once and queues the others.
 

@@ -60,7 +60,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.sticky_split.cookie": _DONE,
     "route.sticky_split.header": Rendered("by a hash of the header: a moved split moves some clients"),
     "route.mirror": Rendered(
-        "until the copy is answered, or silent for 30 s, the client's connection serves no other request"
+        "until the copy is answered, or silent for 30 s, the client's connection serves no other request; WebSockets "
+        "are not copied; all that the client of a gRPC call sends is read before the call goes on"
     ),
     "route.fallback": Rendered("after a try on every replica; only a request that none of them got"),
     "route.respond": _DONE,
@@ -137,7 +138,8 @@ _HEALTH: Mapping[str, Capability] = {
     ),
     "pool.health.passive.ejection": Rendered("in whole seconds"),
     "pool.health.passive.max_ejection": Rendered(
-        "all may be left out, and then all serve again; beside hash and random the first of the pool, that many"
+        "all may be left out, and then all serve again; beside hash, random and limits `per_replica` the first of the "
+        "pool, that many"
     ),
     "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
 }
@@ -163,7 +165,8 @@ _POOLS: Mapping[str, Capability] = {
     "pool.timeouts.connect": _DONE,
     "pool.timeouts.queue": Unsupported("nginx has no queue", "beyond its limits it answers 503 at once"),
     "pool.circuit_breaker": Rendered(
-        "requests at once; nothing waits, so max_pending_requests and max_retries do not count"
+        "requests at once, not those that come to the pool as fallback; nothing waits, so max_pending_requests and "
+        "max_retries do not count"
     ),
     "pool.circuit_breaker.per_replica": _DONE,
     "pool.slow_start": Unsupported(

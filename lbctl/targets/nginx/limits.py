@@ -51,11 +51,15 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
     nginx has no queue, so requests beyond the limit are answered 503.
     """
     name = Token(names.own(f"lb_pool_{pool.name}", context.view.proxy))
-    limits = pool.circuit_breaker
-    maximum = min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
-    return Limit(name, maximum=min(maximum, _MOST_CONNECTIONS))
+    return Limit(name, maximum=min(most(pool), _MOST_CONNECTIONS))
+
+
+def most(pool: Pool) -> int:
+    """Return how many requests the pool's breaker allows at once."""
+    limits = pool.circuit_breaker
+    return min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
 
 
 def listener(context: RenderContext, number: int, maximum: int) -> Limit:

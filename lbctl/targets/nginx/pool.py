@@ -14,10 +14,11 @@ from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
+from lbctl.ir.routes import Forward
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality, replica_token
-from lbctl.targets.nginx import busy, names, quote
+from lbctl.targets.nginx import busy, limits, names, quote
 from lbctl.targets.nginx.blocks import UpstreamBlock, UpstreamServer
 from lbctl.targets.nginx.forward import FOREVER
 from lbctl.targets.nginx.render_context import RenderContext
@@ -302,7 +303,8 @@ def _panics(pool: Pool) -> bool:
 
 
 def _has_backups(pool: Pool) -> bool:
-    return not _hashes(pool) and pool.balance.algorithm != "random"
+    """Return whether replicas can stand once more as backups: those would have a `max_conns` of their own."""
+    return not _hashes(pool) and pool.balance.algorithm != "random" and _most(pool) is None
 
 
 def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
@@ -329,9 +331,35 @@ def _failures(pool: Pool, *, is_ejectable: bool) -> list[Token]:
 
 
 def _limit(pool: Pool) -> list[Token]:
+    most = _most(pool)
+    return [Token(f"max_conns={most}")] if most else []
+
+
+def _most(pool: Pool) -> int | None:
+    """Return how many requests a replica gets at once; None: there is no limit."""
     breaker = pool.circuit_breaker
-    limits = [item for item in (breaker.replica_max_connections, breaker.replica_max_requests) if item]
-    return [Token(f"max_conns={min(limits)}")] if limits else []
+    return min(filter(None, (breaker.replica_max_connections, breaker.replica_max_requests)), default=None)
+
+
+def warn_about_fallbacks(context: RenderContext) -> None:
+    """Warn about fallback pools whose breaker does not hold.
+
+    nginx counts a request once, in the location of the pool that it went to first. `max_conns` holds everywhere, for
+    each line of an upstream.
+    """
+    actions = [route.action for route in context.view.routes.values() if isinstance(route.action, Forward)]
+    fallbacks = {item.fallback for item in actions if item.fallback and set(item.pools) != {item.fallback}}
+    for pool in (context.view.pools[name] for name in sorted(fallbacks)):
+        replicas, each = len(pool.replicas), _most(pool)
+        is_held = each and 0 < replicas * each <= limits.most(pool)
+        if pool.is_limited and not is_held:
+            context.warn(
+                "pool.circuit_breaker",
+                ("pools", pool.name, "circuit_breaker"),
+                f"nginx counts a request in the pool that it goes to first: {pool.name} gets more than its limit of "
+                "what comes to it as fallback",
+                "limits that hold there: `per_replica`",
+            )
 
 
 def _method(context: RenderContext, pool: Pool) -> Token | None:

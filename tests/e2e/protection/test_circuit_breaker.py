@@ -95,6 +95,29 @@ def test_a_pool_has_no_more_at_once_than_its_limit(kind: Kind) -> None:
     _assert_refused_in_json(answers, 7)
 
 
+_PER_REPLICA = {"max_requests": 4, "per_replica": {"max_requests": 2}}
+
+
+def test_on_nginx_a_replica_has_no_more_than_its_limit_where_the_pool_has_room() -> None:
+    with replicas("a", "b") as pool:
+        answers = _burst("nginx", pool, 8, max_requests=100, per_replica={"max_requests": 2})
+        assert [replica.max_in_flight for replica in pool] == [2, 2]
+    _assert_refused_in_json(answers, 8)
+
+
+@pytest.mark.parametrize(("breaker", "served"), [({"max_requests": 4}, 12), (_PER_REPLICA, 4), ({}, 12)])
+def test_nginx_says_of_which_fallback_the_breaker_does_not_hold(breaker: dict[str, Any], served: int) -> None:
+    with replicas("gone", "a", "b") as (gone, *spare):
+        fallback = pool_of(spare, circuit_breaker=breaker)
+        fleet = fleet_of([gone], route={"fallback": "spare"}, pools={"spare": fallback})
+        with running("nginx", fleet) as gateway:
+            gone.refuse()
+            answers = at_once([(gateway, Request("POST", body=b"x"))] * 12, spare, 12 - served)
+    _assert_refused_in_json(answers, 12 - served)
+    holds = served <= breaker.get("max_requests", 12)
+    assert ("warning LB472 pools.spare.circuit_breaker" not in gateway.messages) == holds
+
+
 def test_without_limits_of_its_own_a_pool_takes_a_burst(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, fleet_of(pool)) as gateway:
         for replica in pool:

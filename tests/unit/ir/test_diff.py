@@ -16,9 +16,9 @@ from tests.support.fleet import compiled
 from tests.support.paths import FIXTURES
 
 FULL = FIXTURES / "full.yaml"
-DERIVED = {"rules", "content_type", "few_slots", "kubeconfig_file"}
+DERIVED = {"rules", "content_type", "few_slots", "is_limited", "kubeconfig_file"}
 """Fields that follow from others: `rules` from what the routes match, `few_slots` from what the servers are,
-`kubeconfig_file` from where the fleet is."""
+`is_limited` from the limits, `kubeconfig_file` from where the fleet is."""
 
 ONE = '      - {name: one, address: "10.0.0.1:8000", weight: 3}\n'
 TWO = '      - {name: two, address: "10.0.0.2:8000", weight: 1}\n'
