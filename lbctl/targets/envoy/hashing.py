@@ -1,7 +1,7 @@
 """Hash keys, and how Envoy's hash policies get those that they cannot read themselves.
 
 Hash policies read headers, and only after the headers that no replica may see have been removed. A key from the body,
-or from a header that is removed, is stored in the request's filter state before that, where no client can write.
+or from a header that is changed, is stored in the request's filter state before that, where no client can write.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def _filter_state_name(key: HashKey) -> str:
 def _needs_filter_state(key: HashKey, route: Route) -> bool:
     """Return whether the key must be stored before the replica is chosen."""
     if key.kind == "header":
-        return key.name.lower() in {*auth.credential_headers(route.auth), *route.request_headers.remove}
+        rules = route.request_headers
+        changed = {*auth.credential_headers(route.auth), *rules.remove, *(name for name, _ in rules.set)}
+        return key.name.lower() in changed
     return key.kind in ("json_body", "prompt_prefix")
 
 

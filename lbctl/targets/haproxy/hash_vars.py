@@ -1,10 +1,11 @@
-"""Variables for hash keys in headers that the replica must not see; they are set before the header is removed.
+"""Variables for hash keys in headers and cookies that the replica must not see, set before the header is removed.
 
 HAProxy chooses the replica after the frontend's rules have run, when such a header is already gone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lbctl.ir.pools import Pool
@@ -14,17 +15,19 @@ from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
+_FETCHES = {"header": "req.fhdr", "cookie": "req.cook"}
+_OTHER = re.compile(r"[^A-Za-z0-9_]")
+
 
 def variable(pool: Pool, view: View) -> str | None:
     """Return the variable that holds the pool's hash key, or None if the header itself reaches the pool."""
     key = pool.balance.key
-    if (
-        key is None
-        or key.kind != "header"
-        or not any(key.name in _removed_headers(item) for item in _routes_to(pool.name, view))
-    ):
+    if key is None or key.kind not in _FETCHES:
         return None
-    return f"txn.key.{key.name.replace('-', '.')}"
+    header = "cookie" if key.kind == "cookie" else key.name
+    if not any(header in _removed_headers(item) for item in _routes_to(pool.name, view)):
+        return None
+    return f"txn.{key.kind}.{_OTHER.sub('.', key.name)}"
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:
@@ -35,7 +38,7 @@ def lines(route: Route, view: View) -> Iterator[Token]:
     }
     for name, pool in pool_of_variable.items():
         if name is not None and pool.balance.key is not None:
-            fetch = quote.word(quote.sample("req.fhdr", pool.balance.key.name))
+            fetch = quote.word(quote.sample(_FETCHES[pool.balance.key.kind], pool.balance.key.name))
             path = ("pools", pool.name, "balance", "hash", "key")
             yield line(f"http-request set-var({name})", fetch, f"if route_{quote.name(route.name).text}", source=path)
 

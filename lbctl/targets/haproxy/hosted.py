@@ -25,8 +25,14 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
     if hosted is None:
         return
     path = ("pools", pool.name, "upstream")
+    if pool.affinity is not None:  # HAProxy reads its cookie after these rules, and hides it from the API
+        fetch = quote.word(quote.sample("req.cook", pool.affinity.cookie))
+        yield line("http-request set-var(txn.affinity)", fetch, source=("pools", pool.name, "affinity"))
     for pattern in client_headers.groups(hosted.removed):
         yield line("http-request del-header", quote.word(pattern), "-m reg", source=path)
+    if pool.affinity is not None:
+        pair = quote.word(f"{pool.affinity.cookie.replace('%', '%%')}=%[var(txn.affinity)]")
+        yield line("http-request add-header cookie", pair, "if { var(txn.affinity) -m found }", source=path)
     host = quote.formatted(hosted.upstream.host)
     yield line("http-request set-header host", host, source=(*path, "host"))
     if hosted.upstream.path_prefix:

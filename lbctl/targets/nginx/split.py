@@ -59,11 +59,13 @@ def cookie(context: RenderContext, route: Route, number: int, pool: str, secure:
     text = f"{quote.embed(sticky.name)}={pool}; Max-Age={max(1, sticky.ttl // 1000)}{attributes}"
     variable = f"$lb_r{number}_cookie{len(context.maps)}"
     variant = f"$lb_r{number}_kept"
+    pins = [item.variable.text for item in context.maps if item.variable.text.startswith(f"$lb_r{number}_pin")]
+    pinned, not_pinned = (f"{' '.join(pins)}\n", r" *\n") if pins else ("", "")
     entries = (
         (Token("default"), Token('""')),
-        (quote.plain(rf"~^{quote.literal(pool)}\n(?!{quote.literal(pool)}\z)"), quote.script(text)),
+        (quote.plain(rf"~^{not_pinned}{quote.literal(pool)}\n(?!{quote.literal(pool)}\z)"), quote.script(text)),
     )
-    return context.map(f"{variant}\n{current_value}", variable, entries)
+    return context.map(f"{pinned}{variant}\n{current_value}", variable, entries)
 
 
 def _draw(context: RenderContext, route: Route, number: int, active: Sequence[Share]) -> str:

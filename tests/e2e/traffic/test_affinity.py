@@ -261,6 +261,18 @@ def _others(answer: Response) -> list[str]:
 
 
 @_KEEPS
+def test_clients_of_a_hosted_api_stay_too_and_it_gets_no_cookie(kind: Kind) -> None:
+    with replicas("a", "b") as pool:
+        fleet = _fleet(pool)
+        fleet["pools"]["pool"]["upstream"] = {"host": "api.example.com"}
+        with running(kind, fleet) as gateway:
+            first = gateway.get()
+            again = gateway.load(20, 2, Request(headers={"cookie": f"a=1; {_NAME}={_given(first)}"}))
+        assert again.by_replica == {first.replica: 20}
+        assert all(request.header("cookie") is None for replica in pool for request in replica.seen)
+
+
+@_KEEPS
 def test_in_a_split_header_rules_leave_the_cookie_to_its_pool_alone(kind: Kind) -> None:
     headers = {"request": {"remove": ["cookie"]}, "response": {"remove": ["set-cookie"]}}
     keys: dict[str, Any] = {"health": TCP, "balance": {"algorithm": "round_robin"}}

@@ -70,13 +70,31 @@ def test_a_key_stays_with_its_replica_and_keys_spread(
     assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
 
 
-def test_a_key_that_the_replica_must_not_see_counts_all_the_same(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("rules", "seen"),
+    [({"remove": ["x-user"]}, None), ({"set": {"x-user": "someone"}}, "someone")],
+    ids=["removed", "replaced"],
+)
+def test_a_key_that_the_replica_must_not_see_counts_all_the_same(
+    kind: Kind, rules: dict[str, Any], seen: str | None
+) -> None:
     with replicas("a", "b", "c") as pool:
-        fleet = fleet_of(_pool(pool), route={"headers": {"request": {"remove": ["x-user"]}}})
+        fleet = fleet_of(_pool(pool), route={"headers": {"request": rules}})
         with running(kind, fleet) as gateway:
             homes = _homes(gateway)
             assert _homes(gateway) == homes
-        assert all(request.header("x-user") is None for replica in pool for request in replica.seen)
+        assert {request.header("x-user") for replica in pool for request in replica.seen} == {seen}
+    assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_key_in_a_cookie_that_the_replica_must_not_see_counts_all_the_same(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool:
+        fleet = fleet_of(_pool(pool, {"cookie": "user"}), route={"headers": {"request": {"remove": ["cookie"]}}})
+        with running(kind, fleet) as gateway:
+            homes = _homes(gateway, _cookie)
+            assert _homes(gateway, _cookie) == homes
+        assert all(request.header("cookie") is None for replica in pool for request in replica.seen)
     assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
 
 

@@ -61,6 +61,19 @@ def test_the_draw_is_told_once_and_then_holds(kind: Kind) -> None:
     assert len(set(drawn.values())) == 2
 
 
+def test_a_pinned_request_gets_no_cookie(kind: Kind) -> None:
+    """It says nothing of the variant that its client is to keep."""
+    with replicas("old", "new") as pair:
+        fleet = _fleet(pair)
+        fleet["routes"]["everything"]["pin"] = [{"header": "x-pin", "equals": "yes", "pool": "new.v2"}]
+        with running(kind, fleet) as gateway:
+            pinned = gateway.load(40, 2, Request(headers={"x-pin": "yes"}))
+            drawn = gateway.load(40, 2)
+    assert pinned.by_replica == {"new": 40}
+    assert not any(map(_given, pinned.responses))
+    assert all(map(_given, drawn.responses))
+
+
 def test_the_cookie_is_for_the_whole_site_and_out_of_reach_of_scripts(kind: Kind) -> None:
     with replicas("old", "new") as pair, running(kind, _fleet(pair)) as gateway:
         attributes = _attributes(gateway.get("/deep/path"))
