@@ -231,7 +231,9 @@ class HeaderRules(Section):
         "`{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}` in a value are replaced; a header whose value is "
         "then empty is removed.",
     )
-    remove: list[v.HeaderName] = Field([], description="Headers that are removed.")
+    remove: list[v.HeaderName] = Field(
+        [], description="Headers that are removed; the cookies of `affinity` and `sticky_split` stay."
+    )
 
 
 class Headers(Section):
