@@ -1,13 +1,15 @@
 """Hash keys, and how Envoy's hash policies get those that they cannot read themselves.
 
 Hash policies read headers, and only after the headers that no replica may see have been removed. A key from the body,
-or from a header that is changed, is stored in the request's filter state before that, where no client can write.
+or from a header that is changed, is stored in the request's filter state before that, where no client can write. A
+cookie comes there by the request's metadata, since only a filter for those reads a single one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
 from lbctl.ir.listeners import Listener
@@ -17,6 +19,9 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
+
+_COOKIES = "lbctl.hashed_cookies"
+"""The filter that reads the cookies that are hash keys."""
 
 
 def policy(key: HashKey, route: Route) -> dict[str, object]:
@@ -44,17 +49,28 @@ def body_fields(view: View, listener: Listener) -> list[HashKey]:
 
 
 def field(key: HashKey) -> str:
-    """Return the key under which the request's metadata holds a hash key of the body."""
+    """Return the key under which the request's metadata holds a hash key of the body or of a cookie."""
+    if key.kind == "cookie":
+        return f"cookie.{key.name}"
     return f"hash.{key.name.removeprefix('$.')}" if key.kind == "json_body" else f"prompt.{key.bytes}"
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that stores hash keys in the request's filter state, if the listener needs it."""
+    """Return the filters that store hash keys in the request's filter state, if the listener needs them."""
     hash_keys = _filter_state_keys(view, listener)
     if not hash_keys:
         return []
     config = set_filter_state_pb2.Config(on_request_headers=[_value(key) for key in hash_keys])
-    return [extension("envoy.filters.http.set_filter_state", config)]
+    return [*_cookie_reader(hash_keys), extension("envoy.filters.http.set_filter_state", config)]
+
+
+def _cookie_reader(hash_keys: Sequence[HashKey]) -> list[dict[str, object]]:
+    rules = [
+        {"cookie": key.name, "on_header_present": {"metadata_namespace": NAMESPACE, "key": field(key)}}
+        for key in hash_keys
+        if key.kind == "cookie"
+    ]
+    return [extension(_COOKIES, header_to_metadata_pb2.Config(request_rules=rules))] if rules else []
 
 
 def _value(key: HashKey) -> dict[str, object]:
@@ -73,10 +89,10 @@ def _filter_state_name(key: HashKey) -> str:
 
 def _needs_filter_state(key: HashKey, route: Route) -> bool:
     """Return whether the key must be stored before the replica is chosen."""
-    if key.kind == "header":
+    if key.kind in ("header", "cookie"):
         rules = route.request_headers
         changed = {*auth.credential_headers(route.auth), *rules.remove, *(name for name, _ in rules.set)}
-        return key.name.lower() in changed
+        return ("cookie" if key.kind == "cookie" else key.name.lower()) in changed
     return key.kind in ("json_body", "prompt_prefix")
 
 

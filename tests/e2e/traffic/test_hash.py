@@ -87,7 +87,6 @@ def test_a_key_that_the_replica_must_not_see_counts_all_the_same(
     assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
 
 
-@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
 def test_a_key_in_a_cookie_that_the_replica_must_not_see_counts_all_the_same(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool:
         fleet = fleet_of(_pool(pool, {"cookie": "user"}), route={"headers": {"request": {"remove": ["cookie"]}}})
