@@ -11,7 +11,7 @@ from pathlib import Path
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 
 HOST = LOOPBACK
-_LISTEN = "0A"
+_LISTEN, _ESTABLISHED, _CLOSE_WAIT = "0A", "01", "08"
 _held: list[socket.socket] = []
 
 
@@ -56,8 +56,21 @@ def release() -> None:
 
 def listening(port: int) -> set[str]:
     """Return the inodes of the sockets that listen on `port`, on any address."""
-    rows = [row.split() for table in ("tcp", "tcp6") for row in Path("/proc/net", table).read_text().splitlines()[1:]]
-    return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port}
+    return {row[9] for row in _sockets_of_tcp() if row[3] == _LISTEN and _port(row[1]) == port}
+
+
+def has_clients(port: int) -> bool:
+    """Return whether a connection to `port` is open, also one that only its server has closed yet."""
+    return any(row[3] in (_ESTABLISHED, _CLOSE_WAIT) and _port(row[2]) == port for row in _sockets_of_tcp())
+
+
+def _sockets_of_tcp() -> list[list[str]]:
+    tables = (Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
+    return [row.split() for table in tables for row in table.splitlines()[1:]]
+
+
+def _port(address: str) -> int:
+    return int(address.rsplit(":", 1)[1], 16)
 
 
 def listens(pid: int, port: int) -> bool:
