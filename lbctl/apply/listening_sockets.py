@@ -31,9 +31,14 @@ def owner(sockets: Collection[str]) -> int | None:
 
 
 def session_listens(session: int, port: int) -> bool:
-    """Return whether a process of the session listens at the port; True where the system does not say who does."""
+    """Return whether a process of the session listens at the port; True where the system does not say who does.
+
+    It does not say so of a program with file capabilities, such as one that may bind ports below 1024.
+    """
     sockets = listening_sockets(port)
-    return sockets is None or any(_holds(pid, sockets) for pid in _processes() if _session(pid) == session)
+    if not sockets:
+        return sockets is None
+    return any(_holds(pid, sockets) in (True, None) for pid in _processes() if _session(pid) == session)
 
 
 def _processes() -> Iterator[int]:
@@ -47,11 +52,16 @@ def _session(pid: int) -> int | None:
     return None
 
 
-def _holds(pid: int, sockets: Collection[str]) -> bool:
-    with suppress(OSError):
+def _holds(pid: int, sockets: Collection[str]) -> bool | None:
+    """Return whether the process holds one of these sockets; None where this user may not know."""
+    try:
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):
                 match = _SOCKET.fullmatch(str(descriptor.readlink()))
                 if match and match[1] in sockets:
                     return True
+    except PermissionError:
+        return None
+    except OSError:  # it has ended
+        pass
     return False
