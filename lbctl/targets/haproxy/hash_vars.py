@@ -13,6 +13,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import line
+from lbctl.targets.hosted import hosted_pool
 from lbctl.targets.token import Token
 
 _FETCHES = {"header": "req.fhdr", "cookie": "req.cook"}
@@ -25,7 +26,9 @@ def variable(pool: Pool, view: View) -> str | None:
     if key is None or key.kind not in _FETCHES:
         return None
     header = "cookie" if key.kind == "cookie" else key.name
-    if not any(header in _removed_headers(item) for item in _routes_to(pool.name, view)):
+    hosted = hosted_pool(view, pool.name)
+    by_backend = hosted is not None and header in hosted.removed
+    if not by_backend and not any(header in _removed_headers(item) for item in _routes_to(pool.name, view)):
         return None
     return f"txn.{key.kind}.{_OTHER.sub('.', key.name)}"
 

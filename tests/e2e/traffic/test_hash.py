@@ -97,6 +97,16 @@ def test_a_key_in_a_cookie_that_the_replica_must_not_see_counts_all_the_same(kin
     assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
 
 
+def test_a_key_of_a_hosted_api_counts_though_it_never_gets_it(kind: Kind) -> None:
+    with replicas("a", "b", "c") as pool:
+        fleet = fleet_of({**_pool(pool, {"cookie": "user"}), "upstream": {"host": "api.example.com"}})
+        with running(kind, fleet) as gateway:
+            homes = _homes(gateway, _cookie)
+            assert _homes(gateway, _cookie) == homes
+        assert all(request.header("cookie") is None for replica in pool for request in replica.seen)
+    assert min(Counter(homes.values())[replica.name] for replica in pool) >= _KEYS * 0.1
+
+
 def test_clients_of_one_address_share_a_replica(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, fleet_of(_pool(pool, {"source_ip": {}}))) as gateway:
         load = gateway.load(60, concurrency=6, keep_alive=False)
