@@ -138,8 +138,7 @@ _HEALTH: Mapping[str, Capability] = {
     ),
     "pool.health.passive.ejection": Rendered("in whole seconds"),
     "pool.health.passive.max_ejection": Rendered(
-        "all may be left out, and then all serve again; beside hash, random and limits `per_replica` the first of the "
-        "pool, that many"
+        "all may be left out, and then all serve again; beside hash and random the first of the pool, that many"
     ),
     "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
 }

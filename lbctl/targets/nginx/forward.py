@@ -22,6 +22,8 @@ _REMOVED = "keep-alive"
 _LINE = 170
 """The characters of a line of directives that remove headers."""
 _SPEAKS_HTTP2 = (1, 29, 4)
+_KINDS_OF_PATHS = {"$request_uri": "path", "$uri": "uri", "$lb_sent_uri": "copied_uri"}
+"""What a path is computed from → how its variable is named."""
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
 """Response headers of a replica that nginx never passes on: it writes its own."""
 
@@ -44,8 +46,9 @@ def forwarding(
     if pool.tls is not None and tls is None:
         return None
     grpc = pool.protocol == "grpc"
-    path = _rewritten_path(context, inlet, route, rule, decoded=grpc)
-    sent_path = path or ("$request_uri" if copy else "")
+    source = ("$lb_sent_uri" if copy else "$uri") if grpc else "$request_uri"
+    path = _rewritten_path(context, inlet, route, rule, source)
+    sent_path = path or (source if copy else "")
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
     idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
     headers = hosted.headers(context, pool, _request_headers(context, inlet, route, pool))
@@ -84,28 +87,29 @@ def _url(pool: Pool, upstream: UpstreamBlock, path: str) -> Token:
     return hosted.url(pool, f"{scheme}{'s' if pool.tls else ''}://{upstream.name.text}", path)
 
 
-def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, *, decoded: bool) -> str:
+def _rewritten_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, source: str) -> str:
     """Return the variable with the rewritten path; an empty string if the path is not rewritten."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
-    return _new_path(context, inlet, route, rule, route.rewrite.path_prefix, decoded=decoded)
+    return _new_path(context, inlet, route, rule, route.rewrite.path_prefix, source)
 
 
-def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str, *, decoded: bool) -> str:
-    """Return the variable with the new path and the query, both with the client's own escapes.
+def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, prefix: str, source: str) -> str:
+    """Return the variable with the new path for the one in the variable `source`.
 
-    It is empty where the client escapes the prefix in another way than the rule does (`/a%3Ab/` for `/a:b/`), so that
-    nginx cannot tell what to replace. With `decoded` the variable has no query and no escapes, as `rewrite` needs it.
+    From `$request_uri` it has the query too, both with the client's own escapes. Then it is empty where the client
+    escapes the prefix in another way than the rule does (`/a%3Ab/` for `/a:b/`), so that nginx cannot tell what to
+    replace.
     """
-    number = list(context.view.routes).index(route.name)
-    variable = f"$lb_{'uri' if decoded else 'path'}_{inlet.number}_{number}"
+    number, kind = list(context.view.routes).index(route.name), _KINDS_OF_PATHS[source]
+    variable = f"$lb_{kind}_{inlet.number}_{number}"
     if any(item.variable == Token(variable) for item in context.maps):
         return variable
     path = ("routes", route.name, "rewrite", "path_prefix")
     new, old = prefix.rstrip("/"), rule.path.value.rstrip("/")
     prefix_pattern = (
         quote.literal(old)
-        if decoded or percent(old) == old
+        if source != "$request_uri" or percent(old) == old
         else f"(?:{quote.literal(old)}|{quote.literal(percent(old))})"
     )
     entries = (
@@ -113,7 +117,7 @@ def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pr
         (quote.plain(f"~^{prefix_pattern}(/.*)$"), quote.script(f"{quote.embed(new)}$1")),
         (quote.plain(f"~^{prefix_pattern}(\\?.*)?$"), Token(quote.script(f"{quote.embed(new or '/')}$1").text, path)),
     )
-    return context.map("$uri" if decoded else "$request_uri", variable, entries)
+    return context.map(source, variable, entries)
 
 
 def _request_headers(context: RenderContext, inlet: Inlet, route: Route, pool: Pool) -> tuple[tuple[Token, Token], ...]:

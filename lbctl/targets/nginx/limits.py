@@ -57,9 +57,19 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
 
 
 def most(pool: Pool) -> int:
-    """Return how many requests the pool's breaker allows at once."""
-    limits = pool.circuit_breaker
-    return min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
+    """Return how many requests the pool's breaker allows at once: no more than its replicas may have together.
+
+    Replicas that stand once more as backups have a `max_conns` of their own there, which this keeps unused.
+    """
+    limits, each = pool.circuit_breaker, most_of_replica(pool)
+    whole = min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
+    return whole if each is None or not pool.replicas else min(whole, each * len(pool.replicas))
+
+
+def most_of_replica(pool: Pool) -> int | None:
+    """Return how many requests a replica gets at once; None: there is no limit."""
+    breaker = pool.circuit_breaker
+    return min(filter(None, (breaker.replica_max_connections, breaker.replica_max_requests)), default=None)
 
 
 def listener(context: RenderContext, number: int, maximum: int) -> Limit:

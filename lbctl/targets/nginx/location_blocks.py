@@ -146,6 +146,8 @@ class Location:
     """Whether the client is redirected to https."""
     mirror: Token | None = None
     """The location that sends the copy; None: no copy is sent."""
+    keeps_uri: bool = False
+    """Whether the copy of a request needs its path without escapes, since the mirror is gRPC."""
     question: Token | None = None
     """The path of the location that asks the picker; None: nothing is picked."""
     own_lines: tuple[Token, ...] = ()

@@ -303,8 +303,7 @@ def _panics(pool: Pool) -> bool:
 
 
 def _has_backups(pool: Pool) -> bool:
-    """Return whether replicas can stand once more as backups: those would have a `max_conns` of their own."""
-    return not _hashes(pool) and pool.balance.algorithm != "random" and _most(pool) is None
+    return not _hashes(pool) and pool.balance.algorithm != "random"
 
 
 def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
@@ -331,14 +330,8 @@ def _failures(pool: Pool, *, is_ejectable: bool) -> list[Token]:
 
 
 def _limit(pool: Pool) -> list[Token]:
-    most = _most(pool)
+    most = limits.most_of_replica(pool)
     return [Token(f"max_conns={most}")] if most else []
-
-
-def _most(pool: Pool) -> int | None:
-    """Return how many requests a replica gets at once; None: there is no limit."""
-    breaker = pool.circuit_breaker
-    return min(filter(None, (breaker.replica_max_connections, breaker.replica_max_requests)), default=None)
 
 
 def warn_about_fallbacks(context: RenderContext) -> None:
@@ -347,18 +340,22 @@ def warn_about_fallbacks(context: RenderContext) -> None:
     nginx counts a request once, in the location of the pool that it went to first. `max_conns` holds everywhere, for
     each line of an upstream.
     """
-    actions = [route.action for route in context.view.routes.values() if isinstance(route.action, Forward)]
-    fallbacks = {item.fallback for item in actions if item.fallback and set(item.pools) != {item.fallback}}
+    routes = [(route, route.action) for route in context.view.routes.values() if isinstance(route.action, Forward)]
+    fallbacks = {item.fallback for _, item in routes if item.fallback and set(item.pools) != {item.fallback}}
     for pool in (context.view.pools[name] for name in sorted(fallbacks)):
-        replicas, each = len(pool.replicas), _most(pool)
-        is_held = each and 0 < replicas * each <= limits.most(pool)
+        replicas, each = len(pool.replicas), limits.most_of_replica(pool)
+        is_in_one_line = replicas == 1 or not _panics(pool)
+        is_in_one_upstream = pool.balance.pick is None and not any(
+            route.regions for route, action in routes if pool.name in action.pools
+        )
+        is_held = each and 0 < replicas * each <= limits.most(pool) and is_in_one_line and is_in_one_upstream
         if pool.is_limited and not is_held:
             context.warn(
                 "pool.circuit_breaker",
                 ("pools", pool.name, "circuit_breaker"),
                 f"nginx counts a request in the pool that it goes to first: {pool.name} gets more than its limit of "
                 "what comes to it as fallback",
-                "limits that hold there: `per_replica`",
+                "limits that hold there: `per_replica`, with `max_ejection: 100%` in `health.passive`",
             )
 
 

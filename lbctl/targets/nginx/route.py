@@ -199,6 +199,7 @@ class Routes:
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
             forwarding=directives,
             mirror=Token(_mirror_path(self.numbers[route.name])) if action.mirror and self._copies(route) else None,
+            keeps_uri=action.mirror is not None and self.context.view.pools[action.mirror.pool].protocol == "grpc",
             own_lines=own_lines.tokens(self.context.view.proxy, "location", route.name),
         )
 

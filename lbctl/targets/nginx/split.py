@@ -59,7 +59,8 @@ def cookie(context: RenderContext, route: Route, number: int, pool: str, secure:
     text = f"{quote.embed(sticky.name)}={pool}; Max-Age={max(1, sticky.ttl // 1000)}{attributes}"
     variable = f"$lb_r{number}_cookie{len(context.maps)}"
     variant = f"$lb_r{number}_kept"
-    pins = [item.variable.text for item in context.maps if item.variable.text.startswith(f"$lb_r{number}_pin")]
+    every = [item.variable.text for item in context.maps if item.variable.text.startswith(f"$lb_r{number}_pin")]
+    pins = _grouped(context, every)
     pinned, not_pinned = (f"{' '.join(pins)}\n", r" *\n") if pins else ("", "")
     entries = (
         (Token("default"), Token('""')),
@@ -135,10 +136,15 @@ def _pinned(context: RenderContext, route: Route, number: int, otherwise: str) -
         for index, (source, pins) in enumerate(runs)
         if source is not None
     ]
-    while len(pin_variables) > _TOGETHER:
-        groups = [pin_variables[start : start + _TOGETHER] for start in range(0, len(pin_variables), _TOGETHER)]
-        pin_variables = [_first(context, group, '""') for group in groups]
-    return _first(context, pin_variables, otherwise) if pin_variables else otherwise
+    return _first(context, _grouped(context, pin_variables), otherwise) if pin_variables else otherwise
+
+
+def _grouped(context: RenderContext, variables: Sequence[str]) -> Sequence[str]:
+    """Return variables of which one is not empty if one of these is: so few that a token has room for them."""
+    while len(variables) > _TOGETHER:
+        groups = [variables[start : start + _TOGETHER] for start in range(0, len(variables), _TOGETHER)]
+        variables = [_first(context, group, '""') for group in groups]
+    return variables
 
 
 def _pin_source(context: RenderContext, route: Route, pin: Pin) -> str | None:

@@ -105,10 +105,16 @@ def test_on_nginx_a_replica_has_no_more_than_its_limit_where_the_pool_has_room()
     _assert_refused_in_json(answers, 8)
 
 
-@pytest.mark.parametrize(("breaker", "served"), [({"max_requests": 4}, 12), (_PER_REPLICA, 4), ({}, 12)])
-def test_nginx_says_of_which_fallback_the_breaker_does_not_hold(breaker: dict[str, Any], served: int) -> None:
+@pytest.mark.parametrize(
+    ("breaker", "max_ejection", "served"),
+    [({"max_requests": 4}, "100%", 12), (_PER_REPLICA, "50%", 8), (_PER_REPLICA, "100%", 4), ({}, "100%", 12)],
+)
+def test_nginx_says_of_which_fallback_the_breaker_does_not_hold(
+    breaker: dict[str, Any], max_ejection: str, served: int
+) -> None:
     with replicas("gone", "a", "b") as (gone, *spare):
-        fallback = pool_of(spare, circuit_breaker=breaker)
+        passive = {"passive": {"max_ejection": max_ejection}}
+        fallback = pool_of(spare, circuit_breaker=breaker, health=passive)
         fleet = fleet_of([gone], route={"fallback": "spare"}, pools={"spare": fallback})
         with running("nginx", fleet) as gateway:
             gone.refuse()
