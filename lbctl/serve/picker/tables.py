@@ -109,7 +109,7 @@ class NewSamples:
         restarted = {key for key in reports if measured.restarts.get(key, 0) > self._restarts.get(key, 0)}
         new = {key for key, measurement in found.items() if measurement not in (None, self._sent.get(key))}
         samples = [
-            _sample(report, measured.now, restarted=key in restarted)
+            _sample(report, measured.now, restarted=key in restarted) if key in new else _restart(report)
             for key, report in reports.items()
             if key in new or key in restarted
         ]
@@ -149,6 +149,11 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         restarted,
         round(max(0.0, now - taken), 3),
     )
+
+
+def _restart(report: ScrapeReport) -> EngineSample:
+    """Return that the engine has restarted, and nothing that was counted before."""
+    return EngineSample(report.pool, report.replica, None, None, None, restarted=True)
 
 
 def _whole(served: PublishedFleet, pool: Pool) -> Pool:

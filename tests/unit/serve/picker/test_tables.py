@@ -173,7 +173,8 @@ def test_a_restart_is_sent_once_also_where_another_report_came_before_the_look()
     pools = tables.picked_pools(served)
     reports = {A: _report(48.0, running=5.0)}
     assert [item.restarted for item in samples.of(pools, FleetMeasurements(50.0, reports))] == [False]
-    assert [item.restarted for item in samples.of(pools, FleetMeasurements(51.0, reports, restarts={A: 1}))] == [True]
+    (restart,) = samples.of(pools, FleetMeasurements(51.0, reports, restarts={A: 1}))
+    assert (restart.restarted, restart.running, restart.first_tokens) == (True, None, None), "counted before"
     assert samples.of(pools, FleetMeasurements(52.0, reports, restarts={A: 1})) == []
 
 
