@@ -14,7 +14,6 @@ from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, HashKey, Pool, Replica
-from lbctl.ir.routes import Forward
 from lbctl.ir.shares import in_regions
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, locality, replica_token
@@ -110,7 +109,7 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
         return None
     ejectable = _ejectable(pool, members)
     lines = [(item, _failures(pool, is_ejectable=item.replica.name in ejectable)) for item in members]
-    if _panics(pool) and all(item.rank in (0, None) for item in members) and len(ejectable) > 1:
+    if panics(pool) and all(item.rank in (0, None) for item in members) and len(ejectable) > 1:
         # Once more, as backups that nothing leaves out: they serve while all others are left out.
         lines += [(replace(item, rank=1), [Token("max_fails=0")]) for item in members if item.rank == 0]
     servers = tuple(
@@ -161,7 +160,7 @@ def _block(
 def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, name: str) -> UpstreamBlock:
     path = ("pools", pool.name, "discovery", "dns", "name")
     address = quote.plain(str(Address(discovery.name, discovery.port)), path)
-    is_ejectable = pool.passive is not None and (pool.passive.max_ejection >= 100 or _panics(pool))
+    is_ejectable = pool.passive is not None and (pool.passive.max_ejection >= 100 or panics(pool))
     parameters = [*_failures(pool, is_ejectable=is_ejectable), *_limit(pool)]
     again = [Token("max_fails=0"), *_limit(pool), Token("backup")]
     resolver = None
@@ -178,7 +177,7 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
             'name them: resolvers: ["10.96.0.10:53"]',
         )
     servers = tuple(
-        UpstreamServer(address, tuple(item)) for item in ((parameters, again) if _panics(pool) else (parameters,))
+        UpstreamServer(address, tuple(item)) for item in ((parameters, again) if panics(pool) else (parameters,))
     )
     upstream = _block(context, pool, name, servers, resolver)
     return upstream if resolver is None else _with_zone_for(upstream, len(servers) * discovery.max_replicas)
@@ -293,7 +292,7 @@ def _server(pool: Pool, member: PooledReplica, common: tuple[Token, ...]) -> Ups
     return UpstreamServer(quote.plain(str(replica.address), path), tuple(parameters))
 
 
-def _panics(pool: Pool) -> bool:
+def panics(pool: Pool) -> bool:
     """Return whether all replicas serve again when failures have left out all of them.
 
     nginx has no limit for how many are left out, and it counts requests that a replica has received and broken off too:
@@ -317,7 +316,7 @@ def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
     used = [item for item in members if item.rank is not None]
     if any(item.rank for item in used):
         return frozenset(item.replica.name for item in used if item.rank == 0)
-    if _panics(pool) and len(used) > 1:
+    if panics(pool) and len(used) > 1:
         return frozenset(item.replica.name for item in used)
     return frozenset(item.replica.name for item in used[: int(len(used) * pool.passive.max_ejection / 100)])
 
@@ -332,31 +331,6 @@ def _failures(pool: Pool, *, is_ejectable: bool) -> list[Token]:
 def _limit(pool: Pool) -> list[Token]:
     most = limits.most_of_replica(pool)
     return [Token(f"max_conns={most}")] if most else []
-
-
-def warn_about_fallbacks(context: RenderContext) -> None:
-    """Warn about fallback pools whose breaker does not hold.
-
-    nginx counts a request once, in the location of the pool that it went to first. `max_conns` holds everywhere, for
-    each line of an upstream.
-    """
-    routes = [(route, route.action) for route in context.view.routes.values() if isinstance(route.action, Forward)]
-    fallbacks = {item.fallback for _, item in routes if item.fallback and set(item.pools) != {item.fallback}}
-    for pool in (context.view.pools[name] for name in sorted(fallbacks)):
-        replicas, each = len(pool.replicas), limits.most_of_replica(pool)
-        is_in_one_line = replicas == 1 or not _panics(pool)
-        is_in_one_upstream = pool.balance.pick is None and not any(
-            route.regions for route, action in routes if pool.name in action.pools
-        )
-        is_held = each and 0 < replicas * each <= limits.most(pool) and is_in_one_line and is_in_one_upstream
-        if pool.is_limited and not is_held:
-            context.warn(
-                "pool.circuit_breaker",
-                ("pools", pool.name, "circuit_breaker"),
-                f"nginx counts a request in the pool that it goes to first: {pool.name} gets more than its limit of "
-                "what comes to it as fallback",
-                "limits that hold there: `per_replica`, with `max_ejection: 100%` in `health.passive`",
-            )
 
 
 def _method(context: RenderContext, pool: Pool) -> Token | None:

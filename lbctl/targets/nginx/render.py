@@ -11,10 +11,10 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, credentials, own_lines
 from lbctl.targets.locality import placeless
-from lbctl.targets.nginx import busy, listener, log, names, pick, quote
+from lbctl.targets.nginx import busy, fallback_limits, listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import LogFormat, ServerBlock
 from lbctl.targets.nginx.place import is_system_wide
-from lbctl.targets.nginx.pool import Upstreams, warn_about_fallbacks
+from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import NO_REPLICA, Routes
 from lbctl.targets.request_host import HOST
@@ -39,7 +39,7 @@ def render(view: View) -> Bundle:
     text, sources = _without_dollar(*write("nginx", "nginx.conf.j2", _values(context)), context.files)
     _warn_about_sizes(context)
     busy.warn(context)
-    warn_about_fallbacks(context)
+    fallback_limits.warn(context)
     main = File(_main(view.proxy), names.finished(text, view.proxy), sources, credentials.in_text(view))
     return Bundle((main, *context.files), (*context.diagnostics, *placeless(view)))
 
@@ -65,7 +65,7 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     log.maps(context)
     _warn_about_sizes(context)
     busy.warn(context)
-    warn_about_fallbacks(context)
+    fallback_limits.warn(context)
     return (*context.diagnostics, *placeless(view))
 
 
