@@ -26,7 +26,7 @@ INTERNAL_ERROR = "the control plane failed on this stream; its log has the detai
 class Call:
     """One call of a client, with the tasks that work for it. It is used on the event loop only."""
 
-    __slots__ = ("_context", "_on_failure", "_read_within", "_tasks", "_turn", "closed", "ending")
+    __slots__ = ("_context", "_on_failure", "_read_within", "_tasks", "_timer", "_turn", "closed", "ending")
 
     def __init__(self, context: Context, on_failure: Callable[[BaseException], None], read_within: float) -> None:
         """`on_failure` gets what a task of the call raises. `read_within`: seconds to read a message."""
@@ -35,6 +35,7 @@ class Call:
         self._read_within = read_within
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
+        self._timer: asyncio.TimerHandle
         self.closed = False
         """Whether the stream has ended."""
         self.ending = asyncio.Event()
@@ -49,11 +50,11 @@ class Call:
     async def write(self, message: bytes) -> None:
         """Send a message. Raises grpc.aio.BaseError where the call has ended, also because nobody reads it."""
         async with self._turn:
-            timer = asyncio.get_running_loop().call_later(self._read_within, self._give_up)
+            self._expect_reading()
             try:
                 await self._context.write(message)
             finally:
-                timer.cancel()
+                self._timer.cancel()
 
     async def abort(self, code: grpc.StatusCode, reason: str) -> None:
         """End the call with a status, as soon as no message is being written. Raises grpc.aio.AbortError."""
@@ -76,8 +77,15 @@ class Call:
         """Note that the stream has ended: nothing is done with the call any more."""
         self.closed = True
 
+    def _expect_reading(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._read_within, self._give_up)
+
     def _give_up(self) -> None:
-        """Close the connection; not by the Unix socket, whose clients have no address and are of the same user."""
+        """Close the connection, and look again later whether that has ended the write.
+
+        Not by the Unix socket, whose clients have no address and are of the same user.
+        """
+        self._expect_reading()
         if not self._context.peer().startswith(UNIX):
             self.start(self._close_connection(*host_and_port(self._context)))
 

@@ -12,6 +12,7 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
+from lbctl.xds.protocol.connection import close_connection
 from lbctl.xds.protocol.private_socket import BindError
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, Resource, Resources
@@ -414,6 +415,25 @@ def test_a_client_that_answers_pings_and_does_not_read_is_disconnected_and_no_ot
             it.publish(CachedSnapshot("e2", route("r", "changed")))
             assert await other.take("r") == ["r"]
             assert await stuck.status() == grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(talk())
+
+
+def test_a_connection_that_is_not_closed_at_once_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def fails_once(host: str, port: int) -> bool:
+        tries.append(port)
+        return len(tries) > 1 and close_connection(host, port)
+
+    monkeypatch.setattr("lbctl.xds.protocol.call.close_connection", fails_once)
+    limits = Limits(read_within=0.3, ping=0.1, ping_answer=5.0)
+
+    async def talk() -> None:
+        async with running(limits=limits) as it, connected(it.port) as stuck:
+            it.publish(CachedSnapshot("e1", Resource(CDS, "big", bytes(16 * 1024 * 1024))))
+            await stuck.ask(CDS)
+            await until(lambda: len(tries) > 1 and it.server.streams == 0)
 
     asyncio.run(talk())
 
