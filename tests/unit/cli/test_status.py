@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
+from tests.e2e.support.ports import free_port
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
@@ -94,7 +95,8 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], serve
 
 @pytest.mark.slow
 def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: Fleet) -> None:
-    with serving(fleet) as url:
+    port = free_port()
+    with serving(fleet, port=port) as url:
         command = [sys.executable, "-m", "lbctl", "status", "proxies", "--watch", "--server", url]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         lines = process.stdout
@@ -106,7 +108,7 @@ def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: 
     try:
         while "does not answer" not in (line := lines.readline()):
             assert line
-        with serving(fleet, port=int(url.rpartition(":")[2])):
+        with serving(fleet, port=port):
             while not line.startswith("edge-1"):
                 line = lines.readline()
         process.send_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ from lbctl.cli.keys import keys_of
 from lbctl.cli.top_rows import COLUMNS, pool_line, rows_of, sorted_rows
 from lbctl.cli.top_view import ScreenView
 from lbctl.serve.api import schema
+from tests.e2e.support.ports import free_port
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
@@ -139,17 +140,17 @@ def test_in_a_pipe_it_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_it_follows_serve_on_a_terminal_goes_on_over_its_restart_and_ends_with_q() -> None:
-    fleet = Fleet()
+    fleet, port = Fleet(), free_port()
     fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)
     with ExitStack() as stack:
-        with serving(fleet) as url:
+        with serving(fleet, port=port) as url:
             terminal = stack.enter_context(on_terminal("top", "--server", url))
             terminal.await_text("llama/l4")
             fleet.listed = (api.pool("llama", replace(SLOW, in_flight=77)),)
             terminal.await_text("77")
         terminal.await_text("does not answer")
         fleet.listed = (api.pool("llama", replace(SLOW, in_flight=88)),)
-        with serving(fleet, port=int(url.rpartition(":")[2])):
+        with serving(fleet, port=port):
             terminal.await_text("88")
             terminal.press("uq")
             assert terminal.end() == 0

@@ -15,8 +15,7 @@ from lbctl.serve.picker.exchange import Exchange, parse
 from lbctl.serve.picker.grpc_server import GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.service import PickService
-
-HOST = "127.0.0.1"
+from tests.e2e.support.ports import HOST, free_port
 
 
 class _Picker:
@@ -73,8 +72,7 @@ def test_a_picker_that_comes_later_is_told_too() -> None:
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
         first.own = {"chat": {"a": Count(1, 1)}}
-        async with second.listening() as there:
-            pass
+        there = f"{HOST}:{free_port()}"
         first.exchange.follow({"second": there})
         await asyncio.sleep(0.1)
         second = _Picker("second")
@@ -161,18 +159,18 @@ def test_each_time_that_another_picker_is_away_is_logged_once(caplog: pytest.Log
     def logged() -> int:
         return sum("another picker cannot be reached" in record.getMessage() for record in caplog.records)
 
-    async def come_and_go(first: _Picker, second: _Picker, port: int, times: int) -> int:
+    async def come_and_go(first: _Picker, second: _Picker, port: int, times: int) -> None:
         async with second.listening(port) as address:
             second.exchange.follow({"first": address})
             first.own = {"chat": {"a": Count(times, 1)}}
             first.exchange.follow({"second": address})
             await _until(lambda: second.heard.get("first") == first.own)
         await _until(lambda: logged() == times)
-        return int(address.rpartition(":")[2])
 
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
-        port = await come_and_go(first, second, 0, 1)
+        port = free_port()
+        await come_and_go(first, second, port, 1)
         await come_and_go(first, second, port, 2)
         first.exchange.close()
 

@@ -33,6 +33,7 @@ from lbctl.ir.routes import (
 )
 from lbctl.ir.secrets import ApiKey
 from lbctl.targets.nginx import TARGET
+from tests.e2e.support.ports import HOST, free_port
 from tests.support.nginx import SOCKET, a_view, ask, at, running, shout
 
 pytestmark = pytest.mark.e2e
@@ -102,9 +103,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def nobody_listens() -> Address:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return Address("127.0.0.1", held.getsockname()[1])
+    return Address(HOST, free_port())
 
 
 def a_listener(directory: Path, *rules: Rule, **more: object) -> Listener:

@@ -20,6 +20,7 @@ from lbctl.ir.pools import Pool, PoolTls, Replica
 from lbctl.ir.routes import Forward, Respond, Route, Share
 from lbctl.ir.snapshot import View
 from tests.e2e.support.certs import Authority, client_context, server_context
+from tests.e2e.support.ports import free_port
 from tests.support.nginx import SOCKET, a_view, ask, at, running
 
 pytestmark = pytest.mark.e2e
@@ -30,12 +31,6 @@ def directory(tmp_path: Path) -> Path:
     for place in (tmp_path, *tmp_path.parents[:2]):
         place.chmod(0o755)
     return tmp_path
-
-
-def a_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 def both(directory: Path, tls: Listener, route: Route, *pools: Pool) -> View:
@@ -49,7 +44,7 @@ def a_tls_listener(directory: Path, authority: Authority, **more: object) -> Lis
     first, second = ((str(pair.certificate), str(pair.key)) for pair in pairs)
     certificates = (Certificate(*first), Certificate(*second, ("other.test",)))
     return Listener(
-        "secure", Address("127.0.0.1", a_port()), tls=ListenerTls(certificates, **more),  # type: ignore[arg-type]
+        "secure", Address("127.0.0.1", free_port()), tls=ListenerTls(certificates, **more),  # type: ignore[arg-type]
         rules=(Rule("r"),), access_log=AccessLog(str(directory / "access.log")),
     )  # fmt: skip
 
@@ -205,7 +200,7 @@ def test_a_connection_is_upgraded_only_where_the_route_says_so(
 
 
 def test_the_client_of_the_proxy_protocol_is_the_client(directory: Path, hello: Replica) -> None:
-    inner = Listener("inner", Address("127.0.0.1", a_port()), proxy_protocol=True, rules=(Rule("r"),),
+    inner = Listener("inner", Address("127.0.0.1", free_port()), proxy_protocol=True, rules=(Rule("r"),),
                      access_log=AccessLog(str(directory / "access.log")))  # fmt: skip
     view = both(directory, inner, Route("r", Forward((Share("p", 1),))), Pool("p", (hello,)))
     with running(view, directory), socket.create_connection(("127.0.0.1", inner.bind.port)) as client:
@@ -218,7 +213,7 @@ def test_the_client_of_the_proxy_protocol_is_the_client(directory: Path, hello: 
 
 
 def test_a_trusted_balancer_says_who_the_client_is(directory: Path, hello: Replica) -> None:
-    inner = Listener("inner", Address("127.0.0.1", a_port()), client_address=ClientAddress(("127.0.0.0/8",)),
+    inner = Listener("inner", Address("127.0.0.1", free_port()), client_address=ClientAddress(("127.0.0.0/8",)),
                      rules=(Rule("r"),), access_log=AccessLog(str(directory / "access.log")))  # fmt: skip
     view = both(directory, inner, Route("r", Forward((Share("p", 1),))), Pool("p", (hello,)))
     with running(view, directory), socket.create_connection(("127.0.0.1", inner.bind.port)) as client:
