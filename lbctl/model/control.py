@@ -1,7 +1,5 @@
 """`proxies` and `control`: the proxies that run the result, and the control plane that drives them."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 `read` never raises for bad input: all diagnostics are collected, and the result is None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import IO, Any, Literal

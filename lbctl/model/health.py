@@ -1,7 +1,5 @@
 """`health` of a pool: which replicas get requests, by active checks, by responses, by telemetry."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """`proxies.NAME.include`: files with the operator's own lines, and the places of the configuration that they go to."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

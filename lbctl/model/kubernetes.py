@@ -1,7 +1,5 @@
 """`pools.*.discovery.kubernetes`: the endpoints of a Kubernetes service."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema

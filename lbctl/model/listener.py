@@ -1,7 +1,5 @@
 """`listeners`: where clients come in."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

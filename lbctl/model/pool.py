@@ -1,7 +1,5 @@
 """`pools`: replicas that serve the same model, and how a proxy treats them."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, ClassVar, Literal
 

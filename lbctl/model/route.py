@@ -1,7 +1,5 @@
 """`routes`: which request goes to which pool, and how it is treated on the way."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, PlainValidator, ValidationError, model_validator

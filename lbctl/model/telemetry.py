@@ -1,7 +1,5 @@
 """`telemetry` and `weighting`: which metrics a pool has, and how weights follow them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """`upstream` of a pool: a hosted API, which wants its own host, path and credentials instead of the client's."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
