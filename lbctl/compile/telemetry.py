@@ -21,7 +21,7 @@ _EXAMPLES = {
 
 
 _INTERVAL_OF_PICKED = 1_000
-"""Milliseconds, where the files say nothing: of two equal replicas the picker prefers the one that was scraped last."""
+"""Milliseconds, where the files say nothing: between two scrapes the picker takes computed prompts for waiting ones."""
 
 
 def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:

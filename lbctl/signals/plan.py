@@ -62,6 +62,8 @@ class ScrapePlan:
     """The age at which a value is no longer used."""
     reserves_memory: bool
     """Whether an engine reserves the GPU's memory at its start, so that free memory means nothing."""
+    together: bool = False
+    """Whether the replicas of the pool are scraped at one moment: the picker compares them with each other."""
 
 
 def scrape_plan(pool: Pool, replica: Replica) -> ScrapePlan | None:
@@ -70,7 +72,8 @@ def scrape_plan(pool: Pool, replica: Replica) -> ScrapePlan | None:
     if telemetry is None or not telemetry.sources:
         return None
     sources = tuple(_source(source, replica) for source in telemetry.sources)
-    return ScrapePlan(pool.name, replica.name, sources, *_seconds(telemetry), _reserves_memory(sources))
+    together = pool.balance.pick is not None
+    return ScrapePlan(pool.name, replica.name, sources, *_seconds(telemetry), _reserves_memory(sources), together)
 
 
 def _seconds(telemetry: Telemetry) -> tuple[float, float, float]:

@@ -1,10 +1,11 @@
 """Scrapes the metrics of every replica, and reports the signals in them.
 
 A page is fetched once per interval, however many replicas it has metrics of. The first scrape of each page happens at a
-random moment of its interval, so that scrapes are spread over time. Each page has a task of its own: a slow page delays
-no other, and one that takes longer than its interval skips scrapes. Between two large pages the event loop makes a
-turn, so that the API waits for one page and not for all that have come. No response of a replica ends a task; after an
-error of lbctl itself the guard starts the task of that page again.
+random moment of its interval, so that scrapes are spread over time; the pages of picked pools are fetched at one
+moment, since the picker takes the replica that was scraped last for the one with the least work. Each page has a task
+of its own: a slow page delays no other, and one that takes longer than its interval skips scrapes. Between two large
+pages the event loop makes a turn, so that the API waits for one page and not for all that have come. No response of a
+replica ends a task; after an error of lbctl itself the guard starts the task of that page again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _Key = tuple[str, str]
 """URL and query of a page."""
 _LARGE = 64 * 1024
 """The size in bytes from which on pages are read one at a time."""
+_PAUSE = 0.001
+"""Seconds between the beginnings of two scrapes at one moment: about as long as a page takes to read."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,16 @@ class _ScrapeTarget:
     interval: float
     timeout: float
     consumers: list[_Consumer] = field(default_factory=list)
+    together: bool = False
+    """Whether it is scraped at the moment of its pool, and not at one of its own."""
+    delay: float = 0.0
+    """The seconds after that moment."""
+
+    def first(self, now: float) -> float:
+        """Return the time of the first scrape. The moments of pools are multiples of their interval."""
+        if not self.together:
+            return now + random.uniform(0, self.interval)
+        return now + (self.delay - now) % self.interval
 
 
 class Scraper:
@@ -103,11 +116,11 @@ class Scraper:
         return tuple(sources.states) if sources else ()
 
     def _replace_targets(self, targets: dict[_Key, _ScrapeTarget]) -> None:
-        """Replace all targets. A target with the same interval and timeout keeps its task, for its new consumers."""
+        """Replace all targets. A target with an unchanged schedule keeps its task, for its new consumers."""
         unchanged = set()
         for key, target in targets.items():
             current = self._targets.get(key)
-            if current and (current.interval, current.timeout) == (target.interval, target.timeout):
+            if current and _schedule(current) == _schedule(target):
                 current.consumers = target.consumers
                 targets[key] = current
                 unchanged.add(key)
@@ -128,7 +141,7 @@ class Scraper:
 
     async def _scrape_periodically(self, target: _ScrapeTarget) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + random.uniform(0, target.interval)
+        due = target.first(loop.time())
         while True:
             await asyncio.sleep(due - loop.time())
             await self._scrape(target)
@@ -169,10 +182,15 @@ def _report_of(
     return sources.page(consumer.index, fetched, page, started, ended)
 
 
+def _schedule(target: _ScrapeTarget) -> tuple[float, float, bool]:
+    return target.interval, target.timeout, target.together
+
+
 def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
     """Return each page once. Where several pools use it, the shortest interval and timeout apply."""
     targets: dict[_Key, _ScrapeTarget] = {}
     readers: dict[frozenset[str], MetricsReader] = {}
+    together = 0
     for sources in tracked:
         plan = sources.plan
         for index, source in enumerate(plan.sources):
@@ -180,6 +198,9 @@ def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
             target = targets.setdefault(key, _ScrapeTarget(source.url, source.query, plan.interval, plan.timeout))
             target.interval = min(target.interval, plan.interval)
             target.timeout = min(target.timeout, plan.timeout)
+            if plan.together and not target.together:
+                target.together, target.delay = True, together * _PAUSE
+                together += 1
             target.consumers.append(_Consumer(sources, index, _reader(source.table, readers)))
     return targets
 

@@ -24,7 +24,7 @@ from tests.benchmarks.picking.traces import Arrival
 
 Make = Callable[[int, Sequence[Engine]], Policy]
 _SECONDS = 300.0
-_HEAD = f"{'SCENARIO':<24} {'POLICY':<34} {'P50':>7} {'P99':>7} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
+_HEAD = f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class Scenario:
     cache: float = 0.7
     """The tokens of a replica's prefix cache, relative to 400,000 at a speed of 1."""
     interval: float = 1.0
-    """Seconds between two scrapes of a replica; replicas are scraped at moments of their own."""
+    """Seconds between two scrapes of a replica."""
+    spread: bool = False
+    """Whether each replica is scraped at a moment of its own, and not all at one."""
     corrected: tuple[float, ...] = ()
     """The capacities after the weights law has corrected them; empty: they are right."""
 
@@ -77,8 +79,10 @@ def scenarios() -> Iterator[Scenario]:
         for load in (0.6, 0.8):
             for interval in (0.25, 1.0, 2.5, 5.0):
                 also = ("weights, Envoy", "weights, least conn", "pick, exact") if interval == 1.0 else ()
-                title = f"{name} {load}, scrape {interval:g}s"
-                yield Scenario(title, members, _azure(members, load), (*also, "pick"), interval=interval)
+                for spread in (False, True):
+                    title = f"{name} {load}, scrape {interval:g}s{', spread' if spread else ''}"
+                    policies = ("pick",) if spread else (*also, "pick")
+                    yield Scenario(title, members, _azure(members, load), policies, interval=interval, spread=spread)
     affine = (
         "weights, least conn", "hash, bounded", "pick, no memory", "pick, bound 1.05", "pick", "pick, bound 2",
         "pick, bound 1000", "all-knowing",
@@ -99,6 +103,7 @@ def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
     capacities = [item.capacity for item in scenario.members]
     fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith(("weights", "adaptive")) else 1)
     fleet.cache, fleet.interval, fleet.adaptive = scenario.cache, scenario.interval, "adaptive" in policy
+    fleet.spread = scenario.spread or policy.startswith("adaptive")  # only picked pools are scraped at one moment
     if policy.startswith("16"):
         fleet.proxies = 16
         fleet.exchange = {"50": 0.05, "500": 0.5}.get(policy.split()[-2])
@@ -152,7 +157,7 @@ def main() -> None:
 def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
     p50, p99 = (total.mean(lambda item, percent=percent: item.percentile(percent)) for percent in (50, 99))  # type: ignore[misc]
     hits, moved, failed = (total.mean(value) for value in (lambda i: i.hits, lambda i: i.moved, lambda i: i.failed))
-    return f"{scenario.name:<24} {policy:<34} {p50:7.3f} {p99:7.2f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
+    return f"{scenario.name:<32} {policy:<34} {p50:7.3f} {p99:7.2f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
 
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:

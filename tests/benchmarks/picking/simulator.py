@@ -49,6 +49,8 @@ class Fleet:
     cache: float = 0.7
     adaptive: bool = False
     """Whether weights follow what engines report, by the law of `serve`."""
+    spread: bool = False
+    """Whether each replica is scraped at a moment of its own, and not all at one, as `serve` does for the picker."""
     warm_up: float = 30.0
 
 
@@ -86,8 +88,10 @@ class _Run:
             self._at(item.at, _ARRIVE, index)
         end = self._arrivals[-1].at + PATIENCE
         phases = random.Random(6)
+        together = phases.random()
         for place in range(len(self._engines)):
-            self._at(phases.random() * self._fleet.interval, _SCRAPE, place)
+            phase = phases.random() if self._fleet.spread else together
+            self._at(phase * self._fleet.interval, _SCRAPE, place)
         if self._control is not None:
             self._at(self._fleet.interval, _CONTROL, None)
         if self._fleet.exchange:

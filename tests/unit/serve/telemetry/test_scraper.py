@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from lbctl.ir.address import Address
-from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
+from lbctl.ir.pools import Balance, MetricsSource, PickPolicy, Pool, Replica, Telemetry
 from lbctl.serve.guard import Guard
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper
@@ -295,6 +295,56 @@ def test_one_slow_replica_delays_nobody() -> None:
     good, bad = asyncio.run(run())
     assert good >= 20 * 6
     assert bad == 0
+
+
+class _Gathering:
+    """A server that answers no request before `count` of them wait."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._waiting = asyncio.Condition()
+        self._here = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        async with self._waiting:
+            self._here += 1
+            self._waiting.notify_all()
+            try:
+                await self._waiting.wait_for(lambda: self._here >= self.count)
+            except asyncio.CancelledError:
+                self._here -= 1
+                raise
+        await asyncio.sleep(0.1)
+        self._here = 0
+        return web.Response(body=fixture("vllm_v1"))
+
+
+def _picked(port: int, name: str, policy: PickPolicy | None) -> ScrapePlan:
+    sources = (MetricsSource("vllm", f"http://127.0.0.1:{port}/{name}"),)
+    telemetry = Telemetry(1_000, 400, 15_000, sources)
+    pool = Pool("pool", telemetry=telemetry, balance=Balance(pick=policy))
+    found = scrape_plan(pool, Replica(name, Address("127.0.0.1", 1)))
+    assert found is not None
+    return found
+
+
+async def _gathered(policy: PickPolicy | None, patience: float) -> None:
+    """Raises TimeoutError where the requests to 16 replicas, one of them new, do not wait at one moment."""
+    server = _Gathering(15)
+    async with _server(server.answer) as port:
+        plans = [_picked(port, f"r{place}", policy) for place in range(16)]
+        async with _scraping(*plans[:15]) as (taken, scraper):
+            await taken.until(lambda report: report.sources[0].ok, patience)
+            server.count = 16
+            scraper.watch(plans)
+            await taken.until(lambda report: report.replica == "r15" and report.sources[0].ok, patience)
+
+
+@pytest.mark.slow
+def test_replicas_of_a_picked_pool_are_scraped_at_one_moment_and_others_are_not() -> None:
+    asyncio.run(_gathered(PickPolicy(()), 60))
+    with pytest.raises(TimeoutError):
+        asyncio.run(_gathered(None, 3))
 
 
 class _AllAtOnce:
