@@ -19,12 +19,11 @@ from lbctl.simulate.trace import Trace
 
 
 class SimulatedPicker:
-    """Chooses a replica for each request of a trace. `reads_prompts`: whether the proxy lets it see the prompt."""
+    """Chooses a replica for each request of a trace."""
 
-    def __init__(self, pool: Pool, trace: Trace, rng: Random, *, reads_prompts: bool) -> None:
+    def __init__(self, pool: Pool, trace: Trace, rng: Random) -> None:
         self._pool = pool
         self._trace = trace
-        self._reads_prompts = reads_prompts
         self._rng = rng
         self._books = Books()
         self._affinity = AffinityMemory()
@@ -68,8 +67,6 @@ class SimulatedPicker:
     def _features(self, request: int) -> Features:
         trace = self._trace
         session = str(trace.keys[request]) if trace.keys and not trace.blocks else None
-        if not self._reads_prompts:
-            return Features(self._pool.name, session)
         blocks = trace.blocks[request] if trace.blocks else ()
         chain = tuple(accumulate(blocks, lambda before, block: hash((before, block))))
         return Features(self._pool.name, session, chain, prompt_tokens=float(trace.prompts[request]))

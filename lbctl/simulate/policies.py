@@ -38,11 +38,6 @@ class Policy:
         return self.rule if uneven or self.even_rule is None else self.even_rule
 
     @property
-    def reads_prompts(self) -> bool:
-        """Whether the picker knows the prompt: nginx asks it before it reads the body."""
-        return self.proxy != "nginx"
-
-    @property
     def skips_full(self) -> bool:
         """Whether it chooses only among replicas that are not full: HAProxy does, but for a hash, and nginx does."""
         return self.proxy == "nginx" or self.waits == FOR_ANY

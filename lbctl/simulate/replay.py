@@ -65,11 +65,7 @@ class _Run:
         self._proxies = build.proxies(setup, rng)
         self._progress = columns.RunProgress(*(build.counter() for _ in columns.RunProgress._fields))
         self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
-        self._picker = (
-            SimulatedPicker(pool, trace, rng, reads_prompts=setup.policy.reads_prompts)
-            if self.settings.policy == choosers.PICKED
-            else None
-        )
+        self._picker = SimulatedPicker(pool, trace, rng) if self.settings.policy == choosers.PICKED else None
         self._attempts = setup.retry.attempts if "connect_failure" in setup.retry.when else 0
         self._pushed: list[float] = []
         self._ordered: list[Weight | None] = []

@@ -211,6 +211,11 @@ class ServerBlock:
         return any(item.says_429 for item in self.handled)
 
     @property
+    def reads_bodies(self) -> bool:
+        """Whether bodies are read before the picker is asked."""
+        return any(item.after_body is not None for item in self.handled)
+
+    @property
     def forwards(self) -> bool:
         """Whether requests are sent to replicas, which may fail."""
         return any(item.forwarding is not None for item in self.handled)

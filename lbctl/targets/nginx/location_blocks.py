@@ -116,7 +116,10 @@ class CheckLocation:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One way to handle a request; exactly one of `answer`, `forwarding`, `elsewhere` and `redirect` is set."""
+    """One way to handle a request.
+
+    Exactly one of `answer`, `forwarding`, `elsewhere`, `redirect` and `after_body` is set.
+    """
 
     name: Token
     """The path or the named location."""
@@ -144,6 +147,8 @@ class Location:
     """The status that replaces that of the response from `elsewhere`."""
     redirect: bool = False
     """Whether the client is redirected to https."""
+    after_body: Token | None = None
+    """The named location in which the request goes on once its body has been read."""
     mirror: Token | None = None
     """The location that sends the copy; None: no copy is sent."""
     keeps_uri: bool = False
@@ -156,7 +161,8 @@ class Location:
     @property
     def says_429(self) -> bool:
         """Whether one of its limits refuses with 429."""
-        return self.forwarding is not None and (self.refusal == 429 or any(x.burst is not None for x in self.limits))
+        limits = self.forwarding is not None or self.after_body is not None
+        return limits and (self.refusal == 429 or any(x.burst is not None for x in self.limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,8 @@ class PickSubrequest:
     """The name of this proxy."""
     headers: tuple[tuple[Token, Token], ...]
     """(name, variable) of the headers that may name a session."""
+    body: Token | None
+    """The variable with the beginning of the client's body; None: the picker does not get it."""
     connect: int
     """Milliseconds for the connection."""
     answer: int

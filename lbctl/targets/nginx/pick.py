@@ -1,6 +1,7 @@
 """A replica for each request, named by the picker: nginx asks it by a subrequest, and each replica is an upstream.
 
-The subrequest has no body, so the picker knows the session by its headers and the load, not the prompt. Whatever goes
+nginx asks before it reads a body. Where the picker needs the body, the request first goes through a location that has
+`mirror`, which reads the body, and no content, so that its error page leads on to the location that asks. Whatever goes
 wrong, the request goes to the pool's own upstream. After a failure the picker gets no question for a second, since it
 is a server of an upstream with `max_fails=1`. A picked replica that does not accept the connection is no failure of the
 request: it goes on to the pool, unless something of it was sent, and the picker learns it with the end of the request.
@@ -17,7 +18,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import LogFormat, UpstreamBlock
-from lbctl.targets.nginx.location_blocks import Forwarding, PickSubrequest
+from lbctl.targets.nginx.location_blocks import Forwarding, Location, PickSubrequest
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
@@ -27,6 +28,10 @@ LEFT = (Token("$lb_pick_left"), Token(_ID))
 _MOVED = "$lb_pick_moved"
 """The variable that is true where another replica than the picked one has the request, since that was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
+_PROMPT, _JSON, _BEGINNING = "$lb_prompt", "$lb_json_body", "$lb_body_beginning"
+"""The variables with what the picker gets of a body, with the same of a body of JSON, and with that of any body."""
+_MOST_BODY = 65_535
+"""Bytes of a body that the picker gets: the most that an expression counts, and about what the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
 """What the end of a request reports, as a variable and its value: whether its picked replica was not reached."""
 
@@ -50,11 +55,11 @@ def picked(
         path = ("pools", pool.name, "balance", "pick")
         entries = ((quote.map_key(name), quote.plain(single.name.text, path)) for name, single in replicas)
         context.map(_REPLICA, variable, ((Token("default"), quote.plain(upstream.name.text)), *entries))
-        if pool.balance.pick is not None and pool.balance.pick.reads_bodies:
+        if pool.protocol == "grpc" and pool.balance.pick is not None and pool.balance.pick.reads_bodies:
             context.warn(
                 "pool.balance.pick.body",
                 path,
-                "nginx chooses before it reads the body: its picks follow session headers and the load",
+                "picks of gRPC follow session headers and the load: messages are passed on as they come",
                 "`prefix: off` and headers alone in `session` say the same for every proxy",
             )
     return Picked(variable, replace(upstream, name=Token(variable)))
@@ -94,6 +99,24 @@ def falling_back(
     )
 
 
+def reads_body(pool: Pool) -> bool:
+    """Return whether the body of a request to the pool is read before the picker is asked."""
+    return pool.protocol != "grpc" and pool.balance.pick is not None and pool.balance.pick.reads_bodies
+
+
+def after_body(location: Location, name: Token) -> tuple[Location, Location]:
+    """Return the location as two: one that applies its limits and reads the body, and `name`, which asks and forwards.
+
+    `name` is that of the second location, with its `@`.
+    """
+    first = replace(
+        location, variables=location.variables[: -len((LEFT, REACHED))], response_headers=(), forwarding=None,
+        question=None, mirror=None, keeps_uri=False, own_lines=(), after_body=name,
+    )  # fmt: skip
+    variables = (LEFT, REACHED, (Token(_PROMPT), Token(_JSON)))
+    return first, replace(location, name=name, variables=variables, limits=(), tenant=None)
+
+
 def question_path(route_number: int, pool: str) -> str:
     """Return the path of the internal location that asks for requests of a route to a pool."""
     return f"/.lbctl/pick/{route_number}/{pool}"
@@ -110,6 +133,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> PickSub
         target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
+        body=Token(_PROMPT) if reads_body(pool) else None,
         connect=connect,
         answer=max(1, policy.timeout - connect),
     )
@@ -138,10 +162,16 @@ def _leaves_busy(view: View) -> bool:
 
 
 def maps(context: RenderContext) -> None:
-    """Add the maps with the ids of the picks, as far as they are such as the picker can have given."""
+    """Add the maps with the ids of the picks, as far as the picker can have given them, and with what it gets."""
     entries = ((Token("default"), Token('""')), (quote.plain(r"~^([A-Za-z0-9._:-]{1,64})\z"), Token("$1")))
     context.map(_ID, "$lb_pick_id", entries)
     context.map(LEFT[0].text, "$lb_pick_left_id", entries)
+    if any(map(reads_body, context.view.pools.values())):
+        nothing = (Token("default"), Token('""'))
+        beginning = quote.plain(f"~^((?s).{{1,{_MOST_BODY}}}+)"), Token("$1")
+        context.map("$request_body", _BEGINNING, (nothing, beginning), volatile=True)
+        json = quote.plain("~*^application/json"), Token(_BEGINNING)
+        context.map("$content_type", _JSON, (nothing, json), volatile=True)
     if _leaves_busy(context.view):
         moved = (Token("default"), Token("false")), (quote.plain("~, "), Token("true"))
         context.map("$upstream_addr", _MOVED, moved)

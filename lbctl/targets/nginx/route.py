@@ -109,7 +109,8 @@ class Routes:
     def _to_pool(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> list[Location]:
         """Return the location that forwards to the pool.
 
-        Before it is one that asks the picker, where replicas are picked, or that leaves busy replicas.
+        Before it is one that asks the picker, where replicas are picked, or that leaves busy replicas; and before one
+        that asks about a body, one that reads it.
         """
         location = self._forwarding(listener, inlet, route, rule, pool)
         picked = self._picked(inlet, route, rule, pool, location)
@@ -118,7 +119,13 @@ class Routes:
             return [first]
         again = quote.plain(f"@{names.location(route.name, pool)}{names.AGAIN}")
         variables = (*location.variables, pick.UNREACHED) if picked else location.variables
-        return [first, replace(location, name=again, variables=variables)]
+        return [*self._after_body(route, pool, first), replace(location, name=again, variables=variables)]
+
+    def _after_body(self, route: Route, pool: str, location: Location) -> tuple[Location, ...]:
+        """Return the location, after one that reads the body where the picker needs it."""
+        if location.question is None or not pick.reads_body(self.context.view.pools[pool]):
+            return (location,)
+        return pick.after_body(location, quote.plain(f"@{names.location(route.name, pool)}{names.READ}"))
 
     def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
         """Return the location as one from which requests go on where a replica is busy, if the route wants that."""

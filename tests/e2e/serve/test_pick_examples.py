@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.e2e.support.client import Client
@@ -43,8 +44,9 @@ def _homes(client: Client, requests: list[Request]) -> set[str]:
     return set(load.by_replica)
 
 
-def test_each_turn_of_an_agent_goes_to_the_replica_of_its_conversation() -> None:
-    with _example("agents-with-sessions", "envoy") as (client, _):
+@pytest.mark.parametrize("kind", ["envoy", "nginx"])
+def test_each_turn_of_an_agent_goes_to_the_replica_of_its_conversation(kind: str) -> None:
+    with _example("agents-with-sessions", kind) as (client, _):
         for number in range(4):
             turns = [_request(prompt="x" * 400 * turn, prompt_cache_key=f"agent-{number}") for turn in range(1, TOLD)]
             assert len(_homes(client, turns)) == 1
@@ -53,8 +55,9 @@ def test_each_turn_of_an_agent_goes_to_the_replica_of_its_conversation() -> None
         assert len(load.by_replica) >= 2, "conversations are spread"
 
 
-def test_questions_about_a_document_meet_where_it_is_in_the_cache_until_that_has_too_many() -> None:
-    with _example("shared-system-prompt", "envoy") as (client, members):
+@pytest.mark.parametrize("kind", ["envoy", "nginx"])
+def test_questions_about_a_document_meet_where_it_is_in_the_cache_until_that_has_too_many(kind: str) -> None:
+    with _example("shared-system-prompt", kind) as (client, members):
         for document in ("one", "two"):
             questions = [_request(prompt=f"{document} " * 4000 + f"Question {number}?") for number in range(TOLD)]
             assert len(_homes(client, questions)) == 1
@@ -65,8 +68,9 @@ def test_questions_about_a_document_meet_where_it_is_in_the_cache_until_that_has
         assert max(crowd.by_replica.values()) <= 1.25 * 40 / len(members) + 10, "a crowd does not queue at one replica"
 
 
-def test_requests_for_an_adapter_meet_on_one_replica() -> None:
-    with _example("adapters", "haproxy") as (client, _):
+@pytest.mark.parametrize("kind", ["haproxy", "nginx"])
+def test_requests_for_an_adapter_meet_on_one_replica(kind: str) -> None:
+    with _example("adapters", kind) as (client, _):
         for adapter in ("support-de", "sql"):
             assert len(_homes(client, [_request(model=adapter, prompt=f"{number}?") for number in range(TOLD)])) == 1
         base = [_request(model="meta-llama/Llama-3.1-8B-Instruct", prompt=f"{number}?") for number in range(24)]

@@ -22,6 +22,7 @@ on a busy machine too."""
 PATIENT = "2s"
 """`pick.timeout` where every request needs the picker's answer, on a busy machine too."""
 PICK: dict[str, Any] = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": PATIENT}
+JSON = ("content-type", "application/json")
 TO_A = Request(headers=(("x-session-id", "a"),))
 FAULTS: dict[str, Callable[[ScriptedPicker], None]] = {
     "dead": ScriptedPicker.kill,
@@ -139,17 +140,62 @@ def test_a_request_that_goes_on_to_a_picked_fallback_ends_both_picks(four: list[
         a.accept()
 
 
-def test_the_beginning_of_a_json_body_is_asked_with(four: list[Replica]) -> None:
+def test_the_beginning_of_a_json_body_is_asked_with(edge: Binary, four: list[Replica]) -> None:
     port, body = free_port_pair(), b'{"prompt": "' + b"x" * 200_000 + b'"}'
-    with scripted_picker(port, lambda _: "a") as picker, running("haproxy", fleet(four, port, prefix={})) as gateway:
-        json_type = (("content-type", "application/json"),)
-        assert gateway.post("/", body, headers=json_type).replica == "a"
+    with scripted_picker(port, lambda _: "a") as picker, running(edge, fleet(four, port, prefix={})) as gateway:
+        assert gateway.post("/", body, headers=(JSON,)).replica == "a"
         assert gateway.post("/", body).replica == "a"
     whole, unread = picker.asked
     assert body.startswith(whole.body)
     assert len(whole.body) > 32_768
     assert whole.headers["x-lbctl-body-length"] == str(len(body))
     assert unread.body == b""
+
+
+def test_nginx_passes_on_what_it_has_read_whatever_the_request_is(four: list[Replica]) -> None:
+    port, a, most = free_port_pair(), four[0], 65_535
+    with scripted_picker(port, lambda _: "a") as picker, running("nginx", fleet(four, port, prefix={})) as gateway:
+        for size in (2, 1 << 20, 3 << 20):
+            for method, chunked in (("POST", False), ("POST", True), ("PUT", False), ("PATCH", True)):
+                body = b"{" + b" " * (size - 2) + b"}"
+                got = gateway.request(method, "/v1/", [JSON], body, chunked=chunked)
+                assert (got.replica, got.json["method"], len(got.json["body"])) == ("a", method, size)
+                asked = picker.asked.pop()
+                assert asked.body == (body[:most] if size <= 1 << 20 else b""), (method, chunked, size)
+                assert asked.headers["x-lbctl-body-length"] == str(size)
+        for method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+            assert gateway.request(method, "/v1/").replica == "a"
+            assert picker.asked.pop().body == b""
+        assert [item.path for item in list(a.seen)[-2:]] == ["/v1/", "/v1/"]
+        assert "[error]" not in gateway.proxy.logs()
+
+
+def test_a_body_is_read_after_the_limits_and_the_key(four: list[Replica]) -> None:
+    """A request that is refused asks nothing, and its body is not waited for."""
+    port = free_port_pair()
+    closed = fleet(four, port, prefix={})
+    closed["listeners"]["gateway"]["max_body"] = "100KiB"
+    for route in closed["routes"].values():
+        route["auth"] = {"api_keys": {"file": "keys"}}
+    files, bearer = {"keys": "key: acme\n"}, ("authorization", "Bearer key")
+    with scripted_picker(port, lambda _: "a") as picker, running("nginx", closed, files=files) as gateway:
+        for chunked in (False, True):
+            assert gateway.request("POST", "/", [JSON], b"{}", chunked=chunked).status == 401
+            assert gateway.request("POST", "/", [JSON, bearer], b"x" * 200_000, chunked=chunked).status == 413
+        assert picker.asked == []
+        assert gateway.request("POST", "/", [JSON, bearer], b"{}").replica == "a"
+
+
+@pytest.mark.parametrize("fault", [*FAULTS])
+def test_without_a_picker_nginx_sends_the_body_that_it_has_read(four: list[Replica], fault: str) -> None:
+    port, body = free_port_pair(), b'{"prompt": "x"}'
+    faulty = fleet(four, port, timeout=f"{TIMEOUT * 1000:.0f}ms", prefix={})
+    with scripted_picker(port, lambda _: "a") as picker, running("nginx", faulty) as gateway:
+        FAULTS[fault](picker)
+        load = gateway.load(40, 4, request=Request("POST", "/", (JSON,), body))
+        load.assert_no_failure()
+        assert set(load.by_replica) == {"a", "b"}
+        assert gateway.post("/", body, [JSON]).json["body"] == body.decode()
 
 
 @pytest.mark.parametrize("fault", [*FAULTS])
