@@ -213,7 +213,7 @@ class ServerBlock:
     @property
     def reads_bodies(self) -> bool:
         """Whether bodies are read before the picker is asked."""
-        return any(item.after_body is not None for item in self.handled)
+        return any(item.reads_body for item in self.handled)
 
     @property
     def forwards(self) -> bool:

@@ -90,9 +90,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.auth.jwt": Unsupported(
         "nginx verifies JWTs in its commercial edition only", "API keys, or another proxy for this route"
     ),
-    "route.auth.external": Rendered(
-        "auth_request; with pools of the algorithm `pick`, or limits by tenant, the route answers 503"
-    ),
+    "route.auth.external": Rendered("auth_request"),
     "proxies.metrics": Rendered("stub_status: connections and requests of the whole nginx, as `/stub_status`"),
     "route.auth.basic": Rendered("passwords in a file of their own (0600), since nginx compares them in clear text"),
     "route.headers": Rendered("the Server and Date of an answer are nginx's own"),

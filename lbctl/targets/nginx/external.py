@@ -6,29 +6,11 @@ included, is 503.
 
 from __future__ import annotations
 
-from lbctl.ir.routes import External, Forward, Route
+from lbctl.ir.routes import External, Route
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.location_blocks import Check, CheckLocation
-from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
-
-
-def unchecked(context: RenderContext, route: Route) -> bool:
-    """Return whether nginx cannot ask for requests of this route, so that it must not serve them; warn if so."""
-    external = route.auth.external if route.auth else None
-    if external is None or not isinstance(route.action, Forward):
-        return False
-    path = ("routes", route.name, "auth", "external")
-    if context.view.picker is not None and any(context.view.pools[x].balance.pick for x in route.action.pools):
-        message = "nginx asks one service for a request, and here the picker is another: this route answers 503 there"
-        context.warn("route.auth.external", path, message, "another `algorithm` for its pools, or another proxy")
-        return True
-    if any(limit.by == "tenant" for limit in route.rate_limits):
-        message = "nginx counts requests before it knows their tenant: this route answers 503 there"
-        context.warn("route.auth.external", path, message, "limits by client_ip, a header or all")
-        return True
-    return False
 
 
 def check(route: Route, number: int) -> Check | None:

@@ -118,7 +118,7 @@ class CheckLocation:
 class Location:
     """One way to handle a request.
 
-    Exactly one of `answer`, `forwarding`, `elsewhere`, `redirect` and `after_body` is set.
+    Exactly one of `answer`, `forwarding`, `elsewhere`, `redirect` and `onward` is set.
     """
 
     name: Token
@@ -147,8 +147,10 @@ class Location:
     """The status that replaces that of the response from `elsewhere`."""
     redirect: bool = False
     """Whether the client is redirected to https."""
-    after_body: Token | None = None
-    """The named location in which the request goes on once its body has been read."""
+    onward: Token | None = None
+    """The named location in which the request goes on when it has passed this one."""
+    reads_body: bool = False
+    """Whether the body is read before the request goes on."""
     mirror: Token | None = None
     """The location that sends the copy; None: no copy is sent."""
     keeps_uri: bool = False
@@ -161,7 +163,7 @@ class Location:
     @property
     def says_429(self) -> bool:
         """Whether one of its limits refuses with 429."""
-        limits = self.forwarding is not None or self.after_body is not None
+        limits = self.forwarding is not None or self.onward is not None
         return limits and (self.refusal == 429 or any(x.burst is not None for x in self.limits))
 
 

@@ -16,8 +16,9 @@ from lbctl.targets.nginx import quote
 
 AGAIN = ":again"
 """What the name of the location ends with in which a request goes on that reached no replica."""
-READ = ":read"
-"""What the name of the location ends with in which a request goes on whose body has been read."""
+CHECKED, READ = ":checked", ":read"
+"""What the name of the location ends with in which a request goes on that a service lets in, or whose body has been
+read."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _PREFIX = "lbctl_"

@@ -18,7 +18,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import LogFormat, UpstreamBlock
-from lbctl.targets.nginx.location_blocks import Forwarding, Location, PickSubrequest
+from lbctl.targets.nginx.location_blocks import Forwarding, PickSubrequest
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
@@ -28,8 +28,10 @@ LEFT = (Token("$lb_pick_left"), Token(_ID))
 _MOVED = "$lb_pick_moved"
 """The variable that is true where another replica than the picked one has the request, since that was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
-_PROMPT, _JSON, _BEGINNING = "$lb_prompt", "$lb_json_body", "$lb_body_beginning"
-"""The variables with what the picker gets of a body, with the same of a body of JSON, and with that of any body."""
+BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
+"""What the picker gets of a body, as a variable and its value, which is that of bodies of JSON."""
+_BEGINNING = "$lb_body_beginning"
+"""The variable with the beginning of a body, whatever it is."""
 _MOST_BODY = 65_535
 """Bytes of a body that the picker gets: the most that an expression counts, and about what the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
@@ -104,19 +106,6 @@ def reads_body(pool: Pool) -> bool:
     return pool.protocol != "grpc" and pool.balance.pick is not None and pool.balance.pick.reads_bodies
 
 
-def after_body(location: Location, name: Token) -> tuple[Location, Location]:
-    """Return the location as two: one that applies its limits and reads the body, and `name`, which asks and forwards.
-
-    `name` is that of the second location, with its `@`.
-    """
-    first = replace(
-        location, variables=location.variables[: -len((LEFT, REACHED))], response_headers=(), forwarding=None,
-        question=None, mirror=None, keeps_uri=False, own_lines=(), after_body=name,
-    )  # fmt: skip
-    variables = (LEFT, REACHED, (Token(_PROMPT), Token(_JSON)))
-    return first, replace(location, name=name, variables=variables, limits=(), tenant=None)
-
-
 def question_path(route_number: int, pool: str) -> str:
     """Return the path of the internal location that asks for requests of a route to a pool."""
     return f"/.lbctl/pick/{route_number}/{pool}"
@@ -133,7 +122,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> PickSub
         target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
-        body=Token(_PROMPT) if reads_body(pool) else None,
+        body=BODY[0] if reads_body(pool) else None,
         connect=connect,
         answer=max(1, policy.timeout - connect),
     )
@@ -171,7 +160,7 @@ def maps(context: RenderContext) -> None:
         beginning = quote.plain(f"~^((?s).{{1,{_MOST_BODY}}}+)"), Token("$1")
         context.map("$request_body", _BEGINNING, (nothing, beginning), volatile=True)
         json = quote.plain("~*^application/json"), Token(_BEGINNING)
-        context.map("$content_type", _JSON, (nothing, json), volatile=True)
+        context.map("$content_type", BODY[1].text, (nothing, json), volatile=True)
     if _leaves_busy(context.view):
         moved = (Token("default"), Token("false")), (quote.plain("~, "), Token("true"))
         context.map("$upstream_addr", _MOVED, moved)

@@ -107,25 +107,36 @@ class Routes:
         return [item for pool in _reached(action) for item in self._to_pool(listener, inlet, route, rule, pool)]
 
     def _to_pool(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> list[Location]:
-        """Return the location that forwards to the pool.
+        """Return the locations that lead to the pool.
 
-        Before it is one that asks the picker, where replicas are picked, or that leaves busy replicas; and before one
-        that asks about a body, one that reads it.
+        Before the one that forwards is one that asks the picker, where replicas are picked, or that leaves busy
+        replicas. nginx does each of a few things once in a location, and in an order of its own: so another one asks a
+        service before the picker is asked or a tenant is limited, and another one reads the body for the picker.
         """
         location = self._forwarding(listener, inlet, route, rule, pool)
         picked = self._picked(inlet, route, rule, pool, location)
         first = self._when_busy(route, pool, picked or location)
         if picked is None and (first is location or route.retry.idempotent or not _reconnects(route)):
-            return [first]
+            return self._in_steps(route, pool, first)
         again = quote.plain(f"@{names.location(route.name, pool)}{names.AGAIN}")
         variables = (*location.variables, pick.UNREACHED) if picked else location.variables
-        return [*self._after_body(route, pool, first), replace(location, name=again, variables=variables)]
+        last = replace(location, name=again, variables=variables, check=None)
+        return [*self._in_steps(route, pool, first), last]
 
-    def _after_body(self, route: Route, pool: str, location: Location) -> tuple[Location, ...]:
-        """Return the location, after one that reads the body where the picker needs it."""
-        if location.question is None or not pick.reads_body(self.context.view.pools[pool]):
-            return (location,)
-        return pick.after_body(location, quote.plain(f"@{names.location(route.name, pool)}{names.READ}"))
+    def _in_steps(self, route: Route, pool: str, location: Location) -> list[Location]:
+        """Return the location as those that a request passes one after the other."""
+        steps = [location]
+        name = f"@{names.location(route.name, pool)}"
+        if location.question is not None and pick.reads_body(self.context.view.pools[pool]):
+            variables = (pick.LEFT, pick.REACHED, pick.BODY)
+            asking = replace(location, variables=variables, limits=(), tenant=None, check=None)
+            steps = _one_by_one(replace(location, reads_body=True), asking, quote.plain(name + names.READ))
+        by_tenant = any(limit.by == "tenant" for limit in route.rate_limits)
+        if location.check is not None and (location.question is not None or by_tenant):
+            checked = replace(steps[0], limits=() if by_tenant else steps[0].limits, reads_body=False)
+            limited = replace(steps[0], limits=steps[0].limits if by_tenant else (), check=None)
+            steps = [*_one_by_one(checked, limited, quote.plain(name + names.CHECKED)), *steps[1:]]
+        return steps
 
     def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
         """Return the location as one from which requests go on where a replica is busy, if the route wants that."""
@@ -182,7 +193,7 @@ class Routes:
         action = route.action
         assert isinstance(action, Forward)
         variables = (*_variables(route, pool, self.context), *_retry_after(route))
-        if limits.uncountable(self.context, route) or external.unchecked(self.context, route):
+        if limits.uncountable(self.context, route):
             return _unavailable(route, pool, variables, self._headers(inlet, route, pool), CLOSED.body)
         upstream = self.upstreams.of(pool, route.regions)
         fallback = action.fallback if action.fallback != pool else None
@@ -321,6 +332,16 @@ def _retry_after(route: Route) -> list[tuple[Token, Token]]:
 
 def _json(text: str) -> Token:
     return quote.value(json.dumps(text))
+
+
+def _one_by_one(first: Location, second: Location, name: Token) -> list[Location]:
+    """Return the two: requests that have passed `first` go on in `second`, whose name is `name`."""
+    variables = tuple(item for item in first.variables if item not in (pick.LEFT, pick.REACHED))
+    passed = replace(
+        first, variables=variables, response_headers=(), forwarding=None, question=None, mirror=None, keeps_uri=False,
+        own_lines=(), onward=name,
+    )  # fmt: skip
+    return [passed, replace(second, name=name)]
 
 
 def _unavailable(route: Route, pool: str, variables: Pairs, headers: Pairs, body: str = NO_REPLICA) -> Location:

@@ -137,11 +137,11 @@ def test_only_the_header_of_its_own_route_names_a_tenant(kind: Kind) -> None:
     assert [[line["tenant"]] if line["tenant"] else [] for line in lines] == tenants
 
 
-def test_limits_by_tenant_count_the_tenant_of_their_own_route() -> None:
-    """On Envoy, which alone has such limits beside a service."""
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_limits_by_tenant_count_the_tenant_of_their_own_route(kind: Kind) -> None:
     with replicas("a", "auth") as (a, auth):
-        routes = _of_tenants(auth.address, rate_limit=[{"by": "tenant", "rate": "1/h", "burst": 1}])
-        with running("envoy", fleet_of([a], routes=routes), files=_KEYS) as gateway:
+        routes = _of_tenants(auth.address, rate_limit=[{"by": "tenant", "rate": "1/m", "burst": 1}])
+        with running(kind, fleet_of([a], routes=routes), files=_KEYS) as gateway:
             statuses = []
             for tenant in ("first", "second", "first"):
                 auth.behave(headers=(("x-a", tenant), ("x-b", "same")))

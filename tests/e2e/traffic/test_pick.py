@@ -186,6 +186,27 @@ def test_a_body_is_read_after_the_limits_and_the_key(four: list[Replica]) -> Non
         assert gateway.request("POST", "/", [JSON, bearer], b"{}").replica == "a"
 
 
+@pytest.mark.parametrize("prefix", [{}, "off"])
+def test_a_service_decides_before_the_picker_is_asked(four: list[Replica], prefix: Any) -> None:
+    port, body = free_port_pair(), b'{"prompt": "x"}'
+    with replicas("auth") as (auth,):
+        external = {"url": f"http://{auth.address}/check", "accept": ["x-user"], "tenant_header": "x-user"}
+        asking = fleet(four, port, prefix=prefix)
+        for route in asking["routes"].values():
+            route |= {"auth": {"external": external}, "rate_limit": [{"by": "tenant", "rate": "1/m", "burst": 2}]}
+        with scripted_picker(port, lambda _: "a") as picker, running("nginx", asking) as gateway:
+            auth.behave(status=403)
+            assert gateway.post("/v1/", body, [JSON]).status == 403
+            assert picker.asked == []
+            for user, statuses in (("eve", [200, 200, 429]), ("bob", [200])):
+                auth.behave(status=200, headers=(("x-user", user),))
+                got = [gateway.post("/v1/", body, [JSON]) for _ in statuses]
+                assert [item.status for item in got] == statuses
+                assert (got[0].replica, got[0].json["body"]) == ("a", body.decode())
+            assert [asked.body for asked in picker.asked] == [b"" if prefix == "off" else body] * 3
+            assert [line["tenant"] for line in gateway.access_log(5)] == [None, "eve", "eve", "eve", "bob"]
+
+
 @pytest.mark.parametrize("fault", [*FAULTS])
 def test_without_a_picker_nginx_sends_the_body_that_it_has_read(four: list[Replica], fault: str) -> None:
     port, body = free_port_pair(), b'{"prompt": "x"}'
