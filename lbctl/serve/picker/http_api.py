@@ -7,11 +7,10 @@ answer is 200 with a replica's name and the id of the pick, or 204 where there i
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from lbctl.ir.locality import Place
@@ -63,7 +62,7 @@ class HttpApi:
         return HttpAnswer(200, f"{name} {picked.id}\n".encode(), {"x-lbctl-pick": name, "x-lbctl-pick-id": picked.id})
 
 
-class RequestEnds(asyncio.DatagramProtocol):
+class RequestEnds:
     """Reads the log lines that say which pick has ended. A line that says nothing about a pick is counted."""
 
     def __init__(self, service: PickService) -> None:
@@ -71,9 +70,8 @@ class RequestEnds(asyncio.DatagramProtocol):
         self.malformed = 0
         """Datagrams that could not be read."""
 
-    def datagram_received(self, data: bytes, addr: Any) -> None:
+    def received(self, data: bytes) -> None:
         """End the pick of a datagram."""
-        del addr
         end = _end(data) if len(data) <= _MOST_DATAGRAM else None
         if end is None:
             self.malformed += 1
@@ -86,9 +84,6 @@ class RequestEnds(asyncio.DatagramProtocol):
         elif end.moved:
             self._service.answered(end.pick, _MOVED)
         self._service.finished(end.pick)
-
-    def error_received(self, exc: Exception) -> None:
-        """Ignore it: the socket sends nothing, and reads on."""
 
 
 class _End(NamedTuple):

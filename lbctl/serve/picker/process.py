@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
+from lbctl.serve.picker.datagrams import DatagramReceiver
 from lbctl.serve.picker.exchange import Exchange
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
@@ -34,8 +34,6 @@ from lbctl.serve.picker.statistics import page
 _GRACE = 1.0
 """Seconds that open streams get at the end."""
 _SWEEP = 10.0
-_BUFFER = 4 << 20
-"""Bytes of datagrams that may wait in the kernel, as far as the system allows."""
 _READY_POLL = 0.1
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
@@ -101,8 +99,7 @@ class PickerProcess:
         api = HttpApi(self.service, self._page)
         try:
             await loop.create_server(connections(api), http.host, http.port)
-            ends, _ = await loop.create_datagram_endpoint(lambda: self._ends, local_addr=(http.host, http.port))
-            ends.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            DatagramReceiver(http, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
         await self._grpc.start(self._places.bind)

@@ -59,7 +59,7 @@ def test_a_replica_that_was_not_reached_is_not_picked_for_a_moment(line: str, re
     service = _service()
     ends = RequestEnds(service)
     first = service.pick(QUESTION)
-    ends.datagram_received(line.format(rest=rest, pick=first.id).encode(), None)
+    ends.received(line.format(rest=rest, pick=first.id).encode())
     assert (service.open_picks, ends.malformed) == (0, 0)
     later = [service.pick(QUESTION).names[0] for _ in range(10)]
     assert (first.names[0] not in later) is suspected
@@ -72,7 +72,7 @@ def test_a_replica_that_was_busy_is_left_for_a_moment_that_grows_no_longer(line:
     ends = RequestEnds(service)
     for _ in range(5):
         first = service.pick(LEAVES_BUSY)
-        ends.datagram_received(line.format(pick=first.id, rest=rest).encode(), None)
+        ends.received(line.format(pick=first.id, rest=rest).encode())
         assert service.pick(LEAVES_BUSY).names[0] != first.names[0]
         clock.now += 0.6
         assert service.pick(LEAVES_BUSY).names[0] == first.names[0]
@@ -94,7 +94,7 @@ def test_a_request_without_a_pick_is_nobodys_end() -> None:
     service = _service()
     ends = RequestEnds(service)
     service.pick(QUESTION)
-    ends.datagram_received(HAPROXY.format(rest='end="SC" retries="0"', pick="-").encode(), None)
+    ends.received(HAPROXY.format(rest='end="SC" retries="0"', pick="-").encode())
     assert (service.open_picks, ends.malformed) == (1, 0)
 
 

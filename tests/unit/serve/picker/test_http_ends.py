@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
 
+from lbctl.ir.address import Address
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.picker.datagrams import DatagramReceiver
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds
 from lbctl.serve.picker.http_protocol import HttpRequest
 from lbctl.serve.picker.service import PickService
 from tests.unit.serve.picker.test_service import POLICY
 
-SENDER = ("127.0.0.1", 40_000)
 HAPROXY = (
     '<134>1 2026-11-23T19:00:00.000000+00:00 host haproxy 12 - [lbctl@0 proxy="edge" backend="p:chat" status="200" '
     'end="--"{timers} retries="0" pick="{id}"] {{"ts": "x"}}'
@@ -43,8 +45,8 @@ def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickSer
     for line in lines:
         first, _ = picked(service), picked(service)
         before = service.open_picks
-        ends.datagram_received(line(first).encode(), SENDER)
-        ends.datagram_received(line(first).encode(), SENDER)
+        ends.received(line(first).encode())
+        ends.received(line(first).encode())
         assert service.open_picks == before - 1
     assert ends.malformed == 0
 
@@ -53,7 +55,7 @@ def test_the_pick_of_a_pool_that_a_request_has_left_ends_too_and_its_replica_is_
     left, kept = picked(service), picked(service)
     line = NGINX.format(id=kept).replace('"status"', f'"left":"{left}","status"')
     ends = RequestEnds(service)
-    ends.datagram_received(line.encode(), SENDER)
+    ends.received(line.encode())
     assert (service.open_picks, ends.malformed) == (0, 0)
     assert HttpApi(service, bytes).handle(HttpRequest("POST", "/pick/chat", {}, b"{}")).status == 204
 
@@ -62,14 +64,14 @@ def test_the_pick_of_a_pool_that_a_request_has_left_ends_too_and_its_replica_is_
 def test_a_request_without_a_pick_is_no_fault(service: PickService, line: str) -> None:
     ends = RequestEnds(service)
     picked(service)
-    ends.datagram_received(line.format(id="", timers="").encode(), SENDER)
+    ends.received(line.format(id="", timers="").encode())
     assert (service.open_picks, ends.malformed) == (1, 0)
 
 
 def test_haproxy_s_dash_for_an_unset_variable_ends_nothing(service: PickService) -> None:
     ends = RequestEnds(service)
     picked(service)
-    ends.datagram_received(HAPROXY.format(id="-", timers="").encode(), SENDER)
+    ends.received(HAPROXY.format(id="-", timers="").encode())
     assert (service.open_picks, ends.malformed) == (1, 0)
 
 
@@ -92,7 +94,7 @@ def test_haproxy_s_dash_for_an_unset_variable_ends_nothing(service: PickService)
 def test_what_cannot_be_read_is_counted_and_ends_nothing(service: PickService, data: bytes) -> None:
     ends = RequestEnds(service)
     picked(service)
-    ends.datagram_received(data, SENDER)
+    ends.received(data)
     assert (service.open_picks, ends.malformed) == (1, 1)
 
 
@@ -101,8 +103,8 @@ def test_what_a_client_puts_into_the_log_line_ends_no_other_request(service: Pic
     forged = f'[lbctl@0 proxy="x" pick="{victim}"] {{"pick":"{victim}"}}'
     escaped = forged.replace("\\", "\\\\").replace('"', '\\"')
     behind = HAPROXY.format(id="", timers="").replace('{"ts": "x"}', f'{{"path": "{escaped}"}}')
-    ends.datagram_received(behind.encode(), SENDER)
-    ends.datagram_received(NGINX.format(id="").replace("12}", f'12,"path":"{escaped}"}}').encode(), SENDER)
+    ends.received(behind.encode())
+    ends.received(NGINX.format(id="").replace("12}", f'12,"path":"{escaped}"}}').encode())
     assert service.open_picks == 1
 
 
@@ -110,24 +112,22 @@ def test_what_a_client_puts_into_the_log_line_ends_no_other_request(service: Pic
 def test_an_id_that_nobody_has_ends_nothing(service: PickService, name: str) -> None:
     ends = RequestEnds(service)
     picked(service)
-    ends.datagram_received(NGINX.format(id=name).encode(), SENDER)
+    ends.received(NGINX.format(id=name).encode())
     assert service.open_picks == 1
 
 
-def test_a_datagram_reaches_the_reader_by_the_socket(service: PickService) -> None:
-    asyncio.run(_sent(service, NGINX.format(id=picked(service)).encode()))
+def test_all_datagrams_that_have_come_are_read_in_one_turn(service: PickService) -> None:
+    """Of the event loop, which answers many connections in a turn."""
+
+    async def run() -> None:
+        receiver = DatagramReceiver(Address("127.0.0.1", 0), RequestEnds(service).received)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for _ in range(100):
+                sender.sendto(NGINX.format(id=picked(service)).encode(), ("127.0.0.1", receiver.port))
+        assert service.open_picks == 100
+        for _ in range(2):
+            await asyncio.sleep(0)
+        receiver.close()
+
+    asyncio.run(run())
     assert service.open_picks == 0
-
-
-async def _sent(service: PickService, data: bytes) -> None:
-    """Send a datagram over the network, and wait until it has ended the only pick."""
-    loop = asyncio.get_running_loop()
-    receiver, _ = await loop.create_datagram_endpoint(lambda: RequestEnds(service), local_addr=("127.0.0.1", 0))
-    address = receiver.get_extra_info("sockname")[:2]
-    sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=address)
-    sender.sendto(data)
-    async with asyncio.timeout(60):
-        while service.open_picks:
-            await asyncio.sleep(0.01)
-    sender.close()
-    receiver.close()
