@@ -6,7 +6,7 @@ step. Each line carries its place, so that an error of the proxy's checker is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.base.records import dataclass
@@ -33,16 +33,24 @@ class Misplaced:
     """What would be right."""
 
 
-def tokens(proxy: Proxy, place: str, owner: str = "") -> tuple[Token, ...]:
-    """Return the own lines of a place, each as one line of the configuration."""
-    return tuple(token for item in proxy.own_lines(place, owner) for token in _tokens(proxy, item))
+def tokens(
+    proxy: Proxy, place: str, owner: str = "", only: Callable[[str], Collection[int]] | None = None
+) -> tuple[Token, ...]:
+    """Return the own lines of a place, each as one line of the configuration.
+
+    `only` returns the numbers of the lines of a text that are wanted; the others are empty. None: all are wanted.
+    """
+    return tuple(token for item in proxy.own_lines(place, owner) for token in _tokens(proxy, item, only))
 
 
-def _tokens(proxy: Proxy, item: OwnLines) -> Iterator[Token]:
+def _tokens(proxy: Proxy, item: OwnLines, only: Callable[[str], Collection[int]] | None) -> Iterator[Token]:
+    wanted = range(1, len(item.lines) + 1) if only is None else only("\n".join(item.lines))
+    if only is not None and not wanted:
+        return
     path = item.path(proxy.name)
     yield Token(f"{_BEGIN}{item.file}:", path)
     for number, text in enumerate(item.lines, 1):
-        yield Token(text, (*path, number))
+        yield Token(text if number in wanted else "", (*path, number))
     section = _SECTIONS.get(item.place)
     yield Token(f"# The end of {item.file}.", (section, item.owner) if section else path[:2])
 

@@ -62,7 +62,7 @@ class _ScrapeTarget:
     delay: float = 0.0
     """The seconds after that moment."""
 
-    def first(self, now: float) -> float:
+    def first_due(self, now: float) -> float:
         """Return the time of the first scrape. The moments of pools are multiples of their interval."""
         if not self.together:
             return now + random.uniform(0, self.interval)
@@ -141,7 +141,7 @@ class Scraper:
 
     async def _scrape_periodically(self, target: _ScrapeTarget) -> None:
         loop = asyncio.get_running_loop()
-        due = target.first(loop.time())
+        due = target.first_due(loop.time())
         while True:
             await asyncio.sleep(due - loop.time())
             await self._scrape(target)
@@ -190,7 +190,7 @@ def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
     """Return each page once. Where several pools use it, the shortest interval and timeout apply."""
     targets: dict[_Key, _ScrapeTarget] = {}
     readers: dict[frozenset[str], MetricsReader] = {}
-    together = 0
+    number = 0
     for sources in tracked:
         plan = sources.plan
         for index, source in enumerate(plan.sources):
@@ -199,8 +199,8 @@ def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
             target.interval = min(target.interval, plan.interval)
             target.timeout = min(target.timeout, plan.timeout)
             if plan.together and not target.together:
-                target.together, target.delay = True, together * _PAUSE
-                together += 1
+                target.together, target.delay = True, number * _PAUSE
+                number += 1
             target.consumers.append(_Consumer(sources, index, _reader(source.table, readers)))
     return targets
 

@@ -204,7 +204,7 @@ CAPABILITIES: Mapping[str, Capability] = {
     **_HEALTH,
     **_FLEET,
     "pool.balance.pick": Rendered("by `auth_request`, with one upstream for each replica"),
-    "pool.balance.pick.body": Rendered("of JSON bodies of at most 1 MiB, the first 64 KiB; not with gRPC"),
+    "pool.balance.pick.body": Rendered("of JSON bodies of at most 256 KiB, the first 64 KiB; not with gRPC"),
     **CONTROL_PLANE,
     "pool.drain_deadline": Unsupported(
         "nginx cannot end the requests of one replica alone",

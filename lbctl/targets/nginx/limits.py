@@ -72,6 +72,19 @@ def most_of_replica(pool: Pool) -> int | None:
     return min(filter(None, (breaker.replica_max_connections, breaker.replica_max_requests)), default=None)
 
 
+def uncounted(context: RenderContext) -> tuple[Limit, Limit]:
+    """Return limits that count no request, since their key is empty: one of each kind.
+
+    nginx counts a request once for each kind, by the first location that has such a limit, or takes it from the blocks
+    around. So a location that must leave the counting to a later one has these.
+    """
+    rate, connections = (Token(names.own(name, context.view.proxy)) for name in ("lb_uncounted_rate", "lb_uncounted"))
+    if all(zone.name != rate for zone in context.zones):
+        context.zones.append(Zone(Token('""'), rate, _ONE, Token("1r/s")))
+        context.zones.append(Zone(Token('""'), connections, _ONE))
+    return Limit(rate, burst=0), Limit(connections, maximum=1)
+
+
 def listener(context: RenderContext, number: int, maximum: int) -> Limit:
     """Return the limit of concurrent requests on a listener."""
     name = Token(names.own(f"lb_l{number}", context.view.proxy))

@@ -71,6 +71,11 @@ class Limit:
     maximum: int | None = None
     """The number of requests in flight; None for `limit_req`."""
 
+    @property
+    def directive(self) -> str:
+        """The directive: nginx counts a request once for each of the two."""
+        return "limit_req" if self.burst is not None else "limit_conn"
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -108,6 +113,8 @@ class CheckLocation:
     """The variable with the value of X-Forwarded-For."""
     headers: tuple[tuple[Token, Token], ...]
     """(name, variable) of the request's headers that the service gets."""
+    limits: tuple[Limit, ...]
+    """Limits that count nothing, where the request is counted after the service has let it in."""
     connect: int
     """Milliseconds for the connection."""
     answer: int

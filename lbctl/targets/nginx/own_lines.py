@@ -73,6 +73,23 @@ def directives(text: str) -> Iterator[Directive | Misplaced]:
         yield Misplaced(line, f"{reader.depth} `{{` without its `}}`", _BALANCED)
 
 
+def lines_of(text: str, prefixes: tuple[str, ...]) -> set[int]:
+    """Return the numbers of the lines of directives whose name begins so, without those within blocks."""
+    found: set[int] = set()
+    name, first, line, depth = "", 1, 1, 0
+    for piece in _PIECE.finditer(text):
+        kind = piece.lastgroup
+        if kind in ("quoted", "word") and not name:
+            name, first = piece[0], line
+        elif kind in ("end", "open", "close"):
+            if kind == "end" and not depth and name.startswith(prefixes):
+                found.update(range(first, line + 1))
+            depth += (kind == "open") - (kind == "close")
+            name = ""
+        line += piece[0].count("\n")
+    return found
+
+
 class _Reader:
     """The directive that is being read, and how many blocks are open."""
 

@@ -158,9 +158,9 @@ def maps(context: RenderContext) -> None:
     if any(map(reads_body, context.view.pools.values())):
         nothing = (Token("default"), Token('""'))
         beginning = quote.plain(f"~^((?s).{{1,{_MOST_BODY}}}+)"), Token("$1")
-        context.map("$request_body", _BEGINNING, (nothing, beginning), volatile=True)
+        context.map("$request_body", _BEGINNING, (nothing, beginning))
         json = quote.plain("~*^application/json"), Token(_BEGINNING)
-        context.map("$content_type", BODY[1].text, (nothing, json), volatile=True)
+        context.map("$content_type", BODY[1].text, (nothing, json))
     if _leaves_busy(context.view):
         moved = (Token("default"), Token("false")), (quote.plain("~, "), Token("true"))
         context.map("$upstream_addr", _MOVED, moved)

@@ -11,7 +11,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_networks, credentials, own_lines
 from lbctl.targets.locality import placeless
-from lbctl.targets.nginx import busy, fallback_limits, listener, log, names, pick, quote
+from lbctl.targets.nginx import busy, fallback_limits, limits, listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import LogFormat, ServerBlock
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
@@ -104,6 +104,7 @@ def _values(context: RenderContext) -> dict[str, object]:
         pick.maps(context)
     return {
         "fragment": context.view.proxy.is_fragment,
+        "uncounted": limits.uncounted(context) if context.view.proxy.is_fragment else (),
         "picker_name": pick.upstream_name(context.view),
         "pick_format": pick.format_name(context.view),
         "traffic_format": log.traffic_name(context.view),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 from lbctl.base.records import dataclass
 from lbctl.ir.access import access
@@ -28,6 +29,7 @@ from lbctl.targets.nginx.location_blocks import (
     Mirrored,
     PickSubrequest,
 )
+from lbctl.targets.nginx.own_lines import lines_of
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
@@ -35,6 +37,8 @@ from lbctl.targets.token import Token
 NO_REPLICA = json.dumps({"error": {"message": "no replica available", "type": "unavailable"}}, separators=(",", ":"))
 _CONTENT_TYPE = "content-type"
 """nginx adds a header beside its own `Content-Type`; in a response of its own that one is set instead."""
+_COUNTING = frozenset({"limit_req", "limit_conn"})
+"""The directives that count requests."""
 Pairs = tuple[tuple[Token, Token], ...]
 """Names with their values."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
@@ -125,18 +129,32 @@ class Routes:
 
     def _in_steps(self, route: Route, pool: str, location: Location) -> list[Location]:
         """Return the location as those that a request passes one after the other."""
-        steps = [location]
+        late = _counted_by_tenant(route) if location.check is not None else frozenset()
+        checks = location.check is not None and (location.question is not None or bool(late))
         name = f"@{names.location(route.name, pool)}"
+        steps, rest = list[Location](), location
+        if checks:
+            early = tuple(item for item in rest.limits if item.directive not in late)
+            checking = replace(rest, limits=(*early, *self._uncounted(late)))
+            steps.append(_guard(checking, name + names.CHECKED, self._own_lines(route, _COUNTING - late)))
+            counted = tuple(item for item in rest.limits if item.directive in late)
+            rest = replace(rest, name=quote.plain(name + names.CHECKED), limits=counted, check=None)
         if location.question is not None and pick.reads_body(self.context.view.pools[pool]):
+            own = self._own_lines(route, (late if checks else _COUNTING) | {"client_"})
+            steps.append(_guard(replace(rest, reads_body=True), name + names.READ, own))
             variables = (pick.LEFT, pick.REACHED, pick.BODY)
-            asking = replace(location, variables=variables, limits=(), tenant=None, check=None)
-            steps = _one_by_one(replace(location, reads_body=True), asking, quote.plain(name + names.READ))
-        by_tenant = any(limit.by == "tenant" for limit in route.rate_limits)
-        if location.check is not None and (location.question is not None or by_tenant):
-            checked = replace(steps[0], limits=() if by_tenant else steps[0].limits, reads_body=False)
-            limited = replace(steps[0], limits=steps[0].limits if by_tenant else (), check=None)
-            steps = [*_one_by_one(checked, limited, quote.plain(name + names.CHECKED)), *steps[1:]]
-        return steps
+            rest = replace(rest, name=quote.plain(name + names.READ), variables=variables, limits=(), tenant=None)
+        return [*steps, rest]
+
+    def _uncounted(self, directives: frozenset[str]) -> tuple[Limit, ...]:
+        """Return limits that leave the counting to a later location, for these kinds of limits."""
+        found = limits.uncounted(self.context) if directives else ()
+        return tuple(item for item in found if item.directive in directives)
+
+    def _own_lines(self, route: Route, prefixes: frozenset[str]) -> tuple[Token, ...]:
+        """Return the operator's lines whose directives begin so, for a location that does not have all of them."""
+        wanted = partial(lines_of, prefixes=tuple(prefixes))
+        return own_lines.tokens(self.context.view.proxy, "location", route.name, wanted)
 
     def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
         """Return the location as one from which requests go on where a replica is busy, if the route wants that."""
@@ -175,7 +193,11 @@ class Routes:
     def checks(self, listener: Listener, inlet: Inlet) -> tuple[CheckLocation, ...]:
         """Return the locations that ask services about requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
-        checks = (external.location(route, self.numbers[route.name], inlet) for route in routes)
+        checked = (route for route in routes if route.auth and route.auth.external)
+        checks = (
+            external.location(route, self.numbers[route.name], inlet, self._uncounted(_counted_by_tenant(route)))
+            for route in checked
+        )
         return tuple(item for item in checks if item is not None)
 
     def questions(self, listener: Listener) -> tuple[PickSubrequest, ...]:
@@ -334,14 +356,19 @@ def _json(text: str) -> Token:
     return quote.value(json.dumps(text))
 
 
-def _one_by_one(first: Location, second: Location, name: Token) -> list[Location]:
-    """Return the two: requests that have passed `first` go on in `second`, whose name is `name`."""
-    variables = tuple(item for item in first.variables if item not in (pick.LEFT, pick.REACHED))
-    passed = replace(
-        first, variables=variables, response_headers=(), forwarding=None, question=None, mirror=None, keeps_uri=False,
-        own_lines=(), onward=name,
+def _counted_by_tenant(route: Route) -> frozenset[str]:
+    """Return the directives of the limits that need the tenant."""
+    by_tenant = (limit for limit in route.rate_limits if limit.by == "tenant")
+    return frozenset("limit_conn" if limit.concurrent else "limit_req" for limit in by_tenant)
+
+
+def _guard(location: Location, name: str, own: tuple[Token, ...]) -> Location:
+    """Return the location as one that forwards nothing: requests that have passed it go on in `name`."""
+    variables = tuple(item for item in location.variables if item not in (pick.LEFT, pick.REACHED))
+    return replace(
+        location, variables=variables, response_headers=(), forwarding=None, question=None, mirror=None,
+        keeps_uri=False, own_lines=own, onward=quote.plain(name),
     )  # fmt: skip
-    return [passed, replace(second, name=name)]
 
 
 def _unavailable(route: Route, pool: str, variables: Pairs, headers: Pairs, body: str = NO_REPLICA) -> Location:

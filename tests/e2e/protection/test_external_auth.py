@@ -149,6 +149,19 @@ def test_limits_by_tenant_count_the_tenant_of_their_own_route(kind: Kind) -> Non
     assert statuses == [200, 200, 429]
 
 
+def test_limits_around_do_not_count_in_the_place_of_the_tenant_s() -> None:
+    """nginx counts a request once for each kind of limit."""
+    zones = "limit_req_zone $binary_remote_addr zone=own_rate:1m rate=100r/s;\n"
+    own = {"http": ["own/zones"], "server": {"gateway": ["own/limits"]}}
+    files = {**_KEYS, "own/zones": zones, "own/limits": "limit_req zone=own_rate burst=100 nodelay;\n"}
+    with replicas("a", "auth") as (a, auth):
+        routes = _of_tenants(auth.address, rate_limit=[{"by": "tenant", "rate": "1/m", "burst": 1}])
+        fleet = fleet_of([a], routes=routes, proxies={"edge": {"kind": "nginx", "include": own}})
+        with running("nginx", fleet, files=files) as gateway:
+            auth.behave(headers=(("x-a", "first"),))
+            assert [gateway.get("/one").status for _ in range(3)] == [200, 429, 429]
+
+
 def test_haproxy_asks_nobody_and_closes_the_route() -> None:
     with replicas("a") as (a,), running("haproxy", fleet_of([a], route=_route("127.0.0.1:1"))) as gateway:
         assert gateway.get("/v1/x").status == 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -155,13 +156,13 @@ def test_the_beginning_of_a_json_body_is_asked_with(edge: Binary, four: list[Rep
 def test_nginx_passes_on_what_it_has_read_whatever_the_request_is(four: list[Replica]) -> None:
     port, a, most = free_port_pair(), four[0], 65_535
     with scripted_picker(port, lambda _: "a") as picker, running("nginx", fleet(four, port, prefix={})) as gateway:
-        for size in (2, 1 << 20, 3 << 20):
+        for size in (2, 250_000, 3 << 20):
             for method, chunked in (("POST", False), ("POST", True), ("PUT", False), ("PATCH", True)):
                 body = b"{" + b" " * (size - 2) + b"}"
                 got = gateway.request(method, "/v1/", [JSON], body, chunked=chunked)
                 assert (got.replica, got.json["method"], len(got.json["body"])) == ("a", method, size)
                 asked = picker.asked.pop()
-                assert asked.body == (body[:most] if size <= 1 << 20 else b""), (method, chunked, size)
+                assert asked.body == (body[:most] if size <= 250_000 else b""), (method, chunked, size)
                 assert asked.headers["x-lbctl-body-length"] == str(size)
         for method in ("GET", "HEAD", "DELETE", "OPTIONS"):
             assert gateway.request(method, "/v1/").replica == "a"
@@ -176,14 +177,50 @@ def test_a_body_is_read_after_the_limits_and_the_key(four: list[Replica]) -> Non
     closed = fleet(four, port, prefix={})
     closed["listeners"]["gateway"]["max_body"] = "100KiB"
     for route in closed["routes"].values():
-        route["auth"] = {"api_keys": {"file": "keys"}}
+        route |= {"auth": {"api_keys": {"file": "keys"}}, "rate_limit": [{"by": "tenant", "rate": "1/m", "burst": 2}]}
     files, bearer = {"keys": "key: acme\n"}, ("authorization", "Bearer key")
     with scripted_picker(port, lambda _: "a") as picker, running("nginx", closed, files=files) as gateway:
-        for chunked in (False, True):
-            assert gateway.request("POST", "/", [JSON], b"{}", chunked=chunked).status == 401
-            assert gateway.request("POST", "/", [JSON, bearer], b"x" * 200_000, chunked=chunked).status == 413
+        assert _status_without_body(gateway) == 401
+        assert gateway.request("POST", "/", [JSON, bearer], b"x" * 200_000, chunked=True).status == 413
         assert picker.asked == []
         assert gateway.request("POST", "/", [JSON, bearer], b"{}").replica == "a"
+        assert _status_without_body(gateway, "authorization: Bearer key") == 429
+        assert len(picker.asked) == 1
+
+
+def _status_without_body(gateway: Gateway, *headers: str) -> int:
+    """Return the status of a request that announces a body and sends none."""
+    head = ("POST / HTTP/1.1", "host: x", "content-type: application/json", "content-length: 10", *headers)
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        connection.sendall("\r\n".join((*head, "", "")).encode())
+        return int(connection.recv(64).split()[1])
+
+
+def test_own_limits_count_where_the_body_is_read_first(four: list[Replica]) -> None:
+    port = free_port_pair()
+    limited = fleet(four, port, prefix={})
+    own = {"http": ["own/zone"], "location": {"everything": ["own/limit"]}}
+    limited["proxies"] = {"edge": {"kind": "nginx", "include": own}}
+    zone = "limit_req_zone $binary_remote_addr zone=own:1m rate=1r/m;\n"
+    files = {"own/zone": zone, "own/limit": "add_header x-own 1;\nlimit_req\n  zone=own;\n"}
+    with scripted_picker(port, lambda _: "a"), running("nginx", limited, files=files) as gateway:
+        first, second = (gateway.post("/", b"{}", [JSON]) for _ in range(2))
+    assert (first.status, first.header("x-own"), second.status) == (200, "1", 503)
+
+
+def test_a_copy_has_the_body_that_was_read_and_web_sockets_pass(four: list[Replica]) -> None:
+    port = free_port_pair()
+    copied = fleet(four, port, prefix={})
+    with replicas("shadow") as (shadow,):
+        copied["pools"]["shadow"] = {"replicas": [entry(shadow, region="eu")]}
+        for route in copied["routes"].values():
+            route |= {"mirror": {"pool": "shadow", "percent": "100%"}, "websocket": True}
+        with scripted_picker(port, lambda _: "a") as picker, running("nginx", copied) as gateway:
+            assert gateway.post("/", b'{"prompt": 1}', [JSON]).json["body"] == '{"prompt": 1}'
+            eventually(lambda: [seen.body for seen in shadow.seen] == [b'{"prompt": 1}'])
+            conversation = gateway.websocket("/ws", ["one"])
+            assert (conversation.status, conversation.replica) == (101, "a")
+            assert [asked.body for asked in picker.asked] == [b'{"prompt": 1}', b""]
 
 
 @pytest.mark.parametrize("prefix", [{}, "off"])
