@@ -60,11 +60,10 @@ def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_f
 ) -> None:
     """And it is tried again after a while."""
     pool = pool_of(two, (10, 10), **ROUND_ROBIN)
-    with driven(version, fleet_of(pool)) as gateway, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    port = free_port()
+    with driven(version, fleet_of(pool)) as gateway, socket.create_server((HOST, port)) as taken:
         before = gateway.config.read_text()
-        more = {**gateway.listeners, "second": {"bind": f"127.0.0.1:{taken.getsockname()[1]}"}}
+        more = {**gateway.listeners, "second": {"bind": f"{HOST}:{port}"}}
         gateway.change({**fleet_of(pool), "listeners": more})
         applied = gateway.apply({"pool": {"a": 2.5}})
         assert not applied.done

@@ -19,7 +19,7 @@ from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.driving import change, loaded, synced
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.ports import HOST
+from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -102,8 +102,8 @@ def test_a_refused_route_table_is_sent_once_harms_nobody_and_is_shown_with_its_l
 @pytest.mark.parametrize("delta", [True, False], ids=["delta", "sotw"])
 @pytest.mark.parametrize("how", ["command", "signal"])
 def test_what_was_refused_because_of_a_port_that_was_taken_heals_with_a_reload(delta: bool, how: str) -> None:
-    with replicas("one") as (one,), socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
+    with replicas("one") as (one,), socket.create_server((HOST, port)) as taken:
         fleet = fleet_of([one])
         extra = {**fleet, "listeners": {**fleet["listeners"], "extra": {"bind": f"{HOST}:{port}"}}}
         with controlling(fleet) as control, control.envoy("edge", delta=delta) as envoy:
