@@ -29,7 +29,7 @@ TRAFFIC = (
         f"tests/e2e/traffic/test_{name}.py"
         for name in (
             "access_log", "affinity", "connection_reuse", "explain_agrees", "grpc", "hash", "header_rules", "locality",
-            "mirror", "model_routing", "no_buffering", "retry", "retry_busy", "split_and_pin", "sse",
+            "mirror", "model_routing", "no_buffering", "pick", "retry", "retry_busy", "split_and_pin", "sse",
             "streaming_uploads", "timeouts", "websocket", "weighted_round_robin", "whole_fleet",
         )
     ),
@@ -37,7 +37,7 @@ TRAFFIC = (
         f"tests/e2e/protection/test_{name}.py"
         for name in (
             "ambiguous_paths", "api_keys", "circuit_breaker", "client_address", "client_certificates",
-            "client_networks", "max_body", "poison_requests", "protected_paths", "rate_limit",
+            "client_networks", "external_auth", "max_body", "poison_requests", "protected_paths", "rate_limit",
             "replica_tls", "tenant_header", "tls",
         )
     ),

@@ -196,6 +196,26 @@ def _status_without_body(gateway: Gateway, *headers: str) -> int:
         return int(connection.recv(64).split()[1])
 
 
+def test_nobody_outside_reaches_the_locations_that_ask_and_read(four: list[Replica]) -> None:
+    port = free_port_pair()
+    with scripted_picker(port, lambda _: "a") as picker, running("nginx", fleet(four, port, prefix={})) as gateway:
+        for path in ("/.lbctl/pick/0/pool", "/.lbctl/body"):
+            for method in ("GET", "POST"):
+                assert gateway.request(method, path).status == 404, path
+                assert [seen for seen in four[0].seen if seen.path == path] == [], path
+    assert picker.asked == []
+
+
+def test_a_host_that_copies_no_bodies_hides_none_from_the_picker(four: list[Replica]) -> None:
+    port = free_port_pair()
+    hosted = fleet(four, port, prefix={})
+    hosted["proxies"] = {"edge": {"kind": "nginx", "include": {"http": ["own/http"]}}}
+    files = {"own/http": "mirror_request_body off;\n"}
+    with scripted_picker(port, lambda _: "a") as picker, running("nginx", hosted, files=files) as gateway:
+        assert gateway.post("/", b'{"prompt": 1}', [JSON]).json["body"] == '{"prompt": 1}'
+    assert [asked.body for asked in picker.asked] == [b'{"prompt": 1}']
+
+
 def test_own_limits_count_where_the_body_is_read_first(four: list[Replica]) -> None:
     port = free_port_pair()
     limited = fleet(four, port, prefix={})
