@@ -15,7 +15,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from tests.benchmarks.picks import HOST, body, cpu, picker, resident
+from tests.benchmarks.memory import resident
+from tests.benchmarks.picks import HOST, body, cpu, picker
 
 _CONNECTIONS, _SESSIONS, _LOST, _MEAN_SECONDS = 16, 20_000, 0.01, 2.0
 

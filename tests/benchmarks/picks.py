@@ -26,6 +26,7 @@ from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.environment import environment
+from tests.benchmarks.memory import resident
 from tests.e2e.support.control import controlling, driven
 from tests.e2e.support.fleet import fleet_of, pool_of
 from tests.e2e.support.http1 import Request
@@ -196,12 +197,6 @@ async def remembered(port: int, pid: int) -> None:
     with ends:
         await asyncio.gather(*map(client, range(CLIENTS)))
     print(f"{PROMPTS:,} prompts of 8 KiB: {resident(pid):.0f} MB, {before:.0f} before", flush=True)
-
-
-def resident(pid: int) -> float:
-    """MB of memory that a process has."""
-    text = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2]
-    return int(text.split()[0]) / 1024
 
 
 def through_envoy() -> None:

@@ -21,6 +21,7 @@ from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.plan import scrape_plan
+from tests.benchmarks.memory import most_resident
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_CORE = 0.5
@@ -136,7 +137,7 @@ def measure(replicas: int, interval: float, seconds: float) -> list[str]:
         ports = [int(port) for port in other.stdout.readline().split()]
         part, ages, looks = asyncio.run(_measure(ports, interval, seconds))
         other.communicate()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    memory = most_resident()
     name = f"scrape, {replicas:,} replicas every {interval:g} s"
     late = ages[int(len(ages) * 0.99)] if ages and len(looks.newest) == replicas else float("inf")
     return [

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -70,6 +69,7 @@ def measure(policy: str, count: int) -> None:
     from lbctl.simulate.results import summarise
     from lbctl.simulate.setup import Outage, Setup
     from lbctl.simulate.trace import Trace
+    from tests.benchmarks.memory import most_resident
 
     kinds = (5.0, 2.0, 2.0, 1.0)
     replicas = tuple(Replica(f"r{i:03}", Address("127.0.0.1", 1), kinds[i % 4]) for i in range(REPLICAS))
@@ -89,7 +89,7 @@ def measure(policy: str, count: int) -> None:
     begin = time.perf_counter()
     summary = summarise(replay(Setup(pool, BY_NAME[policy], costs, 4, outages=outages), trace, 1))
     seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = most_resident()
     digest = hashlib.sha256(repr(summary).encode()).hexdigest()
     print(json.dumps({"replay": seconds, "peak": peak, "digest": digest}))
 

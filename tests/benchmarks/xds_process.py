@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.memory import resident
+
 _PATIENCE = 60.0
 
 
@@ -75,8 +77,7 @@ class Serve:
     @property
     def memory(self) -> float:
         """Resident now, in MB."""
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
-        return int(found[1]) / 1024 if found else 0.0
+        return resident(self.process.pid)
 
 
 @asynccontextmanager

@@ -11,7 +11,6 @@ import asyncio
 import cProfile
 import gc
 import json
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.targets.load import Loaded
+from tests.benchmarks.memory import most_resident
 from tests.benchmarks.xds_floor import Floor
 
 
@@ -128,7 +128,7 @@ async def serve(
         else:
             if profile:
                 profile.disable()
-            _say(cpu=time.process_time(), peak=_peak())
+            _say(cpu=time.process_time(), peak=most_resident())
     await subject.stop()
 
 
@@ -138,12 +138,6 @@ def _read(files: FleetReloader) -> Loaded:
     assert outcome.loaded is not None, outcome.diagnostics
     files.accept(outcome)
     return outcome.loaded
-
-
-def _peak() -> float:
-    """The most MB that were ever resident; what `getrusage` tells counts the process that started this one, too."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
 
 
 def _say(**what: object) -> None:
