@@ -11,6 +11,7 @@ from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, put, write
 from tests.e2e.support.hosts import HostMachine, haproxy_host, nginx_host
+from tests.e2e.support.picker import picker_section
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -92,6 +93,22 @@ def test_an_nginx_serves_a_fragment_beside_three_sites_which_answer_as_before() 
         proxy = {"kind": "nginx", "form": "fragment", "config": str(host.fragment), "include": own}
         fleet = _fleet(a, {**proxy, "reload": {"command": reload}})
         _check(host, fleet, "own-lines", "proxy_set_header X-Own {};\n", "listen 80;\n")
+
+
+def test_limits_of_the_host_do_not_count_the_requests_of_a_fragment_that_reads_bodies() -> None:
+    with replicas("a", "b") as (a, b), nginx_host(b) as host:
+        limits = "http {\nlimit_req_zone all zone=host:1m rate=1r/m;\nlimit_req zone=host;\n"
+        host.main.write_text(host.main.read_text().replace("http {\n", limits))
+        host.proxy.reload()
+        reload = ["/usr/bin/env", "kill", "-HUP", str(host.proxy.process.pid)]
+        proxy = {"kind": "nginx", "form": "fragment", "config": str(host.fragment), "reload": {"command": reload}}
+        pool = pool_of([a], balance={"algorithm": "pick"})
+        fleet = fleet_of(pool, route=_KEYS, proxies={"edge": proxy}, **picker_section())
+        with _serving(fleet, {}):
+            headers = {**_BEARER, "content-type": "application/json"}
+            answers = [_client(fleet).post("/v1/x", b'{"prompt": "x"}', headers) for _ in range(3)]
+        assert [answer.json["body"] for answer in answers] == ['{"prompt": "x"}'] * 3
+        assert [host.site().status for _ in range(2)] == [200, 503]
 
 
 def test_a_haproxy_serves_a_fragment_beside_three_sites_which_answer_as_before() -> None:

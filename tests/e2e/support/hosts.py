@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.e2e.support.binaries import require
 from tests.e2e.support.client import Client
 from tests.e2e.support.fleet import put, started
+from tests.e2e.support.http1 import Response
 from tests.e2e.support.ports import HOST, free_port
 from tests.e2e.support.proxies import Haproxy, Nginx, Proxy
 from tests.e2e.support.replicas import Replica
@@ -61,6 +62,10 @@ class HostMachine:
         self.main = main
         self.fragment = fragment
         self._static, self._shared = Client(static), Client(shared)
+
+    def site(self) -> Response:
+        """Return the answer of the site that is files."""
+        return self._static.get("/page.txt")
 
     def answers(self) -> list[tuple[int, list[tuple[str, str]], bytes]]:
         """Return the answers of the three sites, with all headers except the time."""
