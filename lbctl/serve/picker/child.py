@@ -30,7 +30,7 @@ _SILENT = 10.0
 _ANSWER = 2.0
 """Seconds that an explanation may take."""
 _LAST_WORDS = 1.0
-"""Seconds in which the last report of a process that has ended is read."""
+"""Seconds in which the last report of a process that has ended is read, or one that has closed its link ends."""
 _PATIENCE = 2.0
 """Seconds that it gets to end."""
 
@@ -141,8 +141,9 @@ class PickerChild:
         }
         try:
             await asyncio.wait(works.values(), return_when=asyncio.FIRST_COMPLETED)
-            if works["end"].done():
-                await asyncio.wait([works["reports"]], timeout=_LAST_WORDS)
+            ending = [works["end"], works["reports"]]
+            if any(task.done() for task in ending):
+                await asyncio.wait(ending, timeout=_LAST_WORDS)
         finally:
             for task in works.values():
                 task.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -72,3 +73,22 @@ async def _with_a_taken_port(taken: int) -> None:
     assert (child.state.problem, child.state.starts) == ("", 2)
     runs.cancel()
     await asyncio.gather(runs, return_exceptions=True)
+
+
+def test_a_killed_picker_is_said_to_have_ended() -> None:
+    asyncio.run(_killed_again_and_again())
+
+
+async def _killed_again_and_again() -> None:
+    bind, reported = Address(HOST, free_pair()), asyncio.Event()
+    child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
+    for _ in range(5):
+        runs = asyncio.get_running_loop().create_task(child.run())
+        async with asyncio.timeout(60):
+            await reported.wait()
+        assert child.state.pid is not None
+        os.kill(child.state.pid, signal.SIGKILL)
+        with pytest.raises(PickerEndedError, match="ended with code -9"):
+            await runs
+        reported.clear()
+    release()
