@@ -2,8 +2,8 @@
 
 The picker sees only the beginning of a long body. A whole text is parsed by the standard library at once; of a text
 that it refuses, the members that are complete are kept, and the last one as far as it goes. The work is bounded: at
-most `_MAX_DEPTH` levels are taken apart, each reads its text once, and of a list that is cut off the first `_MAX_ITEMS`
-are kept.
+most `_MAX_DEPTH` levels are taken apart, each reads its text once, and of a list or an object that is cut off the first
+`_MAX_ITEMS` are kept.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _partial(text: str, index: int, depth: int) -> tuple[object, None]:
 def _members(text: str, index: int, depth: int) -> dict[str, object]:
     members: dict[str, object] = {}
     end: int | None = index
-    while end is not None and text[(at := _skip(text, end)) : at + 1] == '"':
+    while end is not None and len(members) < _MAX_ITEMS and text[(at := _skip(text, end)) : at + 1] == '"':
         try:
             key, end = scanstring(text, at + 1, False)
         except ValueError:

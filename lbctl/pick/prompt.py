@@ -7,8 +7,7 @@ were cut off. The hashes are the same in every process, so that pickers can comp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from itertools import islice
+from typing import NamedTuple
 
 from lbctl.ir.pools import Prefix
 
@@ -21,8 +20,10 @@ _WHITESPACE = b" \n\t\r"
 _NO_MARKS = bytes(code for code in range(256) if code > 127 or chr(code).isalpha() or code in _WHITESPACE)
 MOST_TOKENS = 131_072
 """The most tokens that a prompt counts: a longer one is a false length, or more than models read."""
-_MAX_TEXTS = 4096
-"""How many texts of a prompt are looked at; a list of token ids is one text each."""
+_PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
+"""The members of a body that make a prompt, in the order in which engines put them together."""
+_MOST_VALUES, _MOST_LEVELS = 4096, 8
+"""How many values of a prompt are looked at (a token id is one), and how deep; what engines read has six levels."""
 Document = dict[str, object]
 
 
@@ -46,18 +47,10 @@ def tokens(document: Document | None, body_length: int) -> float:
     Bytes of UTF-8 are counted: a Chinese or Japanese character has three, and takes nearly a token. Whitespace counts
     nothing, because it is part of the word that follows; code and data have more tokens to a byte than prose.
     """
-    if document is None:
+    texts = _texts(document) if document is not None else None
+    if texts is None or not texts.complete:
         return min(body_length / _BYTES_PER_TOKEN, MOST_TOKENS)
-    length = 0.0
-    others = 0
-    for number, text in enumerate(_texts(document)):
-        if number >= _MAX_TEXTS:
-            return min(body_length / _BYTES_PER_TOKEN, MOST_TOKENS)
-        if text is None:
-            others += 1
-        else:
-            length += _tokens_of(text)
-    return min(length + _OTHER_PART * others, MOST_TOKENS)
+    return min(_tokens_of("".join(texts.found)) + _OTHER_PART * texts.others, MOST_TOKENS)
 
 
 def _tokens_of(text: str) -> float:
@@ -66,48 +59,68 @@ def _tokens_of(text: str) -> float:
 
 
 def _beginning(document: Document, limit: int) -> bytes:
-    parts: list[bytes] = []
-    length = 0
-    for text in islice(_texts(document, inner=True), _MAX_TEXTS):
-        part = (text or "")[:limit].encode("utf-8", "replace")
-        parts.append(part)
-        length += len(part)
-        if length >= limit:
-            break
-    return b"".join(parts)[:limit]
+    texts = _texts(document, limit, inner=True)
+    return "".join(texts.found).encode("utf-8", "replace")[:limit]
 
 
-def _texts(document: Document, inner: bool = False) -> Iterator[str | None]:
-    """Yield the texts of the prompt in order, None for a part that is no text.
+class _Texts(NamedTuple):
+    """The texts of a prompt, in order."""
 
-    With `inner`, such a part is its URL or data, and roles are among the texts: what a cache distinguishes.
+    found: list[str]
+    others: int
+    """The parts that are no text."""
+    complete: bool
+    """Whether all of the prompt was looked at."""
+
+
+def _texts(document: Document, most: int | None = None, *, inner: bool = False) -> _Texts:
+    """Return the texts of the prompt; once they have `most` characters, no more are looked for.
+
+    With `inner`, a part that is no text is its URL or data, and roles are among the texts: what a cache distinguishes.
     """
-    for key in ("system", "instructions", "prompt", "input", "messages"):
-        if key in document:
-            yield from _content(document[key], inner)
+    found: list[str] = []
+    others, length = 0, 0
+    left = [(document[key], 0) for key in reversed(_PARTS_OF_PROMPTS) if key in document]
+    for _ in range(_MOST_VALUES):
+        if not left or left[-1][1] > _MOST_LEVELS or (most is not None and length >= most):
+            break
+        value, depth = left.pop()
+        text = None
+        if isinstance(value, str):
+            text = value
+        elif isinstance(value, list):
+            left.extend([(item, depth + 1) for item in reversed(value[:_MOST_VALUES])])
+        elif isinstance(value, dict):
+            text, is_other = _own_text(value, inner)
+            others += is_other
+            if "content" in value:
+                left.append((value["content"], depth + 1))
+        elif inner and value is not None:
+            text = f"{value} "
+        elif isinstance(value, int):
+            text = "word"  # a token id: as many letters as a token has
+        if text is not None:
+            found.append(text if most is None else text[:most])
+            length += len(found[-1])
+    return _Texts(found, others, not left)
 
 
-def _content(value: object, inner: bool) -> Iterator[str | None]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _content(item, inner)
-    elif isinstance(value, dict):
-        yield from _message(value, inner)
-    elif inner and value is not None:
-        yield f"{value} "
-    elif isinstance(value, int):
-        yield "word"  # a token id: as many letters as a token has
-
-
-def _message(value: Document, inner: bool) -> Iterator[str | None]:
-    """Yield the texts of a message, or of a part of one."""
-    if inner:
-        yield f"\x00{value.get('role', '')}{value.get('type', '')}\x00"
+def _own_text(value: Document, inner: bool) -> tuple[str | None, bool]:
+    """Return the text of a message, or of a part of one, without its content; and whether it is a part of no text."""
+    text, is_other = value.get("text"), False
     if "content" in value:
-        yield from _content(value["content"], inner)
-    elif isinstance(value.get("text"), str):
-        yield str(value["text"])
-    elif "type" in value:
-        yield repr(value) if inner else None
+        text = None
+    elif not isinstance(text, str):
+        is_other = "type" in value
+        text = _data_of(value) if inner and is_other else None
+    if not inner:
+        return text, is_other
+    role, kind = (name if isinstance(name := value.get(key), str) else "" for key in ("role", "type"))
+    return f"\x00{role}{kind}\x00{text or ''}", is_other
+
+
+def _data_of(part: Document) -> str:
+    try:
+        return repr(part)
+    except RecursionError:
+        return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -167,6 +169,41 @@ def test_json_that_is_cut_off_gives_what_stands_before_the_cut(
     assert isinstance(seen, dict) or not cut
     for key, value in list((seen if isinstance(seen, dict) else {}).items())[:-1]:
         assert document[key] == value
+
+
+DEEP = {
+    "lists": (b'{"prompt":', b"[", b"1,1", b"]"),
+    "contents": (b'{"prompt":', b'{"content":', b'"x"', b"}"),
+    "a part": (b'{"prompt":[{"type":"x","a":', b"[", b"", b"]"),
+    "a role": (b'{"messages":[{"content":"x","role":', b"[", b"", b"]"),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_a_prompt_of_any_depth_is_read_as_far_as_engines_read_one(kind: str) -> None:
+    before, opening, inside, closing = DEEP[kind]
+    after = b"}]}" if before.endswith((b'"a":', b'"role":')) else b"}"
+    for depth in range(900, 1000):
+        body = before + opening * depth + inside + closing * depth + after
+        seen = features(body)
+        assert seen.prompt_tokens in (pytest.approx(len(body) / 4), 0.25, 1000.0, 0.0)
+
+
+def test_what_lies_too_deep_costs_no_time_and_counts_as_the_body_s_length() -> None:
+    body = b'{"prompt":' + b"[" * 900 + b"1," * 4090 + b"1" + b"]" * 900 + b"}"
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        steps += event == "call"
+
+    sys.setprofile(count)
+    try:
+        seen = features(body)
+    finally:
+        sys.setprofile(None)
+    assert seen.prompt_tokens == pytest.approx(len(body) / 4)
+    assert steps < 1000, "a generator for each level made two million"
 
 
 def test_of_a_long_body_only_the_beginning_is_read() -> None:
