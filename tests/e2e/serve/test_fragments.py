@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from lbctl.cli import run
 from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
@@ -95,19 +97,41 @@ def test_an_nginx_serves_a_fragment_beside_three_sites_which_answer_as_before() 
         _check(host, fleet, "own-lines", "proxy_set_header X-Own {};\n", "listen 80;\n")
 
 
-def test_limits_of_the_host_do_not_count_the_requests_of_a_fragment_that_reads_bodies() -> None:
+_OF_THE_HOST = """http {
+limit_req_zone all zone=host:1m rate=1r/m;
+limit_req zone=host;
+satisfy any;
+allow 127.0.0.0/8;
+deny all;
+mirror /x;
+post_action /x;
+proxy_method DELETE;
+"""
+
+
+def _in_http_of(host: HostMachine, lines: str) -> None:
+    host.main.write_text(host.main.read_text().replace("http {\n", lines))
+    host.proxy.reload()
+
+
+@pytest.mark.parametrize("auth", ["keys", "service"])
+def test_settings_of_the_host_change_nothing_in_a_fragment(auth: str) -> None:
     with replicas("a", "b") as (a, b), nginx_host(b) as host:
-        limits = "http {\nlimit_req_zone all zone=host:1m rate=1r/m;\nlimit_req zone=host;\n"
-        host.main.write_text(host.main.read_text().replace("http {\n", limits))
-        host.proxy.reload()
+        _in_http_of(host, _OF_THE_HOST)
         reload = ["/usr/bin/env", "kill", "-HUP", str(host.proxy.process.pid)]
         proxy = {"kind": "nginx", "form": "fragment", "config": str(host.fragment), "reload": {"command": reload}}
         pool = pool_of([a], balance={"algorithm": "pick"})
-        fleet = fleet_of(pool, route=_KEYS, proxies={"edge": proxy}, **picker_section())
+        external = {"auth": {"external": {"url": f"http://{b.address}/check"}}}
+        fleet_route = _KEYS if auth == "keys" else external
+        fleet = fleet_of(pool, route=fleet_route, proxies={"edge": proxy}, **picker_section())
         with _serving(fleet, {}):
-            headers = {**_BEARER, "content-type": "application/json"}
-            answers = [_client(fleet).post("/v1/x", b'{"prompt": "x"}', headers) for _ in range(3)]
+            client, headers = _client(fleet), {**_BEARER, "content-type": "application/json"}
+            answers = [client.post("/v1/x", b'{"prompt": "x"}', headers) for _ in range(3)]
+            b.behave(status=401)
+            refused = client.post("/v1/x", b'{"prompt": "x"}', {"content-type": "application/json"})
         assert [answer.json["body"] for answer in answers] == ['{"prompt": "x"}'] * 3
+        assert [(seen.method, seen.path) for seen in a.seen] == [("POST", "/v1/x")] * 3
+        assert refused.status == 401
         assert [host.site().status for _ in range(2)] == [200, 503]
 
 

@@ -264,6 +264,23 @@ def test_a_service_decides_before_the_picker_is_asked(four: list[Replica], prefi
             assert [line["tenant"] for line in gateway.access_log(5)] == [None, "eve", "eve", "eve", "bob"]
 
 
+@pytest.mark.parametrize("prefix", ["off", {}])
+def test_nginx_reports_the_end_of_a_pick_whose_client_left_before_it_was_answered(
+    four: list[Replica], prefix: Any
+) -> None:
+    port = free_port_pair()
+    with (
+        scripted_picker(port, by_session) as picker,
+        running("nginx", fleet(four, port, prefix=prefix)) as gateway,
+    ):
+        picker.delay = 0.5
+        for count in range(1, 6):
+            with socket.create_connection(("127.0.0.1", gateway.port), 30) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nx-session-id: a\r\n\r\n")
+                eventually(lambda wanted=count: len(picker.asked) == wanted)
+        eventually(lambda: len(picker.ended) == 5)
+
+
 @pytest.mark.parametrize("fault", [*FAULTS])
 def test_without_a_picker_nginx_sends_the_body_that_it_has_read(four: list[Replica], fault: str) -> None:
     port, body = free_port_pair(), b'{"prompt": "x"}'
