@@ -26,9 +26,10 @@ _SUBSET = "x-gateway-destination-endpoint-subset"
 _ADDRESS, _DETAILS = "upstream.address", "response.code_details"
 _NODE, _REGION, _ZONE = "xds.node.id", "xds.node.locality.region", "xds.node.locality.zone"
 _NOT_REACHED = (
-    "upstream_reset_before_response_started{connection_",
-    "upstream_reset_before_response_started{remote_connection_",
-    "upstream_reset_before_response_started{local_connection_",
+    "upstream_reset_before_response_started{connection_failure",
+    "upstream_reset_before_response_started{connection_timeout",
+    "upstream_reset_before_response_started{remote_connection_failure",
+    "upstream_reset_before_response_started{local_connection_failure",
     "no_healthy_upstream",
 )
 """How the details begin of an answer that Envoy gives because it could not connect to a replica."""
@@ -143,9 +144,10 @@ class ProcessorStream:
         length = len(body) if whole and body else max(len(body), _content_length(self._headers))
         question = PickerQuestion(self._caller, self._headers, body, length, self._subset)
         picked = self._picking.pick(question)
+        self.end()  # only one pick of a stream counts, however often it asks
         self._pick, self._headers = picked.id, {}
         if picked.addresses:
-            return _chosen(kind, ",".join(picked.addresses))
+            return _chosen(kind, ",".join(picked.addresses), by_header=self._caller.pool is None)
         if self._caller.pool is not None and not picked.subset_empty:
             return _CONTINUE[kind]
         return _refused(429 if picked.full else 503)
@@ -202,13 +204,17 @@ def _content_length(headers: dict[str, list[str]]) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
-def _chosen(kind: str, destination: str) -> bytes:
-    """Return the answer that names the replicas, in a header and in the metadata, as the protocol asks."""
+def _chosen(kind: str, destination: str, *, by_header: bool) -> bytes:
+    """Return the answer that names the replicas in the metadata, and in a header too, where a gateway may go by it.
+
+    An Envoy that names its pool goes by the metadata alone, and would send the header on to the replica.
+    """
     option = {
         "header": {"key": DESTINATION, "raw_value": destination.encode()},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }
-    answer = ProcessingResponse(**{kind: {"response": {"header_mutation": {"set_headers": [option]}}}})
+    response = {"response": {"header_mutation": {"set_headers": [option]}}} if by_header else {}
+    answer = ProcessingResponse(**{kind: response})
     inner = Struct()
     inner.fields[DESTINATION].string_value = destination
     answer.dynamic_metadata.fields[_NAMESPACE].struct_value.CopyFrom(inner)

@@ -32,7 +32,7 @@ from lbctl.targets.envoy.protos import address, duration, extension, pack
 CLUSTER = "picker|lbctl"
 """The name of the picker's cluster; no pool has such a name."""
 DESTINATION = "x-gateway-destination-endpoint"
-"""The header and the key of the metadata that name the chosen replicas."""
+"""The key of the metadata that names the chosen replicas, and the header by which gateways do."""
 POOL, REGIONS, BUSY = "x-lbctl-pool", "x-lbctl-regions", "x-lbctl-busy"
 """The metadata of a call: for which pool a replica is wanted, in which regions, and whether busy ones are left."""
 _WHO_ASKS = ("xds.node.id", "xds.node.locality.region", "xds.node.locality.zone")
@@ -89,7 +89,7 @@ def _filter(timeout: int) -> str:
 
 
 def _processor(timeout: int) -> ext_proc_pb2.ExternalProcessor:
-    """Return the filter's configuration. Of what the picker may answer, it accepts the replica alone."""
+    """Return the filter's configuration. Of what the picker may answer, it accepts the metadata alone."""
     untyped = {"untyped": [_NAMESPACE]}
     return ext_proc_pb2.ExternalProcessor(
         grpc_service={"envoy_grpc": {"cluster_name": CLUSTER}},
@@ -99,7 +99,7 @@ def _processor(timeout: int) -> ext_proc_pb2.ExternalProcessor:
         request_attributes=_WHO_ASKS,
         response_attributes=["upstream.address", "response.code_details"],
         metadata_options={"receiving_namespaces": untyped, "forwarding_namespaces": untyped},
-        mutation_rules={"disallow_all": {"value": True}, "allow_expression": {"regex": DESTINATION}},
+        mutation_rules={"disallow_all": {"value": True}},
         disable_immediate_response=True,
         route_cache_action="RETAIN",
     )

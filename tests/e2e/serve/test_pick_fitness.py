@@ -110,3 +110,25 @@ def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replic
     other.behave(delay=0.0)
     assert client.post("/", b"{}", session).replica == other.name
     assert waiting.result(60).replica == home.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_arrives_as_it_was_sent_and_one_that_breaks_off_moves_no_session(kind: str) -> None:
+    with replicas("a", "b") as two:
+        pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
+        with picked(kind, pool) as (control, client):
+            session = [("x-session-id", "s"), ("content-type", "application/json")]
+
+            def home() -> str | None:
+                return client.post("/", b'{"prompt": 1}', session).replica
+
+            eventually(lambda: home() and control.metric("lbctl_pick_decisions_total") > 1)
+            found = home()
+            (replica,) = (item for item in two if item.name == found)
+            names = {name.lower() for name, _ in replica.seen[-1].headers}
+            assert ("transfer-encoding" if kind == "envoy" else "content-length") in names
+            assert not any(name.startswith(("x-gateway", "x-lbctl")) for name in names)
+            replica.behave(fault="reset")
+            assert client.post("/", b'{"prompt": 1}', session).status == 502
+            replica.behave(fault="")
+            assert {home() for _ in range(4)} == {found}

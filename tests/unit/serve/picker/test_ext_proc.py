@@ -59,12 +59,11 @@ class _Stream:
 
 
 def _destination(answer: ProcessingResponse) -> tuple[str, str]:
-    """The replicas that the header and the metadata of an answer name."""
-    response = getattr(answer, answer.WhichOneof("response")).response
-    (option,) = response.header_mutation.set_headers
-    assert option.header.key == KEY
+    """The replicas that the headers and the metadata of an answer name."""
+    options = getattr(answer, answer.WhichOneof("response")).response.header_mutation.set_headers
+    assert all(option.header.key == KEY for option in options)
     metadata = answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields[KEY].string_value
-    return option.header.raw_value.decode(), metadata
+    return "".join(option.header.raw_value.decode() for option in options), metadata
 
 
 def _echo(answers: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
@@ -73,10 +72,13 @@ def _echo(answers: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
     return b"".join(piece.body for piece in pieces), [piece.end_of_stream for piece in pieces]
 
 
-def test_headers_alone_are_answered_with_the_replicas_in_header_and_metadata() -> None:
+@pytest.mark.parametrize(("pool", "header"), [("chat", ""), (None, DESTINATION)])
+def test_headers_alone_are_answered_with_the_replicas_in_metadata_and_for_a_gateway_in_a_header_too(
+    pool: str | None, header: str
+) -> None:
     picking = _Picking()
-    (answer,) = _Stream(picking).headers(x_session_id="s1", content_length="400")
-    assert _destination(answer) == (DESTINATION, DESTINATION)
+    (answer,) = _Stream(picking, pool).headers(x_session_id="s1", content_length="400")
+    assert _destination(answer) == (header, DESTINATION)
     (question,) = picking.questions
     assert (question.headers["x-session-id"], question.body, question.body_length) == (["s1"], b"", 400)
 
@@ -89,13 +91,13 @@ def test_a_held_body_is_awaited_before_the_replica_is_named(mode: int) -> None:
     assert first.WhichOneof("response") == "request_headers"
     assert not first.HasField("dynamic_metadata")
     (answer,) = stream.send(request_body={"body": b"{}", "end_of_stream": False})
-    assert _destination(answer) == (DESTINATION, DESTINATION)
+    assert _destination(answer) == ("", DESTINATION)
     assert (picking.questions[0].body, picking.questions[0].body_length) == (b"{}", 5000)
 
 
 def test_a_request_without_a_body_is_not_awaited() -> None:
     (answer,) = _Stream(_Picking(), mode=PARTIAL).headers(end=True)
-    assert _destination(answer) == (DESTINATION, DESTINATION)
+    assert _destination(answer) == ("", DESTINATION)
 
 
 def test_a_streamed_body_comes_back_whole_after_the_replica_is_named() -> None:
@@ -116,7 +118,7 @@ def test_a_streamed_body_comes_back_whole_after_the_replica_is_named() -> None:
 
 
 def test_a_streamed_body_longer_than_what_is_looked_at_flows_on_after_the_choice() -> None:
-    stream = _Stream(_Picking(), mode=DUPLEX)
+    stream = _Stream(_Picking(), None, DUPLEX)
     stream.headers()
     first = stream.send(request_body={"body": b"x" * 300_000})
     assert _destination(first[0]) == (DESTINATION, DESTINATION)
@@ -124,7 +126,7 @@ def test_a_streamed_body_longer_than_what_is_looked_at_flows_on_after_the_choice
 
 
 def test_trailers_end_a_streamed_body_and_come_back() -> None:
-    stream = _Stream(_Picking(), mode=DUPLEX)
+    stream = _Stream(_Picking(), None, DUPLEX)
     stream.headers()
     stream.send(request_body={"body": b"abc"})
     chosen, body, trailers = stream.send(request_trailers={})
@@ -134,7 +136,7 @@ def test_trailers_end_a_streamed_body_and_come_back() -> None:
 
 
 def test_the_body_and_trailers_of_a_response_come_back() -> None:
-    stream = _Stream(_Picking(), mode=DUPLEX)
+    stream = _Stream(_Picking(), None, DUPLEX)
     stream.headers(end=True)
     assert stream.send(response_headers={})[0].WhichOneof("response") == "response_headers"
     answers = stream.send(response_body={"body": b"z" * 130_000, "end_of_stream": True})
@@ -184,6 +186,15 @@ def test_the_end_of_the_stream_ends_the_pick_once() -> None:
     assert picking.ended == ["1"]
 
 
+def test_a_stream_that_asks_again_and_again_leaves_one_pick() -> None:
+    picking = _Picking()
+    stream = _Stream(picking)
+    for _ in range(3):
+        stream.headers()
+    stream.stream.end()
+    assert len(picking.questions) == len(picking.ended) == 3
+
+
 @pytest.mark.parametrize(
     ("attributes", "answer"),
     [
@@ -191,6 +202,14 @@ def test_the_end_of_the_stream_ends_the_pick_once() -> None:
         (
             {"response.code_details": "upstream_reset_before_response_started{remote_connection_failure}"},
             ResponseStart("", by_replica=False),
+        ),
+        (
+            {"response.code_details": "upstream_reset_before_response_started{connection_timeout}"},
+            ResponseStart("", by_replica=False),
+        ),
+        (
+            {"response.code_details": "upstream_reset_before_response_started{connection_termination}"},
+            ResponseStart(""),
         ),
     ],
 )
