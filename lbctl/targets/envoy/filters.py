@@ -34,6 +34,8 @@ from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
 BUFFER = "envoy.filters.http.buffer"
+_ASKED_ABOUT = "lbctl.body_asked_about"
+"""The filter that limits bodies before a service is asked about their requests."""
 REQUEST_ID = "x-request-id"
 
 
@@ -41,15 +43,21 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
     """Return the filters in the order in which a request passes them; the router is the last.
 
     Where the body decides about the route, it is read before authentication. Otherwise no body is held before its
-    request is authenticated. `streams` selects the filters for requests whose body does not end.
+    request is authenticated, unless a service does that. `streams` selects the filters for requests whose body does not
+    end.
     """
-    access = [*clients.http_filters(view, listener), *_auth(view, listener), *_limits(view, listener)]
+    access = [*_auth(view, listener), *_limits(view, listener)]
+    asked_about = [] if streams else _body_asked_about(view, listener)
     bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
     return [
         *access_log.filters(view, listener),
         *header_text.filters(view, listener),
         *_request_id(listener),
-        *([*bodies, *access] if _by_model(listener) else [*access, *bodies]),
+        *(bodies if _by_model(listener) else []),
+        *clients.http_filters(view, listener),
+        *asked_about,
+        *access,
+        *([] if _by_model(listener) else bodies),
         *prompts.http_filters(view, listener),
         *hashing.http_filters(view, listener),
         *affinity.http_filters(view, listener),
@@ -73,6 +81,8 @@ def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
     configs: dict[str, Any] = {}
     if listener.max_body is not None and _streams(view, route):
         configs[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
+    if _limits_before_service(view, listener, route):
+        configs[_ASKED_ABOUT] = pack(buffer_pb2.BufferPerRoute(buffer=_limited_body(listener)))
     return {**configs, **external.per_route(route), **prompts.per_route(view, route)}
 
 
@@ -114,9 +124,29 @@ def _request_id(listener: Listener) -> list[dict[str, object]]:
 def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the filter that holds a request until it is whole, and answers 413 as soon as it exceeds the limit."""
     if listener.max_body is not None:
-        return [extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": listener.max_body}))]
+        return [extension(BUFFER, _limited_body(listener))]
     idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.HELD}))
     return [{**idle, "disabled": True}] if _body_rules(view, listener) else []
+
+
+def _body_asked_about(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the filter that limits bodies on routes where a service is asked; they configure it.
+
+    What comes of a body while a filter waits passes the later ones in one piece, which a filter for the limit does not
+    count. So on these routes it stands before the question.
+    """
+    if not any(_limits_before_service(view, listener, view.routes[rule.route]) for rule in listener.rules):
+        return []
+    return [{**extension(_ASKED_ABOUT, _limited_body(listener)), "disabled": True}]
+
+
+def _limits_before_service(view: View, listener: Listener, route: Route) -> bool:
+    asks = bool(external.services([route])) and not _by_model(listener)
+    return asks and listener.max_body is not None and not _streams(view, route)
+
+
+def _limited_body(listener: Listener) -> buffer_pb2.Buffer:
+    return buffer_pb2.Buffer(max_request_bytes={"value": listener.max_body})
 
 
 def _streams(view: View, route: Route) -> bool:

@@ -50,6 +50,21 @@ def test_a_short_body_without_a_length_is_counted(kind: Kind) -> None:
     assert [len(seen.body) for seen in a.seen] == [1, 4096]
 
 
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_a_body_that_comes_while_a_service_is_asked_is_counted(kind: Kind) -> None:
+    with replicas("a", "auth") as (a, auth):
+        auth.behave(delay=0.05)
+        route = {"auth": {"external": {"url": f"http://{auth.address}/check"}}}
+        with running(kind, fleet_of([a], route=route, listener=_listener("4KiB"))) as gateway:
+            for chunked in (False, True):
+                sizes = (4096, 4097, 30_000, 200_000, 700_000)
+                answers = [gateway.post(body=b"x" * size, chunked=chunked) for size in sizes]
+                assert [answer.status for answer in answers] == [200, 413, 413, 413, 413]
+            auth.behave(status=401)
+            assert gateway.post(body=b"x" * 4096).status == 401
+        assert [len(seen.body) for seen in a.seen] == [4096, 4096]
+
+
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_a_get_with_a_body_by_http2_is_no_way_around_either(kind: Kind) -> None:
     def frame(type_: int, flags: int, stream: int, payload: bytes) -> bytes:
