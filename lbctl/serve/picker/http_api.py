@@ -3,6 +3,7 @@
 `POST /pick/POOL` takes the beginning of the client's body, `GET /pick/POOL` none; both take the client's headers, and
 with `?regions=EU,US&region=EU&zone=a` the regions that the route allows, and where the proxy runs. The
 answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that id ends it.
+HAProxy chooses the id (`x-lbctl-pick-id`, a UUID), so that it can end a pick whose answer it has not read.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ _MOST_DATAGRAM = 8 << 10
 _NOTHING = HttpAnswer(204)
 _STRUCTURED = re.compile(
     rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,100}?'
-    rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,40})"\]'
+    rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
+_NAME = re.compile("[0-9a-f-]{36}")
+_LATE = "late-"
+"""What stands before the id of a pick that its proxy did not wait for."""
 _NO_CONNECTION = (b"SC", b"sC")
 """How HAProxy's report names a request that no replica accepted."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
@@ -55,11 +59,13 @@ class HttpApi:
         proxy = request.headers.get("x-lbctl-proxy", [""])[0]
         values = _values(query)
         caller = Caller(pool, proxy, *_where(values), leaves_busy=values.get("busy") == "1")
-        picked = self._service.pick(PickerQuestion(caller, request.headers, request.body, length))
+        named = request.headers.get("x-lbctl-pick-id", [""])[0]
+        name = named if _NAME.fullmatch(named) else ""
+        picked = self._service.pick(PickerQuestion(caller, request.headers, request.body, length, id=name))
         if not picked.names:
             return _NOTHING
-        name = picked.names[0]
-        return HttpAnswer(200, f"{name} {picked.id}\n".encode(), {"x-lbctl-pick": name, "x-lbctl-pick-id": picked.id})
+        replica, headers = picked.names[0], {"x-lbctl-pick": picked.names[0], "x-lbctl-pick-id": picked.id}
+        return HttpAnswer(200, f"{replica} {picked.id}\n".encode(), headers)
 
 
 class RequestEnds:
@@ -79,6 +85,9 @@ class RequestEnds:
         if end.left:
             self._service.answered(end.left, _UNREACHED)
             self._service.finished(end.left)
+        if end.pick.startswith(_LATE):
+            self._service.finished(end.pick.removeprefix(_LATE))
+            return
         if end.unreached:
             self._service.answered(end.pick, _UNREACHED)
         elif end.moved:

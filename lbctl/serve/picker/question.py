@@ -42,6 +42,8 @@ class PickerQuestion(NamedTuple):
     """The length of the whole body, as far as it is known."""
     subset: frozenset[str] | None = None
     """The addresses among which the replica must be; None: any."""
+    id: str = ""
+    """How the proxy will name the pick when the request ends; empty: the picker chooses its name."""
 
 
 class PickerAnswer(NamedTuple):

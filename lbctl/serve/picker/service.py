@@ -24,6 +24,11 @@ from lbctl.serve.picker.wire import EngineSample, ProxySample
 
 _LOG_INTERVAL = 60.0
 """The shortest time between two log lines about picks that failed, in seconds."""
+_OWN_ID = 16
+"""Characters of a pick's name that the picker has chosen; those of proxies are longer."""
+_MOST_ENDED, _LATE = 10_000, 60.0
+"""How many ends are remembered that came before their questions, and for how many seconds: a client may leave at once,
+and a picker that hung reads what it was sent in any order."""
 MOST_ADDRESSES = 4
 """Replicas that an answer names, in the order in which a proxy should try them."""
 
@@ -40,6 +45,8 @@ class PickService:
         """The replicas that are not picked for a moment."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
+        self._ended: dict[str, float] = {}
+        """Picks named by a proxy whose end came before their question → when."""
         self._logged_at = float("-inf")
 
     @property
@@ -121,6 +128,10 @@ class PickService:
         if entry is not None:
             self.statistics.finished[entry.pool] += 1
             self._decider.finished(pick)
+        elif len(pick) > _OWN_ID:
+            while len(self._ended) >= _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
+            self._ended[pick] = self._clock()
 
     def sweep(self) -> None:
         """Forget the picks whose end was never reported, and what is known of replicas that have left."""
@@ -129,6 +140,7 @@ class PickService:
         self._decider.expire(self.tables, now)
         self.suspects.expire(now)
         self._end([pick for pick, entry in self._open.items() if entry.at < oldest])
+        self._ended = {pick: at for pick, at in self._ended.items() if now - at < _LATE}
 
     def _end(self, picks: Sequence[str]) -> None:
         """End picks whose end was not reported."""
@@ -168,9 +180,11 @@ class PickService:
         if not decision.ordered:
             return PickerAnswer(full=decision.reason == "full", subset_empty=question.subset is not None)
         ordered = decision.ordered[:MOST_ADDRESSES]
-        pick = secrets.token_hex(8)  # nobody can guess it and end the request of somebody else
+        pick = question.id or secrets.token_hex(_OWN_ID // 2)  # nobody can guess it and end somebody else's request
         self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
         self._decider.started(pick, decision, now)
+        if self._ended.pop(pick, None) is not None:
+            self.finished(pick)
         return PickerAnswer(pick, tuple([item.name for item in ordered]), tuple([item.address for item in ordered]))
 
     def _count(

@@ -16,7 +16,7 @@ from tests.e2e.support.ports import HOST, free_port, hold
 _TRIES = 50
 Pick = Callable[["Asked"], str | None]
 
-_END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(id-[0-9]+)\"")
+_END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(?:late-)?(id-[0-9]+|[0-9a-f-]{36})\"")
 """The id of a pick, as HAProxy and as nginx report it; nginx also those that a request has left for a fallback."""
 _MOVED = re.compile(rb'retries="\+|"moved":true')
 """How they report that another replica had the request."""
@@ -124,10 +124,8 @@ class ScriptedPicker:
         name = self.pick(asked)
         head = "HTTP/1.1 204 No Content\r\n\r\n"
         if name is not None:
-            number = next(self._numbers)
-            head = (
-                f"HTTP/1.1 200 OK\r\nx-lbctl-pick: {name}\r\nx-lbctl-pick-id: id-{number}\r\ncontent-length: 0\r\n\r\n"
-            )
+            pick = asked.headers.get("x-lbctl-pick-id", f"id-{next(self._numbers)}")
+            head = f"HTTP/1.1 200 OK\r\nx-lbctl-pick: {name}\r\nx-lbctl-pick-id: {pick}\r\ncontent-length: 0\r\n\r\n"
         connection.sendall(head.encode() if self.raw is None else self.raw)
 
     def _read_ends(self) -> None:

@@ -265,13 +265,13 @@ def test_a_service_decides_before_the_picker_is_asked(four: list[Replica], prefi
 
 
 @pytest.mark.parametrize("prefix", ["off", {}])
-def test_nginx_reports_the_end_of_a_pick_whose_client_left_before_it_was_answered(
-    four: list[Replica], prefix: Any
+def test_the_end_of_a_pick_is_reported_whose_client_left_before_it_was_answered(
+    edge: Binary, four: list[Replica], prefix: Any
 ) -> None:
     port = free_port_pair()
     with (
         scripted_picker(port, by_session) as picker,
-        running("nginx", fleet(four, port, prefix=prefix)) as gateway,
+        running(edge, fleet(four, port, prefix=prefix)) as gateway,
     ):
         picker.delay = 0.5
         for count in range(1, 6):

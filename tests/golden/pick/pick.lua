@@ -25,13 +25,14 @@ local function add_session(request, headers, question)
   end
 end
 
-local function written(txn, question)
+local function written(txn, question, id)
   local headers = txn.http:req_get_headers()
   local has_body = question.body and first(headers, "content-type"):lower():find("^application/json") ~= nil
   local body = has_body and txn.sf:req_body() or ""
   local method = has_body and "POST " or "GET "
   local request = { method .. question.target .. " HTTP/1.0", "host: " .. HOST, "x-lbctl-proxy: " .. PROXY }
   add_session(request, headers, question)
+  request[#request + 1] = "x-lbctl-pick-id: " .. id
   request[#request + 1] = "x-lbctl-body-length: " .. (first(headers, "content-length"):match("^%d+$") or #body)
   if has_body then
     request[#request + 1] = "content-length: " .. #body
@@ -60,40 +61,39 @@ local function line_of(socket, deadline)
   return nil
 end
 
--- The replica and the id of the pick; whether the picker answered at all.
+-- The replica; whether the picker answered at all.
 local function answer_of(socket, deadline)
   local status = line_of(socket, deadline)
   if not status then
-    return nil, nil, false
+    return nil, false
   end
   if not status:find("^HTTP/1%.[01] 200 ") then
-    return nil, nil, true
+    return nil, true
   end
-  local replica, id
+  local replica
   for _ = 1, MOST_LINES do
     local line = line_of(socket, deadline)
     if not line then
-      return nil, nil, false
+      return nil, false
     end
     if line == "" then
       break
     end
     replica = line:match("^x%-lbctl%-pick: ([a-z0-9][a-z0-9._-]*)$") or replica
-    id = line:match("^x%-lbctl%-pick%-id: ([A-Za-z0-9._:-]+)$") or id
   end
-  return replica, id, true
+  return replica, true
 end
 
 local function ask(request, timeout)
   local deadline = milliseconds() + timeout
   local socket = core.tcp()
   socket:settimeout(timeout / 1000)
-  local replica, id, answered = nil, nil, false
+  local replica, answered = nil, false
   if socket:connect(HOST, PORT) and socket:send(request) then
-    replica, id, answered = answer_of(socket, deadline)
+    replica, answered = answer_of(socket, deadline)
   end
   socket:close()
-  return replica, id, answered
+  return replica, answered
 end
 
 -- The server that a replica is: its slot, if it has one.
@@ -110,14 +110,20 @@ core.register_action("lbctl_pick", { "http-req" }, function(txn, number)
   if paused > 0 then -- one request asks again, the others wait for what it learns
     txn:set_var("proc.pick_pause", now + question.timeout + PAUSE)
   end
-  local replica, id, answered = ask(written(txn, question), question.timeout)
+  local id = txn.f:uuid()
+  txn:set_var("txn.pick_id", id) -- before the question: a client that leaves meanwhile ends this function
+  local replica, answered = ask(written(txn, question, id), question.timeout)
   if not answered then
     txn:set_var("proc.pick_pause", milliseconds() + PAUSE)
-  elseif paused > 0 then
+    txn:set_var("txn.pick_id", "late-" .. id) -- it may still be answered, and nobody follows it
+    return
+  end
+  if paused > 0 then
     txn:set_var("proc.pick_pause", 0)
   end
-  if replica and id then
+  if replica then
     txn:set_var("txn.pick", server_of(replica, question.slots))
-    txn:set_var("txn.pick_id", id)
+  else
+    txn:unset_var("txn.pick_id")
   end
 end, 1)

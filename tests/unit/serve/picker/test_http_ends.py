@@ -51,6 +51,47 @@ def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickSer
     assert ends.malformed == 0
 
 
+NAMED = "0b5c9a1e-6f0d-4a52-9c83-1d2e3f4a5b6c"
+
+
+def _picked_as(service: PickService, name: str) -> str:
+    question = HttpRequest("GET", "/pick/chat", {"x-lbctl-pick-id": [name]}, b"")
+    return HttpApi(service, bytes).handle(question).headers["x-lbctl-pick-id"]
+
+
+def test_haproxy_names_the_pick_and_its_end_may_come_before_the_question(service: PickService) -> None:
+    ends = RequestEnds(service)
+    assert _picked_as(service, NAMED) == NAMED
+    ends.received(HAPROXY.format(id=NAMED, timers="").encode())
+    assert service.open_picks == 0
+    other = NAMED.replace("0", "f")
+    ends.received(HAPROXY.format(id=other, timers="").encode())
+    assert _picked_as(service, other) == other
+    assert service.open_picks == 0
+
+
+def test_a_pick_that_nobody_waited_for_ends_and_casts_no_doubt_on_its_replica(service: PickService) -> None:
+    ends = RequestEnds(service)
+    _picked_as(service, NAMED)
+    ends.received(HAPROXY.format(id=f"late-{NAMED}", timers="").replace('end="--"', 'end="SC"').encode())
+    assert (service.open_picks, len(service.suspects), ends.malformed) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["x", NAMED.upper(), NAMED + "0", 'a"b', ""])
+def test_what_is_no_name_is_replaced(service: PickService, name: str) -> None:
+    assert _picked_as(service, name) not in (name, "")
+
+
+def test_ends_without_a_question_are_remembered_for_a_while_and_not_without_bound(service: PickService) -> None:
+    ends = RequestEnds(service)
+    for number in range(11_000):
+        ends.received(HAPROXY.format(id=f"{number:036x}", timers="").encode())
+    _picked_as(service, f"{0:036x}")
+    assert service.open_picks == 1, "forgotten"
+    _picked_as(service, f"{10_999:036x}")
+    assert service.open_picks == 1, "remembered"
+
+
 def test_the_pick_of_a_pool_that_a_request_has_left_ends_too_and_its_replica_is_suspected(service: PickService) -> None:
     left, kept = picked(service), picked(service)
     line = NGINX.format(id=kept).replace('"status"', f'"left":"{left}","status"')
