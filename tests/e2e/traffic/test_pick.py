@@ -201,8 +201,11 @@ def test_nobody_outside_reaches_the_locations_that_ask_and_read(four: list[Repli
     with scripted_picker(port, lambda _: "a") as picker, running("nginx", fleet(four, port, prefix={})) as gateway:
         for path in ("/.lbctl/pick/0/pool", "/.lbctl/body"):
             for method in ("GET", "POST"):
-                assert gateway.request(method, path).status == 404, path
+                answer = gateway.request(method, path)
+                assert (answer.status, answer.json["error"]["type"]) == (404, "not_found"), path
                 assert [seen for seen in four[0].seen if seen.path == path] == [], path
+        lines = [(line["path"], line["status"]) for line in lines_of(gateway.proxy, 4)]
+        assert lines == [(path, 404) for path in ("/.lbctl/pick/0/pool", "/.lbctl/body") for _ in range(2)]
     assert picker.asked == []
 
 
