@@ -74,6 +74,10 @@ class PickerConnection(asyncio.Protocol):
         self._open = open_connections
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
+        self._needed = 0
+        """The bytes that a request has at least whose beginning is in `_received`."""
+        self._is_paused = False
+        """Whether nothing is answered until the client has read its answers."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,10 +100,31 @@ class PickerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Answer every request that is complete."""
         self._received += data
+        self._answer()
+
+    def pause_writing(self) -> None:
+        """Read and answer no more: the client does not read its answers."""
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read and answer again."""
+        self._is_paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._answer()
+
+    def _answer(self) -> None:
         try:
-            while (parsed := parse(self._received)) is not None:
+            while not self._is_paused and len(self._received) >= self._needed:
+                parsed = parse(self._received)
+                if isinstance(parsed, int):
+                    self._needed = parsed
+                    return
                 request, keep, length = parsed
                 del self._received[:length]
+                self._needed = 0
                 self._send(self._handle(request), keep=keep)
                 if not keep:
                     return
@@ -124,23 +149,23 @@ class PickerConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(_IDLE, self.close)
 
 
-def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | None:
-    """Return the first request, whether its connection stays open, and its length; None while it is not complete.
+def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
+    """Return the first request, whether its connection stays open, and its length.
 
-    Raises MalformedError.
+    While it is not complete, return the bytes that it has at least. Raises MalformedError.
     """
     end = received.find(b"\r\n\r\n", 0, MOST_HEAD)
     if end < 0:
         if len(received) >= MOST_HEAD:
             raise MalformedError(431)
-        return None
+        return len(received) + 1
     first, *lines = received[:end].decode("utf-8", "replace").split("\r\n")
     method, target, version = _request_line(first)
     headers = _headers(lines)
     length = _length(headers)
     start = end + 4
     if len(received) < start + length:
-        return None
+        return start + length
     connection = ",".join(headers.get("connection", ())).lower()
     keep = "keep-alive" in connection if version == "HTTP/1.0" else "close" not in connection
     return HttpRequest(method, target, headers, bytes(received[start : start + length])), keep, start + length

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from lbctl.serve.picker.http_protocol import MOST_BODY, MOST_HEAD, HttpAnswer, MalformedError, parse
-
-
-def _parse(data: bytes) -> object:
-    return parse(bytearray(data))
+from lbctl.serve.picker.http_protocol import (
+    MOST_BODY,
+    MOST_HEAD,
+    HttpAnswer,
+    HttpRequest,
+    MalformedError,
+    PickerConnection,
+    parse,
+)
 
 
 def test_a_request_is_read_when_it_is_whole() -> None:
     head = b"POST /pick/chat HTTP/1.1\r\nHost: x\r\nX-Session-Id: s1\r\nx-session-id: s2\r\nContent-Length: 3\r\n\r\n"
     data = head + b"abcGET"
-    assert all(_parse(data[:size]) is None for size in range(len(data) - 3))
+    needed = [parse(bytearray(data[:size])) for size in range(len(data) - 3)]
+    assert needed == [*range(1, len(head) + 1), *[len(head) + 3] * 3]
     parsed = parse(bytearray(data))
-    assert parsed is not None
+    assert isinstance(parsed, tuple)
     request, keep, length = parsed
     assert (request.method, request.target, request.body) == ("POST", "/pick/chat", b"abc")
     assert request.headers["x-session-id"] == ["s1", "s2"]
@@ -29,7 +36,7 @@ def test_a_request_is_read_when_it_is_whole() -> None:
 )
 def test_a_connection_is_kept_as_its_version_says(version: str, connection: str, kept: bool) -> None:
     parsed = parse(bytearray(f"GET /health HTTP/{version}\r\n{connection}\r\n".encode()))
-    assert parsed is not None
+    assert isinstance(parsed, tuple)
     assert parsed[1] is kept
 
 
@@ -59,3 +66,34 @@ def test_an_answer_without_a_body_says_so() -> None:
     assert HttpAnswer(200, b"a 1\n", {"x-lbctl-pick": "a"}).encoded(keep=False) == (
         b"HTTP/1.1 200 OK\r\nx-lbctl-pick: a\r\ncontent-length: 4\r\nconnection: close\r\n\r\na 1\n"
     )
+
+
+def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them_until_it_does() -> None:
+    asyncio.run(_unread())
+
+
+async def _unread() -> None:
+    handled = 0
+
+    def handle(_: HttpRequest) -> HttpAnswer:
+        nonlocal handled
+        handled += 1
+        return HttpAnswer(200, b"x" * 50_000)
+
+    open_connections: set[PickerConnection] = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: PickerConnection(handle, open_connections), "127.0.0.1"
+    )
+    async with server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], limit=1 << 16)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n" * 400)
+        before = -1
+        while before != handled or not handled:
+            before = handled
+            await asyncio.sleep(0.5)
+        assert handled < 300
+        length = len(HttpAnswer(200, b"x" * 50_000).encoded(keep=True))
+        async with asyncio.timeout(60):
+            await reader.readexactly(400 * length)
+        assert handled == 400
+        writer.close()
