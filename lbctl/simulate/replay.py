@@ -155,7 +155,15 @@ class _Run:
         for entry in self.requests.log[: self._progress.logged[0]]:
             (self._picker.finished if entry & 1 else self._picker.first_token)(int(entry) >> 1)
         self._progress.logged[0] = 0
-        return self._picker.choose(request, now, tried)
+        replica = self._picker.choose(request, now, tried)
+        return self._otherwise(request, tried) if replica == choosers.NONE else replica
+
+    def _otherwise(self, request: int, tried: Collection[int]) -> int:
+        """Return the replica where the proxy has the fewest requests: it chooses by itself where nothing is picked."""
+        base = int(self.requests.proxy[request]) * self.settings.replicas
+        active, weight = self._proxies.active, self._proxies.weight
+        able = [item for item in range(self.settings.replicas) if weight[base + item] > 0.0 and item not in tried]
+        return min(able, key=lambda item: int(active[base + item]), default=choosers.NONE)
 
     def _send(self, request: int, replica: int, now: float, *, left: int | None = None) -> None:
         """Send a request to a replica; where that refuses the connection, to others, as often as the fleet says."""

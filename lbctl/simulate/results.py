@@ -94,7 +94,7 @@ def summarise(replay: Replay) -> Summary:
         dict(zip(names, busy, strict=True)),
         max(busy) - min(busy),
         {name: placed[index] / count for index, name in enumerate(names)},
-        int(sum(requests.hit)) / max(1, int(sum(requests.prompt))) if len(requests.hit) == count else None,
+        sum(requests.hit.tolist()) / max(1, sum(requests.prompt.tolist())) if len(requests.hit) == count else None,
         int(sum(engines.preempted)),
     )
 

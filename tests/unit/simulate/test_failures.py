@@ -190,3 +190,12 @@ def test_failures_are_the_same_each_time() -> None:
         for _ in range(2)
     )
     assert (list(one.requests.last), list(one.requests.state)) == (list(two.requests.last), list(two.requests.state))
+
+
+@pytest.mark.parametrize("policy", ["envoy:pick", "haproxy:pick", "nginx:pick"])
+def test_where_nothing_can_be_picked_the_limits_of_a_replica_hold_as_for_other_policies(policy: str) -> None:
+    limits = replace(UNLIMITED, replica_max_requests=4, max_pending_requests=40)
+    where, trace = replace(pool(1.0, 1.0), circuit_breaker=limits), load(3000, 30.0, 100, 50)
+    other = policy.replace("pick", "least_request")
+    shed = [len(states(replayed(where, trace, name, cost=EASY, proxies=2), SHED)) for name in (policy, other)]
+    assert shed[0] == pytest.approx(shed[1], rel=0.1)
