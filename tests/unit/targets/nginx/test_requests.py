@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -472,5 +473,5 @@ def test_an_api_key_decides_the_tenant_and_without_one_nobody_gets_in(directory:
     seen = [headers for _, _, headers, _ in replicas.got[0]]
     assert [headers.get("x-tenant") for headers in seen] == ["acme", "acme", "other", None]
     assert not any("authorization" in headers for headers in seen)
-    tenants = [json.loads(line)["tenant"] for line in (directory / "access.log").read_text().splitlines()]
-    assert tenants == [None] * 4 + ["acme"] * 3 + ["other", None]
+    lines = (directory / "access.log").read_text().splitlines()  # in any order: each worker writes its own
+    assert Counter(json.loads(line)["tenant"] for line in lines) == {None: 5, "acme": 3, "other": 1}
