@@ -179,8 +179,7 @@ class PickerChild:
         """Read reports until none comes."""
         with suppress(TimeoutError, ConnectionError, wire.WireError):
             while True:
-                async with asyncio.timeout(_SILENT):
-                    text = await reader.readline()
+                text = await _line(reader)
                 if not text:
                     return
                 report = wire.parse(text)
@@ -192,6 +191,18 @@ class PickerChild:
                     continue
                 self.state = replace(self.state, report=report, problem="")
                 self._reported(report)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line. Raises TimeoutError where none comes.
+
+    It looks once more after the time is up: where this process itself was stopped, the lines of that time are there.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SILENT):
+            return await reader.readline()
+    async with asyncio.timeout(_LAST_WORDS):
+        return await reader.readline()
 
 
 def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:

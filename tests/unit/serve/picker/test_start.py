@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -91,4 +92,27 @@ async def _killed_again_and_again() -> None:
         with pytest.raises(PickerEndedError, match="ended with code -9"):
             await runs
         reported.clear()
+    release()
+
+
+def test_a_picker_is_not_charged_with_the_time_in_which_serve_itself_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lbctl.serve.picker.child._SILENT", 4.0)
+    asyncio.run(_standing_still())
+
+
+async def _standing_still() -> None:
+    bind, reported = Address(HOST, free_pair()), asyncio.Event()
+    child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
+    runs = asyncio.get_running_loop().create_task(child.run())
+    async with asyncio.timeout(60):
+        await reported.wait()
+        time.sleep(6.0)  # as a process that is stopped
+        for _ in range(2):
+            reported.clear()
+            await reported.wait()
+    assert (child.state.starts, runs.done()) == (1, False)
+    runs.cancel()
+    await asyncio.gather(runs, return_exceptions=True)
     release()
