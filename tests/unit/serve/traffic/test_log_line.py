@@ -73,6 +73,13 @@ TIMED = b'<134>1 2026-11-23T18:40:00.123456+00:00 - haproxy 77 - [lbctl@0 proxy=
             b'backend="pool_llama" status="200" end="--" timers="0 0 12 30 42" retries="+1" pick="ab1"] -',
             ("ha", "llama", 12.0, 42.0),
         ),
+        (
+            (
+                b'backend="pool_llama" status="200" end="--" timers="0 0 12 30 42" retries="0" '
+                b'pick="late-0b5c9a1e-6f0d-4a52-9c83-1d2e3f4a5b6c"] -'
+            ),
+            ("ha", "llama", 12.0, 42.0),
+        ),
         (b'backend="pool_llama" status="200" end="--" timers="0 0 12 +30 +42"]', ("ha", "llama", 12.0, 42.0)),
         (b'backend="pool_llama" status="503" end="--" timers="0 0 12 30 42"] -', ("ha", "llama", None, None)),
         (b'backend="pool_llama" status="-1" end="CH" timers="0 0 -1 -1 900"] -', ("ha", "llama", 900.0, 900.0)),
