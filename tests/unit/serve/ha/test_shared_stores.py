@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import secrets
@@ -203,16 +204,22 @@ def test_a_name_belongs_to_one_process_and_is_free_when_that_one_is_silent(
         await presence.claim(first, "cp-1", waits.append)
         assert not waits
 
+        gone = asyncio.Event()
+
         async def announce() -> None:
-            for number in range(100):
-                await first.announce("cp-1", str(number), 2)
+            for number in itertools.count():
+                await first.announce("cp-1", str(number), 3)
+                if gone.is_set():
+                    return
                 await asyncio.sleep(0.2)
 
         running = asyncio.create_task(announce())
-        await asyncio.sleep(0.1)
+        while not await second.members():
+            await asyncio.sleep(0.05)
         with pytest.raises(UnusableError, match=r"cp-1.*control\.member"):
             await presence.claim(second, "cp-1", waits.append)
-        running.cancel()
+        gone.set()
+        await running
         await presence.claim(second, "cp-1", waits.append)
         assert len(waits) == 2
 
