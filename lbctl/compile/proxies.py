@@ -16,7 +16,7 @@ from lbctl.model import control as model
 
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    """Resolve all proxies. Reports LB102, LB103, LB112, LB113, LB130 to LB132 and LB134."""
+    """Resolve all proxies. Reports LB102, LB103, LB112, LB113, LB130 to LB132, LB134 and LB145."""
     resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
     return tuple(proxy for proxy in resolved if proxy is not None)
 
@@ -104,6 +104,7 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         )  # fmt: skip
     if proxy.form == "fragment":
         _check_fragment(ctx, name, proxy)
+    _check_absolute(ctx, path, proxy)
     return ir.Proxy(
         name=name,
         kind=proxy.kind,
@@ -152,6 +153,18 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
     for key in ("user", "group", "chroot", "slots"):
         if getattr(proxy, key) is not None:
             ctx.error("LB134", f"a fragment has no {key}", (*path, key), "leave it out", key=True)
+
+
+def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
+    """Report LB145: a proxy that runs takes relative paths from other directories than lbctl does."""
+    config = proxy.config if proxy.reload and proxy.form == "whole" else None
+    for key, value, example in (
+        ("config", config, f"/etc/{proxy.kind}/{posixpath.basename(config or '')}"),
+        ("runtime_api", proxy.runtime_api, f"/run/{proxy.kind}/{posixpath.basename(proxy.runtime_api or '')}"),
+    ):
+        if value is not None and not value.startswith("/"):
+            message = f"{value} is relative, and {proxy.kind} starts in a directory of its own"
+            ctx.error("LB145", message, (*path, key), f"an absolute path, like {example}")
 
 
 def version_text(version: tuple[int, ...]) -> str:

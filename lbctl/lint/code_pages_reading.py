@@ -358,4 +358,11 @@ REFERENCES = (
         "The `url` of `auth.external` is not http with an IP address, or its `tenant_header` is not in `accept`.",
         "Write it as http://127.0.0.1:9191/check: a proxy that looks a name up when it starts may not start at all.",
     ),
+    code_page(
+        "LB145",
+        "a relative path of a proxy that runs",
+        "`config` beside `reload`, or `runtime_api`, is a relative path.",
+        "Write it from the root. nginx takes a relative path from its prefix, HAProxy from the directory that it was "
+        "started in, and `serve` from its own: they would not meet.",
+    ),
 )

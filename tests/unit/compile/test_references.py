@@ -117,6 +117,8 @@ WHOLE = {
     'pools: {p: {replicas: [{address: "a:80"}], affinity: {cookie: c}}}\n'
     "proxies: {h: {kind: haproxy, config: h.cfg, runtime_api: /h}, "
     "i: {kind: haproxy, config: ▶i.cfg, runtime_api: /i}}": "LB124",
+    "proxies: {h: {kind: haproxy, runtime_api: ▶run/h.sock}}": "LB145",
+    "proxies: {n: {kind: nginx, config: ▶n.conf, reload: {command: [a]}}}": "LB145",
     'control: {store: {url: "kubernetes://ml/lbctl", ▶key_prefix: x}}': "LB125",
     'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
     'control: {store: {url: "redis://h", ▶tls: {ca: c}}}': "LB125",
