@@ -8,7 +8,7 @@ its engine has no queue and no full KV cache while others have room. docs/pickin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, Protocol
 
 from lbctl.base.records import dataclass
@@ -21,7 +21,7 @@ Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "se
 ALTERNATIVES = 3
 """The most replicas of an answer: the choice, and those that a proxy may retry on."""
 DELAY = 7.0
-"""How many times tokens in a cache count beside the wait that they save: computed elsewhere, they delay all there."""
+"""How many times, at most, tokens in a cache count beside the wait that they save: elsewhere they delay all there."""
 SLACK = 2.0
 """How many prompts like this one a replica may be above the bound and still get it for the sake of its cache.
 
@@ -73,6 +73,8 @@ class Consideration:
     """What each can do, slow start included."""
     waits: list[float]
     """The expected wait at each without any cache: tokens divided by the rate."""
+    in_flight: list[float]
+    """The requests in flight at each; empty where no cache is known to help."""
     saved: dict[int, float]
     """Place → the request's tokens that the replica's cache may hold."""
     credited: list[int]
@@ -86,18 +88,32 @@ class Consideration:
         return self.tier.total_rate if self.rates is self.tier.rates else sum(self.rates)
 
     def scores(self) -> list[float]:
-        """Return what is compared: the waits, less what caches are worth.
-
-        A saved token saves its wait here and the delay elsewhere: what an average replica is, in the proportion in
-        which this one takes requests already.
-        """
+        """Return what is compared: the waits, less what caches are worth."""
         if not self.credited:
             return self.waits
-        scores, mean = self.waits.copy(), self.total_rate / len(self.rates)
+        scores, elsewhere = self.waits.copy(), self.waits.index(min(self.waits))
         for index in self.credited:
-            ramp = self.rates[index] / self.tier.rates[index]
-            scores[index] -= self._at_least(index, self.saved[index]) * (1 / self.rates[index] + DELAY * ramp / mean)
+            scores[index] -= self._worth(index, elsewhere)
         return scores
+
+    def _worth(self, index: int, elsewhere: int) -> float:
+        """Return what a replica's cache is worth, where the request would go `elsewhere` without any.
+
+        A saved token saves its wait here and a delay elsewhere: what an average replica takes for it, for each
+        request there, in the proportion in which this replica takes requests already. A session goes on where its last
+        request was, so its cache counts the whole delay. Any other prompt may have a beginning that many share: once it
+        is computed elsewhere, that replica can take others like it. So the fewer requests there are elsewhere for each
+        one here, the less the cache counts: by the square, chosen by simulation (docs/decisions/0067).
+        """
+        tokens, delayed = self._at_least(index, self.saved[index]), DELAY
+        if self.tier.names[index] != self.home:
+            share = min(1.0, self._occupancy(elsewhere) / self._occupancy(index))
+            tokens, delayed = tokens * share * share, min(DELAY, self.in_flight[elsewhere])
+        ramp = self.rates[index] / self.tier.rates[index]
+        return tokens * (1 / self.rates[index] + delayed * ramp * len(self.rates) / self.total_rate)
+
+    def _occupancy(self, index: int) -> float:
+        return (self.in_flight[index] + 1) / self.rates[index]
 
     def slack(self, index: int, own: float) -> float:
         """Return how many tokens of work above the bound a replica may have; `own`: the size of the request."""
@@ -161,22 +177,22 @@ def consider(
     places, home = tier.places, affinity.home(features, now)
     memory = (home,) if home and home.replica in places else affinity.holders(features, now)
     saved = {places[item.replica]: item.tokens for item in memory if item.replica in places}
-    view = Consideration(tier, works, rates, waits, saved, [], home.replica if home else None)
+    requests = [load.in_flight for load in loads] if saved else []
+    view = Consideration(tier, works, rates, waits, requests, saved, [], home.replica if home else None)
     if saved:
-        requests = [load.in_flight for load in loads]
-        view.credited.extend(_within_bound(view, own, requests, table.policy.bound))
+        view.credited.extend(_within_bound(view, own, table.policy.bound))
     return view
 
 
-def _within_bound(view: Consideration, own: float, requests: Sequence[float], bound: float) -> Iterator[int]:
+def _within_bound(view: Consideration, own: float, bound: float) -> Iterator[int]:
     """Yield the places that may get a request of the size `own` for the sake of their caches."""
     share = bound / view.total_rate
-    work, in_flight = share * (sum(view.works) + own), share * (sum(requests) + 1)
+    work, in_flight = share * (sum(view.works) + own), share * (sum(view.in_flight) + 1)
     for index in view.saved:
         rate, candidate = view.rates[index], view.tier.candidates[index]
         is_busy = (
             view.works[index] > work * rate + view.slack(index, own)
-            or requests[index] >= in_flight * rate + SLACK_REQUESTS
+            or view.in_flight[index] >= in_flight * rate + SLACK_REQUESTS
         )
         if not is_busy and not (candidate.is_congested and view.tier.some_have_room):
             yield index

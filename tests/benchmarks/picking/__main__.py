@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.picking [--seeds N] [--svg DIR] [-k WORD]`: policies of picking on simulated fleets.
 
-A row is a scenario and a policy: the median and the 99th percentile of the time to the first token over the seeds, the
-prompt tokens that were in a cache, sessions that changed their replica, requests without a first token in a minute.
+A row is a scenario and a policy: the median and the 99th percentile of the time to the first token over the seeds, in
+seconds; the mean time of each further token, in milliseconds; the prompt tokens that were in a cache, sessions that
+changed their replica, requests without a first token in a minute.
 docs/picking.md has the figures of a run. The speed of a decision is `python -m tests.benchmarks.picking.speed`.
 """
 
@@ -24,7 +25,7 @@ from tests.benchmarks.picking.traces import Arrival
 
 Make = Callable[[int, Sequence[Engine]], Policy]
 _SECONDS = 300.0
-_HEAD = f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
+_HEAD = f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,10 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), affine)
     speed = sum(item.speed for item in mixed)
     yield Scenario("sessions, 5:2:1", mixed, lambda seed: traces.sessions(0.7, speed, _SECONDS, seed), affine)
+    for rate in (1.5, 3.0, 6.0):
+        yield Scenario(
+            f"common prompt, {rate:g}/s", homogeneous(3), _common_prompt(rate), ("weights, least conn", "pick")
+        )
     routers = ("Envoy, least requests", "hash, bounded", "vllm-router", "sglang-router", *affine[2:])
     for name, cache in (("Mooncake", 0.7), ("Mooncake, 1M caches", 2.5)):
         yield Scenario(name, equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), routers, cache=cache)
@@ -137,6 +142,10 @@ def _azure(members: Sequence[SimulatedReplica], load: float) -> Callable[[int], 
     return lambda seed: traces.azure(load, speed, _SECONDS, seed)
 
 
+def _common_prompt(rate: float) -> Callable[[int], list[Arrival]]:
+    return lambda seed: traces.common_prompt(2048, rate, _SECONDS, seed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.picking")
     parser.add_argument("--seeds", type=int, default=4)
@@ -156,8 +165,9 @@ def main() -> None:
 
 def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
     p50, p99 = (total.mean(lambda item, percent=percent: item.percentile(percent)) for percent in (50, 99))  # type: ignore[misc]
+    token = 1000 * total.mean(lambda item: sum(item.per_token) / len(item.per_token))
     hits, moved, failed = (total.mean(value) for value in (lambda i: i.hits, lambda i: i.moved, lambda i: i.failed))
-    return f"{scenario.name:<32} {policy:<34} {p50:7.3f} {p99:7.2f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
+    return f"{scenario.name:<32} {policy:<34} {p50:7.3f} {p99:7.2f} {token:6.1f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
 
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:

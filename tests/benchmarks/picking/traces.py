@@ -72,6 +72,16 @@ def sessions(load: float, speed: float, seconds: float, seed: int, shared: int =
     return sorted((item for item in found if 0 <= item.at < seconds), key=lambda item: item.at)
 
 
+def common_prompt(tokens: int, rate: float, seconds: float, seed: int) -> list[Arrival]:
+    """Questions without a history, `rate` each second, that all begin with the same prompt of `tokens`."""
+    rng, at, found = random.Random(seed), 0.0, list[Arrival]()
+    while (at := at + rng.expovariate(rate)) < seconds:
+        prompt = tokens + 1 + int(rng.lognormvariate(math.log(100), 0.8))
+        answer = 1 + int(rng.lognormvariate(math.log(200), 0.7))
+        found.append(Arrival(at, prompt, answer, tuple(range(tokens // BLOCK))))
+    return found
+
+
 def _session(rng: random.Random, seconds: float, shared: int) -> Iterator[Arrival]:
     at, name = rng.uniform(-120, seconds), f"s{rng.getrandbits(48)}"
     turns = min(60, 1 + int(rng.lognormvariate(1.2, 1.0)))

@@ -278,6 +278,28 @@ def test_a_long_common_beginning_is_spread_over_all_replicas() -> None:
     assert max(_in_flight(world)) <= 1.25 * 10 + 10
 
 
+@pytest.mark.parametrize(
+    ("shared", "in_flight"), [(500.0, 12), (500.0, 32), (2000.0, 12), (2000.0, 60), (8000.0, 20), (8000.0, 32)]
+)
+def test_no_replica_idles_while_requests_with_a_common_beginning_meet_on_others(shared: float, in_flight: int) -> None:
+    world = World(table(*THREE))
+    for number in range(10 * in_flight):
+        world.ask(prefix=(*range(20), 1000 + number), prompt_tokens=shared + 60)
+        world.books.first_token(str(world.number))
+        world.books.finished(str(world.number - in_flight + 1))
+    assert min(_in_flight(world)) >= 0.75 * in_flight / 3
+
+
+def test_a_common_beginning_stays_where_it_is_while_there_is_little_to_do() -> None:
+    world = World(table(*THREE))
+    homes = []
+    for number in range(20):
+        homes.append(names(world.ask(prefix=(*range(20), 1000 + number), prompt_tokens=2200.0))[0])
+        world.books.first_token(str(world.number))
+        world.books.finished(str(world.number - 1))
+    assert len(set(homes)) == 1
+
+
 def test_of_two_idle_replicas_with_the_cache_the_fast_one_is_taken() -> None:
     world = World(table(candidate("a", weight=5.0), candidate("b", weight=1.0)))
     request = Features("p", prefix=(1, 2, 3, 4), prompt_tokens=1000.0)
