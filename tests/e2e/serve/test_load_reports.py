@@ -95,6 +95,7 @@ def test_a_restarted_control_plane_gets_what_was_counted_meanwhile() -> None:
     ):
         _reporting(control, 1)
         control.kill()
+        eventually(lambda: edge.stat("control_plane.connected_state") == 0)
         for member in members:
             member.forget()
         _send(edge.client(), 90)
