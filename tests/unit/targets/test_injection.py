@@ -141,9 +141,9 @@ def test_the_lists_hold_fields_that_are_there_and_need_it() -> None:
     fields = {".".join(leaf): leaf for leaf in LEAVES}
     for listed, less in ((FREE, _WORD), (WORDS, _NAME)):
         for field in sorted(listed):
-            behind = [text for text in CORPUS if takes(fields[field], text, behind=True)]
-            alone = [text for text in CORPUS if takes(fields[field], text)]
-            assert not all(less.fullmatch(text) for text in alone + behind), f"{field} is stricter than its list"
+            texts = (text for text in CORPUS if not less.fullmatch(text))
+            taken = (takes(fields[field], text) or takes(fields[field], text, behind=True) for text in texts)
+            assert any(taken), f"{field} is stricter than its list"
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=".".join)
