@@ -57,12 +57,18 @@ Test = Callable[[Events], Awaitable[None]]
 
 
 def watching(
-    test: Test, *paths: Path, follow: Iterable[Path] = (), poll: float = 60.0, inotify: bool = True, armed: bool = True
+    test: Test,
+    *paths: Path,
+    follow: Iterable[Path] = (),
+    settle: float = 0.1,
+    poll: float = 60.0,
+    inotify: bool = True,
+    armed: bool = True,
 ) -> None:
     """Runs `test` while the paths are watched."""
 
     async def run() -> None:
-        watch = FleetWatcher([str(path) for path in paths], poll=poll, inotify=inotify)
+        watch = FleetWatcher([str(path) for path in paths], settle=settle, poll=poll, inotify=inotify)
         watch.follow(follow)
         events = Events(watch)
         taking = asyncio.create_task(events.take())

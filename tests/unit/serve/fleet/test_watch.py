@@ -62,7 +62,7 @@ def test_a_file_that_is_written_slowly_is_one_event_when_it_is_whole(fleet: Path
         await events.one()
         assert file.read_bytes() == b"x" * 40
 
-    watching(test, fleet)
+    watching(test, fleet, settle=1.0)
 
 
 def test_a_change_that_is_taken_back_before_it_has_come_to_rest_is_no_event(fleet: Path) -> None:
@@ -84,7 +84,7 @@ def test_constant_writes_do_not_put_an_event_off_for_longer_than_the_maximum(fle
             await asyncio.wait_for(events.came(), SOON)
         assert events.times[0] - began > 1.8
 
-    watching(test, fleet)
+    watching(test, fleet, settle=1.0)
 
 
 def test_a_change_while_the_last_one_is_being_read_is_the_next_event(fleet: Path) -> None:
