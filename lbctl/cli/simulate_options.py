@@ -235,9 +235,10 @@ def loss_of(lose: str | None) -> Callable[[Pool], Pool]:
     """Return what takes the replicas of `--lose` out of a pool."""
 
     def rest(pool: Pool) -> Pool:
-        if lose is None or not pool.replicas:
+        replicas = capacity.serving(pool).replicas
+        if lose is None or not replicas:
             return pool
-        largest = max(pool.replicas, key=lambda item: item.capacity).name
+        largest = max(replicas, key=lambda item: item.capacity).name
         name = largest if lose == "largest" else lose
         zone = lose.removeprefix("zone=") if lose.startswith("zone=") else None
         return capacity.without(

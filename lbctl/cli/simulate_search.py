@@ -125,7 +125,7 @@ class _Search:
 
     def replicas(self) -> tuple[SearchResult, Summary]:
         """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
-        study, own = self._study, len(self._study.pool.replicas)
+        study, own = self._study, len(capacity.serving(self._study.pool).replicas)
 
         def meets(count: int) -> bool:
             return self._meets(capacity.with_replicas(study.pool, count), study.trace)

@@ -115,8 +115,8 @@ class Study:
         return replace(summarise(replay(setup, trace, self.seed, progress)), fleet=self.name)
 
     def load(self, pool: Pool, trace: Trace) -> float:
-        """Return the offered load as a part of what the engines of the pool carry, without what is lost."""
-        pool = self.loss(pool)
+        """Return the offered load as a part of what the engines of the pool carry, without the lost and the drained."""
+        pool = capacity.serving(self.loss(pool))
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
         limited = [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
@@ -219,6 +219,8 @@ def _pool(topology: Topology, name: str | None) -> Pool:
         raise click.UsageError(f"the fleet has no pool {name!r}; {did_you_mean(name, pools) or ', '.join(pools)}")
     if not pools[name].replicas:
         raise click.UsageError(f"pool {name} lists no replicas in its files: a simulation needs them")
+    if not capacity.serving(pools[name]).replicas:
+        raise click.UsageError(f"pool {name} has only drained replicas, which get no requests")
     return pools[name]
 
 
@@ -293,5 +295,5 @@ def _engine(text: str) -> CostModel:
 def _check_loss(lose: str | None, pool: Pool, rest: Pool) -> None:
     if lose is not None and len(rest.replicas) == len(pool.replicas):
         raise click.UsageError(f"--lose: pool {pool.name} has no {lose}")
-    if not rest.replicas:
-        raise click.UsageError(f"--lose: without {lose} pool {pool.name} has no replicas")
+    if not capacity.serving(rest).replicas:
+        raise click.UsageError(f"--lose: without {lose} pool {pool.name} has no replica that gets requests")

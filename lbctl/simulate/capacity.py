@@ -140,14 +140,17 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 
 
 def with_replicas(pool: Pool, count: int) -> Pool:
-    """Return the pool with so many replicas, the first ones or copies of all in turn; its limits grow along."""
-    originals = pool.replicas
+    """Return the pool with so many replicas, the first ones or copies of all in turn; its limits grow along.
+
+    Drained replicas are left out: neither they nor their copies would get requests.
+    """
+    originals = serving(pool).replicas
     replicas = [
         originals[index] if index < len(originals) else _copy(originals[index % len(originals)], index)
         for index in range(count)
     ]
     ordered = tuple(sorted(replicas, key=lambda item: item.name))
-    return replace(pool, replicas=ordered, circuit_breaker=_grown(pool.circuit_breaker, count / len(originals)))
+    return replace(pool, replicas=ordered, circuit_breaker=_grown(pool.circuit_breaker, count / len(pool.replicas)))
 
 
 def _grown(limits: CircuitBreaker, factor: float) -> CircuitBreaker:
@@ -165,6 +168,11 @@ def _grown(limits: CircuitBreaker, factor: float) -> CircuitBreaker:
 
 def _copy(original: Replica, index: int) -> Replica:
     return replace(original, name=f"{original.name}-copy{index}")
+
+
+def serving(pool: Pool) -> Pool:
+    """Return the pool without its drained replicas."""
+    return without(pool, lambda replica: replica.drain)
 
 
 def without(pool: Pool, lost: Callable[[Replica], bool]) -> Pool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.support.simulate_command import result, synthetic
+from tests.support.simulate_command import FLEET, result, synthetic
 
 
 def test_replicas_are_found_that_hold_without_a_zone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +35,28 @@ def test_what_is_found_is_below_the_bound_however_short_the_load_is(
         value = result(capsys, command, "--find", find, "--slo", "ttft p99 < 10m")
         (load,) = value["loads_found"].values()
         assert 0.3 < load < 1
+
+
+def test_drained_replicas_carry_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = ["--policy", "nginx:least_request"]
+    drained = FLEET.replace("weight: 5, zone: a", "weight: 5, zone: a, drain: true")
+    load = result(capsys, synthetic(tmp_path), *policy)["load"]
+    command = [*synthetic(tmp_path, drained), *policy]
+    assert result(capsys, command)["load"] == pytest.approx(load * 8 / 3, rel=0.1)
+    # The largest of those that get requests is lost, and their copies get some.
+    assert result(capsys, command, "--lose", "largest")["load"] == pytest.approx(load * 8, rel=0.2)
+    value = result(capsys, command, "--speedup", "4", "--find", "replicas", "--slo", "ttft p99 < 2s")
+    (policy_row,) = value["policies"]
+    assert len(policy_row["share"]) == value["found"]["nginx:least_request"] >= 3
+    assert all(policy_row["share"].values())
+
+
+def test_a_pool_whose_replicas_are_all_drained_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drained = FLEET.replace("zone: a", "zone: a, drain: true")
+    assert run([*synthetic(tmp_path, drained), "--lose", "small"]) == 64
+    assert "without small pool p has no replica that gets requests" in " ".join(capsys.readouterr().err.split())
+    assert run(synthetic(tmp_path, drained.replace("zone: b", "zone: b, drain: true"))) == 64
+    assert "pool p has only drained replicas" in " ".join(capsys.readouterr().err.split())
 
 
 def test_beyond_the_bound_nothing_is_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
