@@ -20,8 +20,6 @@ from lbctl.simulate.picking import SimulatedPicker
 from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 
-_GRACE = 600.0
-"""Seconds after the last arrival in which answers may end."""
 _CHUNK = 30.0
 """Simulated seconds between two reports of the progress."""
 _WARM_UP = 60.0
@@ -56,6 +54,7 @@ class _Run:
         self._setup, self._rng = setup, rng
         pool = setup.pool
         self._last = trace.times[-1]
+        self._last_leave = self._last + setup.patience
         self._names = [replica.name for replica in pool.replicas]
         self._loop = SimulatedControlLoop(pool, setup.joins)
         self._convert = setup.policy.convert(pool)
@@ -83,8 +82,10 @@ class _Run:
             arrival = self._next_arrival()
             if self._is_at_rest() and arrival != math.inf:
                 self._skip_samples(arrival - _WARM_UP)
+            if self.now > self._last_leave:
+                self._next_sample = math.inf  # every request is placed, and weights place no more
             event = min(self._agenda.next_time(), self._ends.next_time(), self._next_sample)
-            time = min(event, max(self.now + _CHUNK, min(arrival, self._last + _GRACE)))
+            time = min(event, max(self.now + _CHUNK, self._horizon()))
             time = self._advance(time)
             self._ends.run(time)
             self._agenda.run(time)
@@ -112,23 +113,29 @@ class _Run:
         arrival = int(self._progress.arrival[0])
         return float(self.requests.arrived[arrival]) if arrival < len(self.requests.arrived) else math.inf
 
+    def _next_end(self) -> float:
+        """Return when an engine's iterations end next; infinite: none works."""
+        return float(self.engines.end[self.engines.heap[0]])
+
+    def _horizon(self) -> float:
+        """Return how far the run goes without a report of its progress, where that is more than a chunk.
+
+        Up to the next arrival, the end of the iterations that run, or the last client that may leave; then without end.
+        """
+        for time in (self._next_arrival(), self._next_end()):
+            if time != math.inf:
+                return time
+        return self._last_leave if self.now <= self._last_leave else math.inf
+
     def _is_at_rest(self) -> bool:
         """Return whether no engine works and no client waits."""
-        return bool(
-            self._progress.leaving[0] == self._progress.arrival[0]
-            and self.engines.end[self.engines.heap[0]] == math.inf
-        )
+        return bool(self._progress.leaving[0] == self._progress.arrival[0]) and self._next_end() == math.inf
 
     def _is_over(self) -> bool:
         if self._progress.arrival[0] < len(self.requests.arrived):
             return False
-        if self.now > self._last + _GRACE:
-            return True
-        is_busy = any(end != math.inf for end in self.engines.end)
-        is_awaited = (
-            self._progress.leaving[0] < len(self.requests.arrived) and self.now <= self._last + self._setup.patience
-        )
-        return not is_busy and not is_awaited and self._ends.is_empty
+        is_awaited = self._progress.leaving[0] < len(self.requests.arrived) and self.now <= self._last_leave
+        return self._next_end() == math.inf and not is_awaited and self._ends.is_empty
 
     def _advance(self, until: float) -> float:
         """Run the requests up to a time, or up to an action that one of them causes; return where that is.

@@ -39,6 +39,17 @@ def test_a_pause_costs_no_steps(policy: str, monkeypatch: pytest.MonkeyPatch) ->
     assert [at for at in samples if 1e8 - 60 <= at <= 1e8]
 
 
+def test_an_answer_ends_however_long_after_the_last_arrival_that_is() -> None:
+    long = Trace([0.0], [10], [200_001])
+    assert summarise(replayed(pool(1.0), long, cost=EASY)).total.p99 == pytest.approx(2000, abs=0.1)
+    wedged = SpeedChange(1.0, "r0", 0.0), SpeedChange(1e8, "r0", 1.0)
+    steps: list[float] = []
+    where = replace(pool(1.0), telemetry=Telemetry(5_000))
+    resumed = replayed(where, Trace([0.0], [10], [201]), "envoy:pick", *wedged, cost=EASY, progress=steps.append)
+    assert resumed.requests.last[0] == pytest.approx(1e8 + 1.0)
+    assert len(steps) < 200
+
+
 def test_a_prompt_that_was_read_before_draws_the_next_one_to_its_replica_behind_each_proxy() -> None:
     count = 40
     trace = Trace(
