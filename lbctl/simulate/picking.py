@@ -1,4 +1,8 @@
-"""The picker in a simulation: the decisions of `lbctl.pick`, with one set of books for all proxies."""
+"""The picker in a simulation: the decisions of `lbctl.pick`, with one set of books for all proxies.
+
+It learns that a replica refused a connection as the real one does: from Envoy when the answer begins, from HAProxy and
+nginx when the request ends. Until then its books count the request where it was picked.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.features import Features
+from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.simulate.choosers import NONE
 from lbctl.simulate.trace import Trace
@@ -21,12 +26,18 @@ from lbctl.simulate.trace import Trace
 class SimulatedPicker:
     """Chooses a replica for each request of a trace."""
 
-    def __init__(self, pool: Pool, trace: Trace, rng: Random) -> None:
+    def __init__(self, pool: Pool, trace: Trace, rng: Random, *, is_envoy: bool) -> None:
         self._pool = pool
         self._trace = trace
         self._rng = rng
         self._books = Books()
         self._affinity = AffinityMemory()
+        self._suspects = Suspects()
+        self._is_envoy = is_envoy
+        self._picks: dict[int, tuple[str, ...]] = {}
+        """Request that has not ended → its replicas in the order in which Envoy tries them."""
+        self._unreached: set[int] = set()
+        """Requests that have not ended and whose first replica refused the connection."""
         self._places = {replica.name: index for index, replica in enumerate(pool.replicas)}
         limit = pool.circuit_breaker.replica_max_requests
         candidates = tuple(Candidate(item.name, item.name, item.capacity, limit=limit) for item in pool.replicas)
@@ -41,28 +52,49 @@ class SimulatedPicker:
         )
         self._table = replace(self._table, candidates=candidates)
 
-    def choose(self, request: int, now: float, tried: Collection[int] = ()) -> int:
-        """Return the replica for a request, NONE where none is fit. `tried`: those that have refused it."""
-        features, table = self._features(request), self._table
-        if tried:
-            self.finished(request)
-            rest = (item if at not in tried else replace(item, fit=False) for at, item in enumerate(table.candidates))
-            table = replace(table, candidates=tuple(rest))
+    def choose(self, request: int, now: float) -> int:
+        """Return the replica for a request, NONE where none is fit."""
+        features, table = self._features(request), self._suspects.without(self._table, now)
         result = pick(features, table, self._books, self._affinity, now, self._rng)
         if not result.ordered:
             return NONE
         name = result.ordered[0].name
         self._books.started(str(request), self._pool.name, name, result.tokens, now)
         self._affinity.remember(features, name, now)
+        self._picks[request] = tuple(item.name for item in result.ordered)
         return self._places[name]
 
-    def first_token(self, request: int) -> None:
+    def unreached(self, request: int, replica: int) -> None:
+        """Note that a replica refused the connection for a request, or broke off what another one then gets."""
+        if request in self._picks and self._places[self._picks[request][0]] == replica:
+            self._unreached.add(request)
+
+    def alternative(self, request: int, tried: Collection[int]) -> int:
+        """Return where a proxy retries a request that these replicas do not take; NONE: it chooses by itself."""
+        if not self._is_envoy:
+            return NONE
+        ordered = (self._places[name] for name in self._picks.get(request, ()))
+        return next((place for place in ordered if place not in tried), NONE)
+
+    def first_token(self, request: int, now: float) -> None:
         """Note that the answer to a request has begun."""
         self._books.first_token(str(request))
+        if self._is_envoy and request in self._picks:
+            if request in self._unreached:
+                self._suspect(request, now)
+            else:
+                self._suspects.answered(self._pool.name, self._picks[request][0])
 
-    def finished(self, request: int) -> None:
+    def finished(self, request: int, now: float) -> None:
         """Note that a request has ended."""
         self._books.finished(str(request))
+        if request in self._unreached:
+            self._suspect(request, now)
+        self._picks.pop(request, None)
+
+    def _suspect(self, request: int, now: float) -> None:
+        self._unreached.discard(request)
+        self._suspects.failed(self._pool.name, self._picks[request][0], now)
 
     def _features(self, request: int) -> Features:
         trace = self._trace

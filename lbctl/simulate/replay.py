@@ -64,7 +64,9 @@ class _Run:
         self._proxies = build.proxies(setup, rng)
         self._progress = columns.RunProgress(*(build.counter() for _ in columns.RunProgress._fields))
         self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
-        self._picker = SimulatedPicker(pool, trace, rng) if self.settings.policy == choosers.PICKED else None
+        is_envoy = setup.policy.proxy == "envoy"
+        is_picked = self.settings.policy == choosers.PICKED
+        self._picker = SimulatedPicker(pool, trace, rng, is_envoy=is_envoy) if is_picked else None
         self._attempts = setup.retry.attempts if "connect_failure" in setup.retry.when else 0
         self._pushed: list[float] = []
         self._ordered: list[Weight | None] = []
@@ -157,13 +159,13 @@ class _Run:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _pick(self, request: int, now: float, tried: Collection[int] = ()) -> int:
+    def _pick(self, request: int, now: float) -> int:
         assert self._picker is not None
         for entry in self.requests.log[: self._progress.logged[0]]:
-            (self._picker.finished if entry & 1 else self._picker.first_token)(int(entry) >> 1)
+            (self._picker.finished if entry & 1 else self._picker.first_token)(int(entry) >> 1, now)
         self._progress.logged[0] = 0
-        replica = self._picker.choose(request, now, tried)
-        return self._otherwise(request, tried) if replica == choosers.NONE else replica
+        replica = self._picker.choose(request, now)
+        return self._otherwise(request, ()) if replica == choosers.NONE else replica
 
     def _otherwise(self, request: int, tried: Collection[int]) -> int:
         """Return the replica where the proxy has the fewest requests: it chooses by itself where nothing is picked."""
@@ -178,8 +180,10 @@ class _Run:
         left = self._attempts if left is None else left
         while replica >= 0 and not self.engines.up[replica]:
             self._availability.refused(int(self.requests.proxy[request]), replica, now)
+            if self._picker is not None:
+                self._picker.unreached(request, replica)
             tried.append(replica)
-            replica = self._choose_again(request, tried, now) if len(tried) <= left else choosers.NONE
+            replica = self._choose_again(request, tried) if len(tried) <= left else choosers.NONE
         if self._availability.changed:
             self._push(now)
         if tried and replica < 0:
@@ -187,9 +191,10 @@ class _Run:
         else:
             dispatch(*self._state, request, replica, now)
 
-    def _choose_again(self, request: int, tried: Collection[int], now: float) -> int:
+    def _choose_again(self, request: int, tried: Collection[int]) -> int:
         if self._picker is not None:
-            return self._pick(request, now, tried)
+            replica = self._picker.alternative(request, tried)
+            return self._otherwise(request, tried) if replica == choosers.NONE else replica
         base, weight = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.weight
         before = {base + replica: weight[base + replica] for replica in tried}
         for slot in before:
@@ -218,7 +223,9 @@ class _Run:
                 )
             for request in broken:
                 if repeats and self.requests.first[request] < 0.0:
-                    again = self._choose_again(request, [replica], now)
+                    if self._picker is not None:
+                        self._picker.unreached(request, replica)
+                    again = self._choose_again(request, [replica])
                     self._send(request, again, now, left=self._attempts - 1)
                 else:
                     lose(self.requests, self.settings, self._progress, request)

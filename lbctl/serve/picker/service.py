@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
+from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import PoolTable
 from lbctl.serve import log
 from lbctl.serve.picker.decision import Decider, PickerDecision
 from lbctl.serve.picker.lost_ends import LostEnds, OpenPick
 from lbctl.serve.picker.question import PickerAnswer, PickerQuestion, ResponseStart
 from lbctl.serve.picker.statistics import DecisionSample, Statistics
-from lbctl.serve.picker.suspects import Suspects
 from lbctl.serve.picker.wire import EngineSample, ProxySample
 
 _LOG_INTERVAL = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -58,6 +59,18 @@ def test_a_proxy_leaves_out_a_replica_that_refuses_connections_and_tries_it_agai
     )
     after = [at for at in arrived(result, states(result, BROKEN)) if at > 20.0]
     assert [sum(20 + 10 * turn < at <= 30 + 10 * turn for at in after) for turn in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("policy", ["envoy:pick", "haproxy:pick", "nginx:pick"])
+def test_the_picker_leaves_a_replica_that_refused_a_connection_for_a_moment(policy: str) -> None:
+    """For 0.5 s, then twice as long each time, up to 10 s; an idle replica would else get every request."""
+    result = replayed(FRAIL, load(1000, 50.0, 10, 10), policy, cost=EASY, outages=(Outage("r1", 2.0),), retry=ONCE)
+    late = [at for at in arrived(result, states(result, BROKEN)) if at > 2.0]
+    assert len(late) <= 12
+    gaps = [after - before for before, after in pairwise(late)]
+    assert 3.5 < max(gaps) < 8.5
+    again = replayed(FRAIL, load(1000, 50.0, 10, 10), policy, cost=EASY, outages=(Outage("r1", 2.0),))
+    assert [at for at in arrived(again, states(again, BROKEN)) if at > 2.0] == []
 
 
 def test_only_requests_that_may_be_repeated_are_sent_again_after_a_break() -> None:
