@@ -14,7 +14,7 @@ from lbctl.simulate.agenda import Agenda
 from lbctl.simulate.availability import Availability
 from lbctl.simulate.control import SimulatedControlLoop
 from lbctl.simulate.kernel import advance, change_speed
-from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose
+from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose, release
 from lbctl.simulate.outage import break_off, revive, waiting_for
 from lbctl.simulate.picking import SimulatedPicker
 from lbctl.simulate.setup import Setup
@@ -183,18 +183,29 @@ class _Run:
             if self._picker is not None:
                 self._picker.unreached(request, replica)
             tried.append(replica)
-            replica = self._choose_again(request, tried) if len(tried) <= left else choosers.NONE
-        if self._availability.changed:
-            self._push(now)
-        if tried and replica < 0:
+            if self._availability.changed:
+                self._push(now)
+            if len(tried) > left:
+                lose(self.requests, self.settings, self._progress, request)
+                return
+            replica = self._choose_again(request, tried)
+        if tried and replica < 0 and not self._has_others(request, tried):
             lose(self.requests, self.settings, self._progress, request)
         else:
             dispatch(*self._state, request, replica, now)
 
-    def _choose_again(self, request: int, tried: Collection[int]) -> int:
+    def _has_others(self, request: int, tried: Collection[int]) -> bool:
+        """Return whether the proxy of a request has replicas that it has not tried, full or not."""
+        base, given = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.given
+        return any(given[base + replica] > 0.0 for replica in range(self.settings.replicas) if replica not in tried)
+
+    def _choose_again(self, request: int, tried: Sequence[int]) -> int:
         if self._picker is not None:
             replica = self._picker.alternative(request, tried)
             return self._otherwise(request, tried) if replica == choosers.NONE else replica
+        if self.settings.policy in choosers.DRAWING:
+            self.requests.draw[request] = self._rng.getrandbits(32)
+            self.requests.second_draw[request] = self._rng.getrandbits(32)
         base, weight = int(self.requests.proxy[request]) * self.settings.replicas, self._proxies.weight
         before = {base + replica: weight[base + replica] for replica in tried}
         for slot in before:
@@ -202,6 +213,8 @@ class _Run:
         replica = int(choosers.choose(self._proxies, self.requests, self.settings, request))
         for slot, value in before.items():
             weight[slot] = value
+        if replica == choosers.NONE and self._setup.policy.proxy == "haproxy" and weight[base + tried[-1]] > 0.0:
+            return tried[-1]  # where no other has room, a redispatch ends at the same one
         return replica
 
     # ── What happens to replicas ─────────────────────────────────────────────────────────────────────────────────────
@@ -287,10 +300,13 @@ class _Run:
             self._picker.follow(weights, availability.began)
         shedding = self._setup.pool.load_shedding
         self._proxies.refusing[0] = bool(shedding and availability.healthy_percent() < shedding.min_healthy)
-        self._spread(converted, is_new)
+        self._spread(converted, is_new, now)
 
-    def _spread(self, weights: Sequence[float], is_new: bool) -> None:
-        """Write the weights into the books of each proxy; other weights than those of a ramp begin a new order."""
+    def _spread(self, weights: Sequence[float], is_new: bool, now: float) -> None:
+        """Write the weights into the books of each proxy; other weights than those of a ramp begin a new order.
+
+        Replicas that are new or back get what waits in the proxies.
+        """
         proxies, size = self._proxies, self.settings.replicas
         ejected = self._availability.ejected
         for slot in range(len(proxies.due)):
@@ -303,6 +319,8 @@ class _Run:
             if is_new or is_back:
                 proxies.due[slot] = proxies.now[proxy] + self._rng.random() / weight if weight > 0 else math.inf
                 proxies.current[slot] = self._rng.random()
+        for slot in range(len(proxies.due) if any(proxies.waiting) else 0):
+            release(*self._state, *divmod(slot, size), now)
 
 
 def _proxy_weights(convert: Callable[[Sequence[Weight]], Sequence[float]], weights: list[Weight | None]) -> list[float]:

@@ -184,6 +184,37 @@ def test_what_waits_for_a_replica_that_dies_goes_elsewhere() -> None:
     assert len(states(result, DONE)) == 17
 
 
+def test_haproxys_queue_goes_to_a_replica_that_joins_or_comes_back() -> None:
+    where = replace(limited(3), passive=PassiveCheck(ejection_time=500))
+    for change in ({"joins": {"r1": 0.5}}, {"outages": (Outage("r1", 0.0, 0.3),)}):
+        result = replayed(where, BURST, "haproxy:least_request", cost=EASY, **change)  # type: ignore[arg-type]
+        first = sorted(float(result.requests.first[at]) for at in range(20) if result.requests.replica[at] == 1)
+        assert first[:3] == pytest.approx([0.51] * 3, abs=0.02)
+
+
+def test_a_retry_where_the_others_are_full() -> None:
+    """nginx refuses it. HAProxy tries the same server again, and lets it wait once that is marked down."""
+    outages, trace = (Outage("r1", 0.0),), Trace([1.0, 1.1], [10] * 2, [101] * 2)
+    alone = replace(limited(1), passive=None)
+    nginx = replayed(alone, trace, "nginx:least_request", cost=EASY, outages=outages)
+    assert list(nginx.requests.state) == [DONE, SHED]
+    assert list(replayed(alone, trace, "haproxy:least_request", cost=EASY, outages=outages).requests.state) == [
+        DONE, BROKEN
+    ]  # fmt: skip
+    passive = PassiveCheck(consecutive_connect_failures=3)
+    where, thrice = replace(alone, passive=passive), Retry(attempts=3)
+    marked = replayed(where, trace, "haproxy:least_request", cost=EASY, outages=outages, retry=thrice)
+    assert list(marked.requests.state) == [DONE, DONE]
+
+
+@pytest.mark.parametrize("policy", ["nginx:random", "envoy:least_request"])
+def test_retries_are_spread_evenly(policy: str) -> None:
+    for dead in range(3):
+        result = replayed(FRAIL, load(3000, 20.0, 10, 10), policy, cost=EASY, outages=(Outage(f"r{dead}", 0.0),))
+        placed = list(result.requests.replica)
+        assert [placed.count(at) / 3000 for at in range(3) if at != dead] == pytest.approx([0.5] * 2, abs=0.03)
+
+
 def test_too_few_healthy_replicas_refuse_all_requests() -> None:
     check = ActiveCheck(HttpCheck(), interval=1_000, unhealthy_threshold=1)
     where = replace(FRAIL, active=check, load_shedding=LoadShedding(min_healthy=60.0))
