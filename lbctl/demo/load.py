@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from lbctl.base.percentiles import percentile_of
 from lbctl.base.records import dataclass
 from lbctl.demo.replica import HOST
 from lbctl.simulate import load
@@ -74,16 +75,16 @@ class Outcomes:
 
     def first_token(self, percentile: float) -> float:
         """Return the percentile (0 to 100) of the time to the first token."""
-        return _percentile([self._duration(item, item.first) for item in self.sent], percentile)
+        return percentile_of([self._duration(item, item.first) for item in self.sent], percentile)
 
     def whole(self, percentile: float) -> float:
         """Return the percentile of the time to the last token."""
-        return _percentile([self._duration(item, item.last) for item in self.sent], percentile)
+        return percentile_of([self._duration(item, item.last) for item in self.sent], percentile)
 
     def per_token(self, percentile: float) -> float:
         """Return the percentile of the time for each token, without the shortest answers, which only wait."""
         each = [self._duration(item, item.last) / item.answer for item in self.sent if item.answer >= _SHORT]
-        return _percentile(each, percentile)
+        return percentile_of(each, percentile)
 
     def shares(self) -> dict[str, float]:
         """Return replica → its part of the responses."""
@@ -234,11 +235,6 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def _percentile(values: list[float], percentile: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percentile / 100))] if ordered else 0.0
-
-
 async def lateness(seconds: float) -> float:
     """Return the 99th percentile of how late this event loop is, in seconds: the error of what is measured in it."""
     loop = asyncio.get_running_loop()
@@ -246,4 +242,4 @@ async def lateness(seconds: float) -> float:
     while (due := loop.time() + 0.02) < end:
         await asyncio.sleep(0.02)
         late.append(loop.time() - due)
-    return _percentile(late, 99)
+    return percentile_of(late, 99)

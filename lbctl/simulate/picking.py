@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 from random import Random
 
-from lbctl.ir.pools import PickPolicy, Pool
+from lbctl.ir.pools import PickPolicy
 from lbctl.ir.weight import Weight
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
@@ -20,22 +20,23 @@ from lbctl.pick.features import Features
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.simulate.choosers import NONE
+from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 
 
 class SimulatedPicker:
     """Chooses a replica for each request of a trace."""
 
-    def __init__(self, pool: Pool, trace: Trace, rng: Random, *, is_envoy: bool) -> None:
-        self._pool = pool
+    def __init__(self, setup: Setup, trace: Trace, rng: Random) -> None:
+        self._pool = pool = setup.pool
+        self._has_alternatives = setup.policy.has_alternatives
         self._trace = trace
         self._rng = rng
         self._books = Books()
         self._affinity = AffinityMemory()
         self._suspects = Suspects()
-        self._is_envoy = is_envoy
         self._picks: dict[int, tuple[str, ...]] = {}
-        """Request that has not ended → its replicas in the order in which Envoy tries them."""
+        """Request that has not ended → the choice, and where it is retried."""
         self._unreached: set[int] = set()
         """Requests that have not ended and whose first replica refused the connection."""
         self._places = {replica.name: index for index, replica in enumerate(pool.replicas)}
@@ -71,7 +72,7 @@ class SimulatedPicker:
 
     def alternative(self, request: int, tried: Collection[int]) -> int:
         """Return where a proxy retries a request that these replicas do not take; NONE: it chooses by itself."""
-        if not self._is_envoy:
+        if not self._has_alternatives:
             return NONE
         ordered = (self._places[name] for name in self._picks.get(request, ()))
         return next((place for place in ordered if place not in tried), NONE)
@@ -79,7 +80,7 @@ class SimulatedPicker:
     def first_token(self, request: int, now: float) -> None:
         """Note that the answer to a request has begun."""
         self._books.first_token(str(request))
-        if self._is_envoy and request in self._picks:
+        if self._has_alternatives and request in self._picks:
             if request in self._unreached:
                 self._suspect(request, now)
             else:

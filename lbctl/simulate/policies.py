@@ -54,6 +54,16 @@ class Policy:
         """Whether `timeouts.queue` has an effect."""
         return self.proxy == "haproxy"
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a retry ends at the replica that has refused it where no other has room."""
+        return self.proxy == "haproxy"
+
+    @property
+    def has_alternatives(self) -> bool:
+        """Whether retries of picked requests go to the picker's next choices, and the answer's beginning tells it."""
+        return self.proxy == "envoy"
+
     def ramps(self, pool: Pool) -> bool:
         """Return whether a replica that joins begins with a low weight."""
         return pool.slow_start is not None and self.rule not in (choosers.RING, choosers.PICKED)

@@ -64,9 +64,8 @@ class _Run:
         self._proxies = build.proxies(setup, rng)
         self._progress = columns.RunProgress(*(build.counter() for _ in columns.RunProgress._fields))
         self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
-        is_envoy = setup.policy.proxy == "envoy"
         is_picked = self.settings.policy == choosers.PICKED
-        self._picker = SimulatedPicker(pool, trace, rng, is_envoy=is_envoy) if is_picked else None
+        self._picker = SimulatedPicker(setup, trace, rng) if is_picked else None
         self._attempts = setup.retry.attempts if "connect_failure" in setup.retry.when else 0
         self._pushed: list[float] = []
         self._ordered: list[Weight | None] = []
@@ -213,7 +212,7 @@ class _Run:
         replica = int(choosers.choose(self._proxies, self.requests, self.settings, request))
         for slot, value in before.items():
             weight[slot] = value
-        if replica == choosers.NONE and self._setup.policy.proxy == "haproxy" and weight[base + tried[-1]] > 0.0:
+        if replica == choosers.NONE and self._setup.policy.repeats and weight[base + tried[-1]] > 0.0:
             return tried[-1]  # where no other has room, a redispatch ends at the same one
         return replica
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from lbctl.base.percentiles import rank
 from lbctl.base.records import dataclass
 from lbctl.simulate.columns import DONE, SHED, Requests
 from lbctl.simulate.compiled import FLOAT, filled, jit, smallest
@@ -127,4 +128,4 @@ def _latency(values: Any) -> Latency:
     count = len(values)
     if not count:
         return Latency(0.0, 0.0, 0.0)
-    return Latency(*smallest(values, [min(count - 1, count * each // 100) for each in PERCENTILES]))
+    return Latency(*smallest(values, [rank(count, each) for each in PERCENTILES]))

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lbctl.base.percentiles import percentile_of
 from lbctl.base.records import dataclass
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
@@ -51,11 +52,13 @@ class SimulationResult:
 
     def first_token(self, percentile: float = 99.0, since: float = 0.0) -> float:
         """A percentile of the time to the first token."""
-        return _percentile([self._first(request) for request in self.requests if request.arrived >= since], percentile)
+        return percentile_of(
+            [self._first(request) for request in self.requests if request.arrived >= since], percentile
+        )
 
     def per_token(self, percentile: float = 99.0, since: float = 0.0) -> float:
         """A percentile of the mean inter-token time of finished requests."""
-        return _percentile(
+        return percentile_of(
             [
                 (request.last - request.first) / (request.answer - 1)
                 for request in self.requests
@@ -330,8 +333,3 @@ class _Simulation:
         if name in self._out or name not in self._weights:
             return None
         return self._weights[name].times(self._ramps.get(name, 1.0))
-
-
-def _percentile(values: list[float], percentile: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percentile / 100))] if ordered else 0.0

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from lbctl.base.percentiles import percentile_of
 from lbctl.demo.load import lateness
 from lbctl.simulate.engine import saturated_rate
 from tests.benchmarks.peers.cases import ANSWER, PROMPT, Case
@@ -120,15 +121,11 @@ def _result(
     last = sorted(FAILED if item.failed else item.last - item.at for item in sent)
     reasons = Counter(item.failed for item in sent if item.failed)
     return Result(
-        _percentile(first, 50), _percentile(first, 99), _percentile(last, 50), _percentile(last, 99),
+        percentile_of(first, 50), percentile_of(first, 99), percentile_of(last, 50), percentile_of(last, 99),
         _share_error(case, [each[0] for each in late]), reasons.total() / max(1, len(sent)),
         sum(each[2] for each in whole) / max(1, sum(each[1] for each in whole)), *spent, dict(reasons),
         *machine,
     )  # fmt: skip
-
-
-def _percentile(ordered: Sequence[float], percentile: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percentile // 100)] if ordered else 0.0
 
 
 def _share_error(case: Case, requests: Sequence[int]) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from lbctl.base.percentiles import percentile_of
 from lbctl.ir.weight import Weight
 from lbctl.pick.books import Count
 from lbctl.simulate.engine import Engine, EngineCounters, PrefixCache, SimulatedRequest, cache_tokens
@@ -33,8 +34,7 @@ class Outcome:
     imbalance: float
 
     def percentile(self, percent: float) -> float:
-        ordered = sorted(self.first)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+        return percentile_of(self.first, percent)
 
 
 @dataclass(slots=True)

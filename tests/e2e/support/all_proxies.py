@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.base.percentiles import percentile_of
 from tests.e2e.support import background, edges
 from tests.e2e.support.client import Client, Load, Steady
 from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
@@ -80,11 +81,11 @@ class Got:
 
     def whole(self, percent: float = 99) -> float:
         """Seconds that so many percent of the answers took at most."""
-        return _percentile([item.seconds for item in self.responses], percent)
+        return percentile_of([item.seconds for item in self.responses], percent)
 
     def first(self, percent: float = 99) -> float:
         """Seconds to the first byte of the answer."""
-        return _percentile([(item.headers_at or item.finished) - item.started for item in self.responses], percent)
+        return percentile_of([(item.headers_at or item.finished) - item.started for item in self.responses], percent)
 
     def __add__(self, other: Got) -> Got:
         return Got(self.responses + other.responses)
@@ -93,11 +94,6 @@ class Got:
 def got(load: Load, since: float, until: float = float("inf")) -> Got:
     """Return the answers to the requests that were sent between the two moments (`time.monotonic()`)."""
     return Got(tuple(item for item in load.responses if since <= item.started < until))
-
-
-def _percentile(seconds: Sequence[float], percent: float) -> float:
-    ordered = sorted(seconds)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 class Three:

@@ -27,7 +27,7 @@ def test_times_tokens_and_shares() -> None:
     assert (figures.requests, figures.failed, figures.shed, figures.unanswered) == (4, 0, 0, 0)
     assert figures.ttft == near(0.01, 0.01, 0.01)
     assert figures.tpot == near(0.01, 0.01, 0.01)
-    assert figures.total == near(0.31, 1.01, 1.01)
+    assert figures.total == near(0.21, 1.01, 1.01)
     assert figures.throughput == pytest.approx((11 + 21 + 31 + 101) / 4.01)
     assert figures.utilisation == {"r0": pytest.approx((0.11 + 0.21 + 0.31 + 1.01) / 4.01)}
     assert figures.share == {"r0": 1.0}
