@@ -14,7 +14,6 @@ from lbctl.ir.pools import Pool
 from lbctl.simulate import capacity, profiles
 from lbctl.simulate.policies import Policy
 from lbctl.simulate.results import Summary
-from lbctl.simulate.trace import Trace
 
 _MOST_REPLICAS = 4096
 
@@ -58,9 +57,9 @@ def compare(studies: Sequence[Study]) -> StudyResult:
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
         for study in studies:
             for policy in study.policies:
-                summaries.append(study.run(policy, study.pool, study.trace, bar.report))
+                summaries.append(study.run(policy, study.pool, bar.report))
                 bar.next()
-    loads = {study.name: study.load(study.pool, study.trace) for study in studies}
+    loads = {study.name: study.load(study.pool) for study in studies}
     sentences = [
         load_sentence(load, f"the engines of {name}" if name else "the engines") for name, load in loads.items()
     ]
@@ -84,7 +83,7 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
                 summaries.append(summary)
                 sentences.append(_sentence(options, study, answer))
                 bar.next()
-    loads = {study.name: study.load(study.pool, study.trace) for study in studies}
+    loads = {study.name: study.load(study.pool) for study in studies}
     best = best_answer([(answer.row, answer.value, answer.cost) for answer in answers], most=options.find == "rate")
     return StudyResult(tuple(summaries), (*sentences, *_spreads(studies), best), loads, tuple(answers))
 
@@ -102,49 +101,50 @@ class _Search:
         self._study, self._policy, self._limits, self._bar = study, policy, limits, bar
         self._row = study.row(policy)
 
-    def _run(self, pool: Pool, trace: Trace) -> Summary:
-        summary = self._study.run(self._policy, pool, trace, self._bar.report_search)
+    def _run(self, study: Study, pool: Pool) -> Summary:
+        summary = study.run(self._policy, pool, self._bar.report_search)
         self._bar.step()
         return summary
 
-    def _meets(self, pool: Pool, trace: Trace) -> bool:
+    def _meets(self, study: Study, pool: Pool) -> bool:
         """Return whether the limits hold, and the bound: in a short load queues may look good that grow without end."""
-        if not self._study.loss(pool).replicas or self._study.load(pool, trace) >= 1:
+        if not study.loss(pool).replicas or study.load(pool) >= 1:
             return False
-        summary = self._run(pool, trace)
+        summary = self._run(study, pool)
         return all(limit.is_met(summary) for limit in self._limits)
 
     def rate(self) -> tuple[SearchResult, Summary]:
         """Return the largest rate that meets the limits, and the figures there, or at the trace's rate."""
         study, pool = self._study, self._study.pool
-        start = min(64.0, max(1 / 64, 0.9 / study.load(pool, study.trace)))
-        factor = capacity.largest_rate(lambda factor: self._meets(pool, study.trace.faster(factor)), start)
-        trace = study.trace.faster(factor or 1.0)
-        value = None if factor is None else factor * study.trace.rate
-        return SearchResult(self._row, value, study.load(pool, trace), study.cost(pool)), self._run(pool, trace)
+        start = 0.9 / study.load(pool)
+        factor = capacity.largest_rate(lambda factor: self._meets(study.faster(factor), pool), start)
+        fastest = study.faster(factor or 1.0)
+        value = None if factor is None else fastest.trace.rate
+        return SearchResult(self._row, value, fastest.load(pool), study.cost(pool)), self._run(fastest, pool)
 
     def replicas(self) -> tuple[SearchResult, Summary]:
         """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
         study, own = self._study, len(capacity.serving(self._study.pool).replicas)
 
         def meets(count: int) -> bool:
-            return self._meets(capacity.with_replicas(study.pool, count), study.trace)
+            return self._meets(study, capacity.with_replicas(study.pool, count))
 
-        start = max(1, min(_MOST_REPLICAS, round(own * study.load(study.pool, study.trace))))
+        start = max(1, min(_MOST_REPLICAS, round(own * study.load(study.pool))))
         count = capacity.fewest_replicas(meets, start, _MOST_REPLICAS)
         pool = capacity.with_replicas(study.pool, count or own)
         cost = study.cost(pool) if count else None
-        return SearchResult(self._row, count, study.load(pool, study.trace), cost), self._run(pool, study.trace)
+        return SearchResult(self._row, count, study.load(pool), cost), self._run(study, pool)
 
 
 def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) -> str:
+    rest = f" without {lost(options.lose)}" if options.lose else ""
     if answer.value is None:
-        return f"{answer.row}: nothing meets {options.slo}. {load_sentence(answer.load, 'the engines')}"
-    rest = f", also without {lost(options.lose)}" if options.lose else ""
+        return f"{answer.row}: nothing meets {options.slo}{rest}. {load_sentence(answer.load, 'the engines')}"
     if options.find == "rate":
         factor = answer.value / study.trace.rate
         what, who = f"up to {answer.value:.3g} requests/s ({factor:.2f} × the trace) meet", "the engines then"
     else:
-        what, who = replicas(answer.value, " meet", " meets"), "those that are left" if options.lose else "they"
+        what, who = replicas(answer.value, " meet", " meets"), "they"
+    who = "those that are left" if options.lose else who
     cost = f", for {answer.cost:,.2f} per hour" if answer.cost is not None else ""
     return f"{answer.row}: {what} {options.slo}{rest}{cost}. {load_sentence(answer.load, who)}"

@@ -93,12 +93,28 @@ class Study:
     seed: int
     """The seed of everything random."""
 
+    def faster(self, factor: float) -> Study:
+        """Return the study at `factor` times the rate, in which all begins at the same place of the trace.
+
+        Outages last as long as before.
+        """
+        return replace(
+            self,
+            trace=self.trace.faster(factor),
+            changes=tuple(replace(item, at=item.at / factor) for item in self.changes),
+            outages=tuple(
+                replace(item, begin=item.begin / factor, end=item.begin / factor + item.end - item.begin)
+                for item in self.outages
+            ),
+            joins={name: at / factor for name, at in self.joins.items()},
+        )
+
     def row(self, policy: Policy) -> str:
         """Return the name of a row of results."""
         return f"{self.name}/{policy.name}" if self.name else policy.name
 
-    def run(self, policy: Policy, pool: Pool, trace: Trace, progress: Callable[[float], None] | None = None) -> Summary:
-        """Replay a trace once, without what is lost. `progress` gets the part of it that has arrived."""
+    def run(self, policy: Policy, pool: Pool, progress: Callable[[float], None] | None = None) -> Summary:
+        """Replay the trace once, without what is lost. `progress` gets the part of it that has arrived."""
         pool = self.loss(pool)
         names = {item.name for item in pool.replicas}
         setup = Setup(
@@ -112,15 +128,15 @@ class Study:
             retry=self.retry,
             delay=self.delay,
         )
-        return replace(summarise(replay(setup, trace, self.seed, progress)), fleet=self.name)
+        return replace(summarise(replay(setup, self.trace, self.seed, progress)), fleet=self.name)
 
-    def load(self, pool: Pool, trace: Trace) -> float:
+    def load(self, pool: Pool) -> float:
         """Return the offered load as a part of what the engines of the pool carry, without the lost and the drained."""
         pool = capacity.serving(self.loss(pool))
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
         limited = [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
-        return capacity.load_of(limited, trace)
+        return capacity.load_of(limited, self.trace)
 
     def cost(self, pool: Pool) -> float | None:
         """Return the price of the pool's GPUs for an hour; None where one of them has none."""
@@ -144,8 +160,18 @@ def studies_of(
         _study(options, name, loaded, pool, engines, trace.faster(options.speedup))
         for name, loaded, pool in zip(names, fleets, pools, strict=True)
     ]
+    if not options.gpu:
+        return tuple(studies)
+    tables = [
+        {name: gpu.throughput for name, gpu in GPUS.items()} | dict(loaded.source.fleet.gpus) for loaded in fleets
+    ]
+    largest = max(map(_largest_throughput, pools, tables))
+    if options.model is None and not largest:
+        raise click.UsageError("--gpu: the fleet names no GPUs to compare with; name them, or give --model")
     return tuple(
-        variant for study, loaded in zip(studies, fleets, strict=True) for variant in _by_gpu(options, study, loaded)
+        _of_gpu(study, text, throughputs, largest)
+        for study, throughputs in zip(studies, tables, strict=True)
+        for text in options.gpu
     )
 
 
@@ -188,24 +214,22 @@ def _study(
     )
 
 
-def _by_gpu(options: SimulationOptions, study: Study, loaded: Loaded) -> tuple[Study, ...]:
-    """Return the study, or for `--gpu` one with a replica of each type."""
-    if not options.gpu:
-        return (study,)
-    if options.model is None and not any(item.gpu for item in study.pool.replicas):
-        raise click.UsageError("--gpu: the fleet names no GPUs to compare with; name them, or give --model")
-    throughputs = {name: gpu.throughput for name, gpu in GPUS.items()} | dict(loaded.source.fleet.gpus)
-    return tuple(
-        replace(
-            study,
-            name=f"{study.name}/{text}" if study.name else text,
-            pool=texts.gpu_pool(study.pool, text, throughputs),
-            changes=(),
-            outages=(),
-            joins={},
-            speeds={},
-        )
-        for text in options.gpu
+def _largest_throughput(pool: Pool, throughputs: Mapping[str, float]) -> float:
+    """Return the throughput of the strongest replica of the pool, whatever its weight; 0 where none names its GPUs."""
+    return max((throughputs.get(item.gpu or "", 0.0) * item.gpu_count for item in pool.replicas), default=0.0)
+
+
+def _of_gpu(study: Study, text: str, throughputs: Mapping[str, float], largest: float) -> Study:
+    """Return the study with one replica of a type of GPU. `largest`: the throughput of the strongest replica."""
+    return replace(
+        study,
+        name=f"{study.name}/{text}" if study.name else text,
+        pool=texts.gpu_pool(study.pool, text, throughputs),
+        engines=replace(study.engines, largest=largest),
+        changes=(),
+        outages=(),
+        joins={},
+        speeds={},
     )
 
 

@@ -103,15 +103,14 @@ def objectives(text: str) -> tuple[Objective, ...]:
 
 
 def largest_rate(meets: Callable[[float], bool], start: float, precision: float = 0.02) -> float | None:
-    """Return the largest factor on the trace's rate that meets the limits, by bisection; None: none down to 1/64.
+    """Return the largest factor on the trace's rate that meets the limits, by bisection.
 
-    `start`: a factor near the one that is expected. The answer is right within `precision`.
+    None: none down to a 64th of `start`, a factor near the one that is expected. `meets` is false from some factor on.
+    The answer is right within `precision`.
     """
     low, high = 0.0, start
     while meets(high):
         low, high = high, high * 2
-        if high > start * 64:
-            return low
     while low == 0.0:
         middle = high / 2
         if meets(middle):

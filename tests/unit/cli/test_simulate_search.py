@@ -20,7 +20,7 @@ def test_replicas_are_found_that_hold_without_a_zone(tmp_path: Path, capsys: pyt
     assert safe["loads_found"][name] < 1
     assert run([*command, "--speedup", "3", "--lose", "zone=a"]) == 0
     out = capsys.readouterr().out
-    assert f"{safe['found'][name]} replicas meet ttft p99 < 2s, also without zone a" in out
+    assert f"{safe['found'][name]} replicas meet ttft p99 < 2s without zone a" in out
     # The load of the fleet as it is, beyond the bound, is not what the answer is about.
     assert safe["load"] > 1
     assert re.findall(r"The load is (\d+) %", out) == [f"{100 * safe['loads_found'][name]:.0f}"]
@@ -35,6 +35,25 @@ def test_what_is_found_is_below_the_bound_however_short_the_load_is(
         value = result(capsys, command, "--find", find, "--slo", "ttft p99 < 10m")
         (load,) = value["loads_found"].values()
         assert 0.3 < load < 1
+
+
+def test_the_rate_is_found_of_a_trace_that_is_almost_idle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,10,10\n80000,10,10\n")
+    command = ["simulate", str(tmp_path / "fleet.yaml"), "--trace", str(tmp_path / "trace.csv"), "--policy"]
+    value = result(capsys, command, "nginx:random", "--find", "rate", "--slo", "ttft p99 < 2s")
+    assert 0.8 < value["loads_found"]["nginx:random"] < 1
+
+
+def test_what_happens_to_replicas_happens_at_the_same_place_of_a_faster_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = ["--policy", "haproxy:round_robin", "--find", "rate", "--slo", "failed < 50%"]
+    for event in (["--kill", "big@55"], ["--slow", "big=0@40"], ["--join", "big@55"]):
+        value = result(capsys, synthetic(tmp_path), *find, *event)
+        (policy,) = value["policies"]
+        assert value["found"]["haproxy:round_robin"] > 10
+        assert policy["failed"] > 0 or policy["share"]["big"] < 0.2
 
 
 def test_drained_replicas_carry_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +116,16 @@ def test_replicas_are_found_by_type_of_gpu_with_their_price(tmp_path: Path, caps
     assert f"8xH100-SXM/nginx:least_request: the fewest replicas, {strong}." in capsys.readouterr().out
     assert run([*command, "--gpu", "H100"]) == 64
     assert "did you mean 'H100-" in capsys.readouterr().err
+
+
+def test_types_of_gpus_are_compared_by_their_throughput_whatever_weights_the_fleet_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--policy", "nginx:least_request", "--find", "replicas", "--slo", "ttft p99 < 2s", "--speedup", "3"]
+    command += ["--gpu", "8xA100-80GB"]
+    weighted = GPUS.replace("gpu: ", "weight: 1, gpu: ")
+    by_gpu, by_weight = (result(capsys, synthetic(tmp_path, each), *command)["found"] for each in (GPUS, weighted))
+    assert by_gpu == by_weight
 
 
 def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
