@@ -20,7 +20,7 @@ from lbctl.cli.simulate_options import SimulationOptions, check, synthetic_load
 from lbctl.cli.simulate_search import StudyResult, compare, search
 from lbctl.cli.simulate_study import Study, studies_of
 from lbctl.cli.simulate_text import HEAD, WIDE, row_of, wide_row_of
-from lbctl.simulate import plot
+from lbctl.simulate import compiled, plot
 from lbctl.simulate import trace as traces
 
 _option = options_of("simulate")
@@ -75,6 +75,10 @@ def command(**values: Any) -> int:
     """
     options = SimulationOptions(**values)
     check(options)
+    if compiled.FAILURE:
+        click.echo(
+            f"warning: numba cannot be used, and the simulation is slower without it: {compiled.FAILURE}", err=True
+        )
     diagnostics = Diagnostics()
     fleets = [load(paths, diagnostics) for paths in (options.paths, *((path,) for path in options.against))]
     trace = traces.read(options.trace_file, diagnostics) if options.trace_file else synthetic_load(options)
@@ -86,10 +90,9 @@ def command(**values: Any) -> int:
     if studies is None or diagnostics.failed:
         return 1
     result = search(options, studies) if options.find else compare(studies)
-    if options.plot_file and not _plot(options, studies, result):
-        return 1
     _print(options.output, studies, result)
-    return 0 if result.is_found else 1
+    is_drawn = not options.plot_file or _plot(options, studies, result)
+    return 0 if result.is_found and is_drawn else 1
 
 
 def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyResult) -> bool:

@@ -17,6 +17,8 @@ from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 
 _MOST_REQUESTS = 20_000_000
+_SLOWEST = 0.0001
+"""The lowest speed of an engine that does not stand still."""
 _LONGEST_COUNT = 9
 """Digits of the longest number of GPUs that is read as one."""
 
@@ -151,8 +153,8 @@ def speeds_of(texts: Sequence[str], names: Collection[str]) -> tuple[dict[str, f
             number, time = float(factor), float(at or 0)
         except ValueError:
             raise click.UsageError(f"--slow: {text!r} is not REPLICA=FACTOR[@SECONDS]") from None
-        if not 0 <= number <= 100 or not 0 <= time < 1e9 or (not at and number == 0):
-            raise click.UsageError(f"--slow: {text!r}: a factor above 0 and at most 100, 0 only with @SECONDS")
+        if not (_SLOWEST <= number <= 100 or (at and number == 0)) or not 0 <= time < 1e9:
+            raise click.UsageError(f"--slow: {text!r}: a factor from {_SLOWEST:g} to 100, or 0 with @SECONDS")
         if at:
             changes.append(SpeedChange(time, name, number))
         else:

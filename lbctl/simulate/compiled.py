@@ -16,14 +16,21 @@ from typing import Any, TypeVar, cast
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-IS_COMPILED = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-"""Whether numba is installed (the extra `simulate`), and not switched off."""
+IS_COMPILED = False
+"""Whether numba is installed (the extra `simulate`), works, and is not switched off."""
+FAILURE = ""
+"""Why an installed numba cannot be used; empty where it can, or is not installed or switched off."""
 FLOAT, LONG, INTEGER, NATURAL, SHORT, BYTE = "dqiIhb"
 """Types of columns: a float of 64 bits, integers of 64, 32, 32 (unsigned), 16 and 8 bits."""
 
-if IS_COMPILED:
-    import numba
-    import numpy
+if find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0":
+    try:
+        import numba
+        import numpy
+    except Exception as error:  # noqa: BLE001 - an installation that does not fit its Python or numpy fails in any way
+        FAILURE = " ".join(str(error).split()) or type(error).__name__
+    else:
+        IS_COMPILED = True
 
 
 def jit(function: _Function) -> _Function:

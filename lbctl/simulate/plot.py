@@ -32,8 +32,8 @@ def svg(title: str, summaries: Sequence[tuple[str, Summary]]) -> str:
     most = max((item.unanswered for _, item in summaries), default=0.0) or 0.01
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<text class="t" x="{_MARGIN}" y="26">{escape(title)}</text>',
+        f"<title>{_text(title)}</title><style>{_STYLE}</style>",
+        f'<text class="t" x="{_MARGIN}" y="26">{_text(title)}</text>',
         *_heads(left, busy, lost),
     ]
     ticks = _shown([tick for tick in _TICKS if low <= tick <= high])
@@ -41,9 +41,14 @@ def svg(title: str, summaries: Sequence[tuple[str, Summary]]) -> str:
     parts += [line for part in (0, 50, 100) for line in _line(busy + _BUSY * part / 100, height, f"{part} %")]
     for row, (name, item) in enumerate(summaries):
         y = _TOP + _ROW * row + 20
-        parts.append(f'<text x="{_MARGIN}" y="{y + 4}">{escape(name)}</text>')
+        parts.append(f'<text x="{_MARGIN}" y="{y + 4}">{_text(name)}</text>')
         parts += [*_times(item, left, y, low, high), *_engines(item, busy, y), *_unanswered(item, lost, y, most)]
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _text(text: str) -> str:
+    """Return the text for XML, which has no control characters and no halves of surrogate pairs."""
+    return escape("".join(character if character.isprintable() else "\ufffd" for character in text))
 
 
 def _heads(left: int, busy: int, lost: int) -> Iterator[str]:

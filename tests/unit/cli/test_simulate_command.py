@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from lbctl.cli import run
+from tests.support.paths import ROOT
 from tests.support.simulate import load
 from tests.support.simulate_command import FLEET, result
 
@@ -78,8 +82,37 @@ def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest
     failed = [float(each.get("width", "")) for each in picture.iter() if each.get("class") == "f"]
     most = max(item["failed"] for item in figures)
     assert failed == pytest.approx([max(failed) * item["failed"] / most for item in figures], abs=0.1)
-    assert run([*arguments, "--requests", "5", "--plot", str(tmp_path / "no" / "out.svg")]) == 1
-    assert "the picture cannot be written" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_costs_no_figures(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "no" / "out.svg"
+    assert run([*arguments, "--requests", "5", "--policy", "nginx:random", "--plot", str(picture)]) == 1
+    out, err = capsys.readouterr()
+    assert "nginx:random" in out
+    assert f"{picture}: error LB001: the picture cannot be written: No such file or directory" in err
+
+
+def test_the_picture_of_a_trace_whose_name_is_no_text(arguments: list[str], tmp_path: Path) -> None:
+    """A name on the disk may be any bytes; those that are no UTF-8 are halves of surrogate pairs in Python."""
+    named = tmp_path / "a\udce9\x01.csv"
+    (tmp_path / "trace.csv").rename(named)
+    more = ["--requests", "5", "--policy", "nginx:random", "--plot", str(tmp_path / "out.svg")]
+    assert run([*arguments[:-1], str(named), *more]) == 0
+    title = ET.parse(tmp_path / "out.svg").findtext("{http://www.w3.org/2000/svg}title")
+    assert title == f"p: {tmp_path}/a\ufffd\ufffd.csv"
+
+
+def test_a_numba_that_cannot_be_imported_is_a_warning(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "broken" / "numba").mkdir(parents=True)
+    (tmp_path / "broken" / "numba" / "__init__.py").write_text("raise ImportError('Numba needs NumPy 2.2 or less')")
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": f"{tmp_path / 'broken'}:{ROOT}"}
+    command = [sys.executable, "-m", "lbctl", *arguments, "--requests", "5", "--policy", "nginx:random"]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.stderr.startswith("warning: numba cannot be used, and the simulation is slower without it: ")
+    assert process.stderr.endswith("Numba needs NumPy 2.2 or less\n")
+    assert (process.returncode, "nginx:random" in process.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +123,8 @@ def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest
         (["--lose", "nobody"], "has no nobody"),
         (["--slow", "bigg=1"], "big"),
         (["--slow", "big=fast"], "REPLICA=FACTOR"),
+        (["--slow", "big=1e-320"], "a factor from 0.0001 to 100"),
+        (["--slow", "big=1e-320@5"], "a factor from 0.0001 to 100"),
         (["--engine", "z=1"], "none of a, b, c"),
         (["--engine", "a=-1"], "above 0"),
         (["--engine", "sequences=1e9"], "from 1 to 65,536"),
