@@ -30,7 +30,11 @@ MOONCAKE_BLOCK = 512
 _LARGEST_FILE = 1 << 30
 _MAX_ERRORS = 20
 _MAX_TOKENS = 10_000_000
-_MAX_TIME = 1e9
+_MAX_TIME = 1e13
+"""The largest time that is read; one of the epoch has 1.8e9 seconds, and 1.8e12 milliseconds."""
+_LONGEST = 1e9
+"""The longest trace in seconds."""
+_BOM = b"\xef\xbb\xbf"
 _MAX_LINE = 1 << 20
 _DAY = 86_400.0
 
@@ -81,9 +85,27 @@ class _Rows:
     has_gap: bool = False
     """Whether a pause of more than a day was reported."""
 
+    def in_order(self, at: float) -> float:
+        """Return the time of the next row. Raises _CellError where that is earlier than others, or much later."""
+        if self.times and at < self.times[-1]:
+            raise _CellError(f"it arrives {self.times[-1] - at:g} s before the row above it", "sort the trace by time")
+        if self.times and at - self.times[0] > _LONGEST:
+            raise _CellError(
+                f"it arrives {at - self.times[0]:g} s after the first row; at most {_LONGEST:g} are played"
+            )
+        return at
+
+
+class _CellError(ValueError):
+    """A value cannot be used."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
 
 class _RowError(ValueError):
-    """A row cannot be used; `column` counts from 1, 0 where the whole row is meant."""
+    """A row cannot be used; `column` is that of a character, from 1 on, 0 where the whole row is meant."""
 
     def __init__(self, message: str, column: int = 0, hint: str = "") -> None:
         super().__init__(message)
@@ -121,6 +143,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 def _parse(name: str, file: BinaryIO, diagnostics: Diagnostics) -> Trace | None:
     lines = enumerate(_lines(file), 1)
     _, first = next(lines, (1, b""))
+    first = first.removeprefix(_BOM)
     json_lines = first.lstrip().startswith(b"{")
     reader = _json_row if json_lines else _csv_reader(name, first, diagnostics)
     if reader is None:
@@ -161,7 +184,6 @@ def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, dia
     """Append one row; return 1 where it has an error, else 0."""
     try:
         reader(_text(line), rows)
-        _check_order(rows)
     except _RowError as error:
         diagnostics.add(_error(name, number, str(error), error.column, error.hint))
         return 1
@@ -184,14 +206,7 @@ def _text(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise _RowError("it is not UTF-8 text", error.start + 1) from None
-
-
-def _check_order(rows: _Rows) -> None:
-    if len(rows.times) > 1 and rows.times[-1] < rows.times[-2]:
-        earlier = rows.times[-2] - rows.times[-1]
-        rows.times[-1] = rows.times[-2]
-        raise _RowError(f"it arrives {earlier:g} s before the row above it", 1, "sort the trace by time")
+        raise _RowError("it is not UTF-8 text", len(line[: error.start].decode()) + 1) from None
 
 
 def _cells(line: str) -> list[str]:
@@ -203,7 +218,7 @@ def _cells(line: str) -> list[str]:
 
 def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader | None:
     try:
-        columns = [column.strip() for column in _cells(_text(header).removeprefix("\ufeff"))]
+        columns = [column.strip() for column in _cells(_text(header))]
     except _RowError as error:
         diagnostics.add(_error(name, 1, str(error), error.column, error.hint))
         return None
@@ -224,14 +239,21 @@ def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader |
     return None
 
 
-def _csv_row(places: list[int], time: Callable[[str, int], float], session: int | None) -> _Reader:
+def _csv_row(places: list[int], time: Callable[[object], float], session: int | None) -> _Reader:
+    time_place, prompt_place, answer_place = places
+    short = max(places if session is None else [*places, session])
+
     def reader(line: str, rows: _Rows) -> None:
         cells = _cells(line)
-        short = max(places if session is None else [*places, session])
         if len(cells) <= short:
             raise _RowError(f"it has {len(cells)} columns, not {short + 1}")
-        at = time(cells[places[0]], places[0] + 1)
-        prompt, answer = (_tokens(cells[place], place + 1) for place in places[1:])
+        place = time_place
+        try:
+            at = rows.in_order(time(cells[place]))
+            prompt = _tokens(cells[place := prompt_place])
+            answer = _tokens(cells[place := answer_place])
+        except _CellError as error:
+            raise _RowError(str(error), _column_of(line, place), error.hint) from None
         rows.times.append(at)
         rows.prompts.append(prompt)
         rows.answers.append(answer)
@@ -241,14 +263,30 @@ def _csv_row(places: list[int], time: Callable[[str, int], float], session: int 
     return reader
 
 
+def _column_of(line: str, place: int) -> int:
+    """Return the column, from 1 on, at which a cell begins."""
+    is_quoted = False
+    for column, character in enumerate(line, 1):
+        if place == 0:
+            return column
+        is_quoted ^= character == '"'
+        place -= character == "," and not is_quoted
+    return len(line) + 1
+
+
 def _json_row(line: str, rows: _Rows) -> None:
     row = _json_object(line)
     missing = [key for key in ("timestamp", "input_length", "output_length") if key not in row]
     if missing:
         raise _RowError(f"it has no {', '.join(missing)}")
-    at = _seconds(row["timestamp"], 0) / 1000
-    prompt, answer = _tokens(row["input_length"], 0), _tokens(row["output_length"], 0)
-    blocks = _blocks(row.get("hash_ids"))
+    key = "timestamp"
+    try:
+        at = rows.in_order(_seconds(row[key]) / 1000)
+        prompt = _tokens(row[key := "input_length"])
+        answer = _tokens(row[key := "output_length"])
+        blocks = _blocks(row.get(key := "hash_ids"))
+    except _CellError as error:
+        raise _RowError(str(error), line.find(f'"{key}"') + 1, error.hint) from None
     if bool(blocks) != bool(rows.blocks) and rows.times:
         raise _RowError("some rows have hash_ids and others have none")
     rows.times.append(at)
@@ -264,7 +302,9 @@ def _json_object(line: str) -> dict[str, object]:
         row = json.loads(line)
     except RecursionError:
         raise _RowError("it is nested too deeply") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
+        raise _RowError(f"it is not JSON: {error.msg}", error.colno) from None
+    except ValueError as error:  # a number with too many digits
         raise _RowError(f"it is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise _RowError("it is not a JSON object")
@@ -275,36 +315,37 @@ def _blocks(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 1 << 62 for item in value):
-        raise _RowError("hash_ids is not a list of numbers")
+        raise _CellError("hash_ids is not a list of numbers")
     return tuple(value)
 
 
-def _date(text: str, column: int) -> float:
+def _date(value: object) -> float:
+    text = str(value)
     try:
-        at = datetime.fromisoformat(text.strip()[:26])
+        at = datetime.fromisoformat(text.strip())
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise _RowError(f"{text[:40]!r} is not a date and time", column, "as 2023-11-16 18:15:46.68") from None
+        raise _CellError(f"{text[:40]!r} is not a date and time", "as 2023-11-16 18:15:46.68") from None
 
 
-def _seconds(value: object, column: int) -> float:
+def _seconds(value: object) -> float:
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
         number = -1.0
     if not 0 <= number <= _MAX_TIME:
-        raise _RowError(f"{str(value)[:40]!r} is not a time of at least 0", column)
+        raise _CellError(f"{str(value)[:40]!r} is not a time of at least 0")
     return number
 
 
-def _tokens(value: object, column: int) -> int:
+def _tokens(value: object) -> int:
     try:
-        number = int(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else -1
-    except ValueError:
-        number = -1
-    if not 0 <= number <= _MAX_TOKENS:
-        raise _RowError(f"{str(value)[:40]!r} is not a number of tokens", column)
-    return max(1, number)
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else -1.0
+    except (ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number <= _MAX_TOKENS or number != int(number):
+        raise _CellError(f"{str(value)[:40]!r} is not a number of tokens")
+    return max(1, int(number))
 
 
 def _error(name: str, line: int, message: str, column: int = 0, hint: str = "") -> Diagnostic:

@@ -162,7 +162,7 @@ def test_errors_of_the_trace_are_diagnostics(
     assert run(arguments) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"{tmp_path}/trace.csv:3:2: error LB030: 'x' is not a number of tokens" in err
+    assert f"{tmp_path}/trace.csv:3:3: error LB030: 'x' is not a number of tokens" in err
 
 
 def test_one_request_is_enough_and_a_pool_without_replicas_is_not(

@@ -49,6 +49,7 @@ def test_the_three_forms(tmp_path: Path) -> None:
 
 
 HEAD = "time,prompt,answer\n"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,9 @@ HEAD = "time,prompt,answer\n"
         (HEAD + "0,1,1\n1,-5,2\n", "3: '-5' is not a number of tokens"),
         (HEAD + "-1,1,1\n", "2: '-1' is not a time of at least 0"),
         (HEAD + "nan,1,1\n", "2: 'nan' is not a time of at least 0"),
+        (HEAD + "0,1.5,1\n", "2: '1.5' is not a number of tokens"),
+        (HEAD + "0,inf,1\n", "2: 'inf' is not a number of tokens"),
+        (HEAD + "0,1,1\n1700000000,1,1\n", "3: it arrives 1.7e+09 s after the first row; at most 1e+09 are played"),
         (HEAD + "5,1,1\n3,1,1\n", "3: it arrives 2 s before the row above it"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "2: 'yesterday' is not a date and time"),
         ('{"timestamp": 0}\n', "1: it has no input_length, output_length"),
@@ -79,6 +83,39 @@ HEAD = "time,prompt,answer\n"
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, content: str | bytes, said: str) -> None:
     assert said in wrong(tmp_path, content)
+
+
+def places(path: Path, content: str) -> list[str]:
+    path.write_text(content)
+    diagnostics = Diagnostics()
+    assert read(str(path), diagnostics) is None
+    return [f"{item.position.line}:{item.position.column}" for item in diagnostics if item.position]
+
+
+def test_what_is_wrong_is_said_with_the_column_of_its_first_character(tmp_path: Path) -> None:
+    assert places(tmp_path / "trace", "prompt,answer,time\n10,12x,0\n10,1,5\n1000,100,3\n") == ["2:4", "4:10"]
+    assert places(tmp_path / "trace", 'session,time,prompt,answer\n"a, ""b""",0,é,1\n') == ["2:14"]
+    assert places(tmp_path / "trace", AZURE + "2023-11-16 18:15:46.6805900,374,x\n") == ["2:33"]
+    row = '{"timestamp": 0, "input_length": "x", "output_length": 5}\n'
+    assert places(tmp_path / "trace", row + row.replace('"x"', "5,")) == ["1:18", "2:36"]
+    (tmp_path / "latin").write_bytes(HEAD.encode() + "é".encode() + "é".encode("latin-1"))
+    diagnostics = Diagnostics()
+    read(str(tmp_path / "latin"), diagnostics)
+    assert [str(item.position) for item in diagnostics] == [f"{tmp_path}/latin:2:2"]
+
+
+def test_times_of_the_epoch_offsets_and_whole_numbers_with_a_point(tmp_path: Path) -> None:
+    row = '{"timestamp": %s, "input_length": 12.0, "output_length": 3}\n'
+    for content in (
+        HEAD + "1700000000,12.0,3\n1700000001.5,12,3.0\n",
+        "\ufeff" + row % 1_700_000_000_000 + row % 1_700_000_001_500,
+        AZURE + "2023-11-16 18:15:46.6805900+01:00,12,3\n2023-11-16 17:15:48.1805900Z,12,3\n",
+    ):
+        (tmp_path / "trace").write_text(content)
+        trace, said = found(tmp_path / "trace")
+        assert (trace and list(trace.times), said) == ([0.0, 1.5], [])
+        assert trace is not None
+        assert (list(trace.prompts), list(trace.answers)) == ([12, 12], [3, 3])
 
 
 def test_a_pause_of_more_than_a_day_is_warned_of_once(tmp_path: Path) -> None:
