@@ -27,6 +27,7 @@ class Availability:
         self._dead: set[int] = set()
         self._changes = [0] * len(names)
         self._failures: dict[tuple[int, int], int] = {}
+        """(proxy, replica) → the connections that failed in a row since it died, or was left out."""
         self._pace = setup.policy.push_every
         self.checked_out: set[int] = set()
         """Replicas that active checks have found dead."""
@@ -65,6 +66,7 @@ class Availability:
     def came_back(self, replica: int, now: float) -> None:
         """A replica listens again; without active checks the proxies' slow start begins at once."""
         self._dead.discard(replica)
+        self._failures = {key: count for key, count in self._failures.items() if key[1] != replica}
         self._changes[replica] += 1
         check = self._setup.pool.active
         time = self._checked(now, check.healthy_threshold) if check and replica in self.checked_out else now

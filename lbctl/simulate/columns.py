@@ -57,7 +57,7 @@ class Requests(NamedTuple):
     follower: Any
     """The next request in the queue of its engine or proxy; −1: none."""
     admitted: Any
-    """The number of its last admission, by which the youngest is preempted; 0: it was never admitted."""
+    """The number of its admission, by which the youngest is preempted; 0: it waits for one."""
     log: Any
     """What has happened, for the picker: 2 · request for a first token, 2 · request + 1 for an end."""
 

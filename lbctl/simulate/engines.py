@@ -208,6 +208,7 @@ def preempt(engines: EngineColumns, requests: Requests, settings: RunSettings, r
             engines.tail[replica] = request
         engines.head[replica] = request
         engines.waiting[replica] += 1
+        requests.admitted[request] = 0
         engines.preempted[replica] += 1
 
 

@@ -17,7 +17,7 @@ from lbctl.simulate.kernel import advance, change_speed
 from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose, release
 from lbctl.simulate.outage import break_off, revive, waiting_for
 from lbctl.simulate.picking import SimulatedPicker
-from lbctl.simulate.setup import Setup
+from lbctl.simulate.setup import Setup, merged
 from lbctl.simulate.trace import Trace
 
 _CHUNK = 30.0
@@ -78,6 +78,7 @@ class _Run:
     def go(self, progress: Callable[[float], None] | None) -> None:
         """Run until every request has its answer, has failed, or its client has left."""
         self._plan()
+        self._ends.run(0.0)
         self._push(0.0)
         while not self._is_over():
             arrival = self._next_arrival()
@@ -100,7 +101,7 @@ class _Run:
         """Put what the setup says into the agenda; the run goes on until all of it has happened."""
         for change in self._setup.changes:
             self._ends.at(change.at, self._changes_speed(self._names.index(change.replica), change.factor))
-        for outage in self._setup.outages:
+        for outage in merged(self._setup.outages):
             replica = self._names.index(outage.replica)
             self._ends.at(outage.begin, self._dies(replica))
             self._ends.at(outage.end, self._comes_back(replica))
@@ -173,10 +174,12 @@ class _Run:
         able = [item for item in range(self.settings.replicas) if weight[base + item] > 0.0 and item not in tried]
         return min(able, key=lambda item: int(active[base + item]), default=choosers.NONE)
 
-    def _send(self, request: int, replica: int, now: float, *, left: int | None = None) -> None:
-        """Send a request to a replica; where that refuses the connection, to others, as often as the fleet says."""
-        tried: list[int] = []
-        left = self._attempts if left is None else left
+    def _send(self, request: int, replica: int, now: float, tried: Collection[int] = ()) -> None:
+        """Send a request to a replica; where that refuses the connection, to others, as often as the fleet says.
+
+        `tried`: the replicas that had it before.
+        """
+        tried = [*tried]
         while replica >= 0 and not self.engines.up[replica]:
             self._availability.refused(int(self.requests.proxy[request]), replica, now)
             if self._picker is not None:
@@ -184,7 +187,7 @@ class _Run:
             tried.append(replica)
             if self._availability.changed:
                 self._push(now)
-            if len(tried) > left:
+            if len(tried) > self._attempts:
                 lose(self.requests, self.settings, self._progress, request)
                 return
             replica = self._choose_again(request, tried)
@@ -237,8 +240,7 @@ class _Run:
                 if repeats and self.requests.first[request] < 0.0:
                     if self._picker is not None:
                         self._picker.unreached(request, replica)
-                    again = self._choose_again(request, [replica])
-                    self._send(request, again, now, left=self._attempts - 1)
+                    self._send(request, self._choose_again(request, [replica]), now, [replica])
                 else:
                     lose(self.requests, self.settings, self._progress, request)
             for request in waiting_for(self.requests, self._proxies, self.settings, replica):

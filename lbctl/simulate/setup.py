@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 
 from lbctl.base.records import dataclass
 from lbctl.ir.pools import Pool
@@ -35,6 +35,20 @@ class Outage:
     """Seconds since the first request."""
     end: float = math.inf
     """When it listens again, with an empty cache; infinite: never."""
+
+
+def merged(outages: Sequence[Outage]) -> list[Outage]:
+    """Return the outages in the order of time, those of a replica that overlap as one."""
+    result: list[Outage] = []
+    last: dict[str, int] = {}
+    for outage in sorted(outages, key=lambda item: item.begin):
+        place = last.get(outage.replica)
+        if place is not None and outage.begin <= result[place].end:
+            result[place] = replace(result[place], end=max(result[place].end, outage.end))
+        else:
+            last[outage.replica] = len(result)
+            result.append(outage)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

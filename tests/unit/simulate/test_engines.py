@@ -98,13 +98,24 @@ def test_preemption_ends_and_nothing_is_generated_twice() -> None:
     assert result.engines.decode_tokens[0] == 8 * 500
 
 
+def test_a_client_that_leaves_after_a_preemption_is_no_queue() -> None:
+    """The second prompt is preempted while it is read, since the first answer has grown; its client leaves then."""
+    cost, preempted = replace(EASY, cache=3000), 0
+    for tokens in range(20):
+        trace = Trace([0.0, 0.01 * tokens], [100, 2890], [400, 5])
+        result = replayed(ONE, trace, cost=cost, patience=1.0)
+        preempted += result.engines.preempted[0]
+        assert (list(result.engines.waiting), list(result.engines.left)) == ([0], [0])
+    assert preempted > 0
+
+
 def test_a_prompt_larger_than_the_cache_runs_alone() -> None:
     result = replayed(ONE, Trace([0.0, 0.0], [5000, 10], [20, 5]), cost=TIGHT)
     assert set(result.requests.state) == {DONE}
 
 
 def test_clients_leave_after_their_patience_and_are_no_work_any_more() -> None:
-    wedged = SpeedChange(0.0, "r0", 0.0)
+    wedged = SpeedChange(0.005, "r0", 0.0)
     again = SpeedChange(100.0, "r0", 1.0)
     result = replayed(
         ONE, Trace([0.0, 1.0, 50.0], [10, 10, 10], [5, 5, 5]), "haproxy:round_robin", wedged, again, cost=EASY

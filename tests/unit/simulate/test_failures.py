@@ -13,7 +13,7 @@ from lbctl.simulate.columns import BROKEN, DONE, SHED
 from lbctl.simulate.engine import CostModel
 from lbctl.simulate.policies import POLICIES
 from lbctl.simulate.replay import Replay
-from lbctl.simulate.setup import Outage
+from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, UNLIMITED, load, pool, replayed
 
@@ -71,6 +71,40 @@ def test_the_picker_leaves_a_replica_that_refused_a_connection_for_a_moment(poli
     assert 3.5 < max(gaps) < 8.5
     again = replayed(FRAIL, load(1000, 50.0, 10, 10), policy, cost=EASY, outages=(Outage("r1", 2.0),))
     assert [at for at in arrived(again, states(again, BROKEN)) if at > 2.0] == []
+
+
+def test_failures_to_connect_count_in_a_row() -> None:
+    """Two of three that eject, each time that it is dead."""
+    where = replace(pool(1.0, 1.0), passive=PassiveCheck(consecutive_connect_failures=3, ejection_time=1_000_000))
+    times = [0.0, 1.0, 2.0, 3.0, 20.0, 21.0, 22.0, 23.0, 40.0, 41.0, 42.0, 43.0]
+    outages = Outage("r1", 0.5, 10.0), Outage("r1", 19.0, 30.0)
+    result = replayed(where, Trace(times, [10] * 12, [2] * 12), "haproxy:round_robin", cost=EASY, outages=outages)
+    assert [int(each) for each in result.requests.replica[8:]].count(1) == 2
+
+
+def test_what_happens_at_the_beginning_happens_before_the_first_request() -> None:
+    first = Trace([0.0, 0.0, 1.0], [10] * 3, [5] * 3)
+    for change in ({"outages": (Outage("r0", 0.0),)}, {"joins": {"r0": 0.0}}):
+        result = replayed(pool(1.0), first, cost=EASY, retry=ONCE, **change)  # type: ignore[arg-type]
+        assert set(result.requests.state) == ({BROKEN} if "outages" in change else {DONE})
+    slow = SpeedChange(0.0, "r0", 0.5)
+    assert replayed(pool(1.0), first, "nginx:random", slow, cost=EASY).requests.first[0] == pytest.approx(0.02)
+
+
+def test_outages_that_overlap_are_one() -> None:
+    trace = Trace([1.0 * each for each in range(60)], [10] * 60, [2] * 60)
+    overlapping = Outage("r0", 20.0, 39.5), Outage("r0", 9.5, 30.0), Outage("r0", 12.0, 15.0)
+    result = replayed(replace(pool(1.0), passive=None), trace, cost=EASY, outages=overlapping)
+    assert states(result, BROKEN) == list(range(10, 40))
+
+
+def test_what_a_dead_replica_breaks_is_a_failure_where_no_other_is_there() -> None:
+    repeated = Retry(idempotent=True)
+    result = replayed(
+        replace(limited(3), replicas=pool(1.0).replicas), BURST, "nginx:random", cost=replace(EASY, a=1.0),
+        outages=(Outage("r0", 0.5),), retry=repeated,
+    )  # fmt: skip
+    assert (len(states(result, BROKEN)), len(states(result, SHED))) == (3, 17)
 
 
 def test_only_requests_that_may_be_repeated_are_sent_again_after_a_break() -> None:
