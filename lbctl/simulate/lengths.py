@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from random import Random
 
 Lengths = Callable[[Random], tuple[int, int]]
@@ -26,15 +27,18 @@ _ANSWERS = (
     7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129, 151, 177, 217, 384, 395, 400, 411, 424, 451, 522, 601, 954, 1000,
 )  # fmt: skip
 _LEAST = 2
-"""Tokens of the shortest answer: with one there is no time between tokens."""
+"""Tokens of the shortest lognormal answer: with one there is no time between tokens."""
+_STEPS = 2000
+"""The parts of a distribution of which the mean is taken."""
+_HALVINGS = 30
 
 
 def conversation(prompt: float, answer: float) -> Lengths:
-    """Return lengths as those of the conversations, with these means in tokens."""
-    prompts, answers = prompt / _mean(_PROMPTS), answer / _mean(_ANSWERS)
+    """Return lengths as those of the conversations, with these means in tokens; each is at least 1."""
+    prompts, answers = _scale(_PROMPTS, prompt), _scale(_ANSWERS, answer)
     return lambda chance: (
-        max(1, round(prompts * _quantile(_PROMPTS, chance.random()))),
-        max(_LEAST, round(answers * _quantile(_ANSWERS, chance.random()))),
+        _tokens(prompts * _quantile(_PROMPTS, chance.random())),
+        _tokens(answers * _quantile(_ANSWERS, chance.random())),
     )
 
 
@@ -56,6 +60,17 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return values[number - 1] + (values[number] - values[number - 1]) * (share - low) / (high - low)
 
 
-def _mean(values: Sequence[float]) -> float:
-    places = range(1, len(values))
-    return sum((values[at - 1] + values[at]) / 2 * (_SHARES[at] - _SHARES[at - 1]) for at in places)
+def _tokens(length: float) -> int:
+    return max(1, round(length))
+
+
+@lru_cache(maxsize=16)
+def _scale(values: Sequence[float], mean: float) -> float:
+    """Return the factor with which lengths have this mean, though none is shorter than a token."""
+    lengths = [_quantile(values, (number + 0.5) / _STEPS) for number in range(_STEPS)]
+    low, high = 0.0, 2 * mean / (sum(lengths) / _STEPS)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_short = sum(_tokens(middle * length) for length in lengths) < mean * _STEPS
+        low, high = (middle, high) if is_short else (low, middle)
+    return high

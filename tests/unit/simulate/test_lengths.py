@@ -22,6 +22,15 @@ def test_lengths_have_the_means_that_were_asked_for(lengths) -> None:  # type: i
     assert min(answer for _, answer in drawn) >= 2
 
 
+@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0, 20.0])
+def test_short_lengths_have_their_means_too(mean: float) -> None:
+    chance, lengths = Random("lengths"), conversation(mean, mean)
+    drawn = [lengths(chance) for _ in range(20_000)]
+    for values in zip(*drawn, strict=True):
+        assert sum(values) / len(drawn) == pytest.approx(mean, rel=0.04)
+        assert min(values) == 1
+
+
 @pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE} is not here")
 def test_conversations_are_as_long_as_those_of_the_trace() -> None:
     with TRACE.open(newline="") as file:

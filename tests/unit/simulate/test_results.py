@@ -70,4 +70,8 @@ def test_a_synthetic_load_has_the_rate_and_the_lengths_that_were_asked_for() -> 
     bursts = poisson(20.0, 300.0, lengths, "seed", burst=10.0)
     assert len(bursts.times) == pytest.approx(6000, rel=0.3)
     assert len(bursts.times) / len(set(bursts.times)) == pytest.approx(10, rel=0.2)
+    for burst in (1.0, 1.2, 2.0, 4.0):
+        small = poisson(20.0, 600.0, lengths, "seed", burst=burst)
+        assert len(small.times) == pytest.approx(12_000, rel=0.05)
+        assert len(small.times) / len(set(small.times)) == pytest.approx(burst, rel=0.03)
     assert not poisson(0.001, 1.0, lengths, "seed").times
