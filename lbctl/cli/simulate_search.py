@@ -73,6 +73,8 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
         limits = capacity.objectives(options.slo or "")
     except ValueError as error:
         raise click.UsageError(f"--slo: {error}") from None
+    if any(limit.figure == "tpot" for limit in limits) and max(studies[0].trace.answers) < 2:
+        raise click.UsageError("--slo: tpot is the time between tokens, and every answer of the load has only one")
     summaries, answers, sentences = [], [], []
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
         for study in studies:

@@ -46,7 +46,7 @@ class ReplicaEngines:
     def of(self, pool: Pool, speeds: Mapping[str, float]) -> tuple[CostModel, ...]:
         """Return the engine of each replica. `speeds`: replica → factor. Raises UsageError."""
         if self.model is None:
-            relative = capacity.engines_of(pool, self.strongest, {}, self.largest)
+            relative = capacity.engines_of(pool, self.strongest, self.largest)
             costs = [self.gpus.get(item.gpu or "", cost) for item, cost in zip(pool.replicas, relative, strict=True)]
         else:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lbctl.base.quantities import parse_duration
@@ -20,27 +20,23 @@ _CACHE_EXPONENT = 0.86
 _TERM = re.compile(r"\s*(ttft|tpot|total)\s+(p50|p95|p99)\s*<\s*(\S+)\s*|\s*(failed)\s*<\s*([\d.]+)\s*%\s*")
 
 
-def engines_of(
-    pool: Pool, reference: CostModel, speeds: Mapping[str, float], largest: float | None = None
-) -> tuple[CostModel, ...]:
+def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -> tuple[CostModel, ...]:
     """Return the engine of each replica: `reference` for the capacity `largest`, the others in proportion.
 
-    `speeds`: replica → factor on its speed. `largest` is by default that of the pool.
+    `largest` is by default that of the pool.
     """
     whole = max(item.capacity for item in pool.replicas) if largest is None else largest
-    return tuple(faster(reference, item.capacity / whole * speeds.get(item.name, 1.0)) for item in pool.replicas)
+    return tuple(_sized(reference, item.capacity / whole) for item in pool.replicas)
 
 
 def faster(cost: CostModel, speed: float) -> CostModel:
-    """Return an engine of another speed, with a cache to go with it."""
-    return CostModel(
-        cost.a / speed,
-        cost.b / speed,
-        cost.c / speed,
-        cost.p / speed,
-        cost.sequences,
-        int(cost.cache * speed**_CACHE_EXPONENT),
-    )
+    """Return an engine of another speed, with the same cache."""
+    return replace(cost, a=cost.a / speed, b=cost.b / speed, c=cost.c / speed, p=cost.p / speed)
+
+
+def _sized(cost: CostModel, speed: float) -> CostModel:
+    """Return the engine of other GPUs, with a cache to go with their speed."""
+    return replace(faster(cost, speed), cache=int(cost.cache * speed**_CACHE_EXPONENT))
 
 
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
@@ -70,11 +66,11 @@ class Objective:
     def is_met(self, summary: Summary) -> bool:
         """Return whether the figures of a replay stay below the limit.
 
-        `tpot` and `total` are of whole answers; where more requests got none than the percentile leaves, it is not met.
+        A limit on a time is not met where more requests got no answer than the percentile leaves.
         """
         if self.figure == "failed":
             return summary.unanswered < self.limit
-        if self.figure in ("tpot", "total") and summary.unanswered > 1 - int(self.percentile[1:]) / 100:
+        if summary.unanswered > 1 - int(self.percentile[1:]) / 100:
             return False
         latency: Latency = getattr(summary, self.figure)
         value: float = getattr(latency, self.percentile)

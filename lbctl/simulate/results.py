@@ -95,7 +95,7 @@ def summarise(replay: Replay) -> Summary:
         dict(zip(names, busy, strict=True)),
         max(busy) - min(busy),
         {name: placed[index] / count for index, name in enumerate(names)},
-        sum(requests.hit.tolist()) / max(1, sum(requests.prompt.tolist())) if len(requests.hit) == count else None,
+        sum(requests.hit.tolist()) / sum(requests.prompt.tolist()) if any(requests.block_count) else None,
         int(sum(engines.preempted)),
     )
 

@@ -76,7 +76,7 @@ def measure(policy: str, count: int) -> None:
     fails = count < REQUESTS // 10
     breaker = CircuitBreaker(102_400, 102_400, 102_400, 102_400, replica_max_requests=64 if fails else None)
     pool = Pool("p", replicas, circuit_breaker=breaker, active=ActiveCheck(HttpCheck()), slow_start=SlowStart())
-    costs = capacity.engines_of(pool, CostModel(), {})
+    costs = capacity.engines_of(pool, CostModel())
     rng, now, times = random.Random(1), 0.0, array("d")
     for _ in range(count):
         times.append(now)

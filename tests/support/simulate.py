@@ -49,7 +49,7 @@ def replayed(
 ) -> Replay:
     """Run one simulation in which every engine has the `cost`, or is in proportion to its capacity; `more` are further
     arguments of the setup."""
-    costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel(), {})
+    costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel())
     setup = Setup(where, POLICIES[policy], **{"costs": costs, "proxies": 1, "changes": changes, **more})
     return replay(setup, trace, seed, progress)
 

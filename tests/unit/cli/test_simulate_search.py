@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -126,6 +127,31 @@ def test_types_of_gpus_are_compared_by_their_throughput_whatever_weights_the_fle
     weighted = GPUS.replace("gpu: ", "weight: 1, gpu: ")
     by_gpu, by_weight = (result(capsys, synthetic(tmp_path, each), *command)["found"] for each in (GPUS, weighted))
     assert by_gpu == by_weight
+
+
+def test_answers_of_one_token_have_no_time_between_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*synthetic(tmp_path), "--answer", "1", "--find", "rate", "--slo", "tpot p99 < 1s"]) == 64
+    assert "every answer of the load has only one" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_slow_replica_keeps_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of six prompts that read one prefix of 20 blocks each, one after the other, five find all of it."""
+    rows = [
+        {"timestamp": 60_000 * at, "input_length": 10_240, "output_length": 2, "hash_ids": [*range(20)]}
+        for at in range(6)
+    ]
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "fleet.yaml").write_text(FLEET[: FLEET.index("      - {name: middle")])
+    command = [
+        "simulate",
+        str(tmp_path / "fleet.yaml"),
+        "--trace",
+        str(tmp_path / "trace.jsonl"),
+        "--policy",
+        "nginx:random",
+    ]
+    (policy,) = result(capsys, command, "--slow", "big=0.01", "--engine", "cache=20000")["policies"]
+    assert policy["cache_hits"] == pytest.approx(5 / 6, abs=0.01)
 
 
 def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

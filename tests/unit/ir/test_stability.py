@@ -25,7 +25,7 @@ def test_lint_and_the_simulation_use_it(
     """With another bound both say another thing."""
     monkeypatch.setattr(stability, "utilisation", lambda *_: 3.33)
     where = pool(1.0)
-    assert capacity.load_of(capacity.engines_of(where, CostModel(), {}), load(10, 1.0)) == 3.33
+    assert capacity.load_of(capacity.engines_of(where, CostModel()), load(10, 1.0)) == 3.33
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(
         'version: 1\nlisteners: {l: {bind: "127.0.0.1:8000"}}\nroutes: {r: {match: {path_prefix: /}, pool: p}}\n'

@@ -45,6 +45,8 @@ def test_the_spread_is_between_the_most_and_the_least_busy() -> None:
 def test_hits_are_a_part_of_all_prompt_tokens() -> None:
     trace = Trace([0.0, 10.0], [1024, 2048], [2, 2], (), [(1, 2), (1, 2, 3, 4)], 512)
     assert summarise(replayed(pool(1.0), trace)).cache_hits == pytest.approx(1024 / 3072)
+    assert summarise(replayed(pool(1.0), trace.first(1))).cache_hits == 0
+    assert summarise(replayed(pool(1.0), FOUR.first(1))).cache_hits is None
 
 
 def test_failed_and_shed_are_told_apart_and_count_with_the_patience() -> None:
