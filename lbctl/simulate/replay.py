@@ -290,15 +290,20 @@ class _Run:
         if now < self._pushed_at + policy.push_every and not availability.changed:
             return
         whole = [weight if availability.takes(at) else None for at, weight in enumerate(self._loop.weights())]
-        weights = [weight and weight.times(availability.factor(at, now)) for at, weight in enumerate(whole)]
-        converted = _proxy_weights(self._convert, weights)
+        factors = [availability.factor(at, now) for at in range(len(whole))]
+        if policy.push_every:
+            ramped = [weight and weight.times(factor) for weight, factor in zip(whole, factors, strict=True)]
+            converted = _proxy_weights(self._convert, ramped)
+        else:  # the proxy has a slow start of its own, which knows only the weights that it was given
+            pairs = zip(_proxy_weights(self._convert, whole), factors, strict=True)
+            converted = [weight * factor for weight, factor in pairs]
         if converted == self._pushed and not availability.changed:
             return
         is_new = whole != self._ordered
         availability.changed = False
         self._pushed, self._pushed_at, self._ordered = converted, now, whole
         if self._picker is not None:
-            self._picker.follow(weights, availability.began)
+            self._picker.follow(whole, availability.began)
         shedding = self._setup.pool.load_shedding
         self._proxies.refusing[0] = bool(shedding and availability.healthy_percent() < shedding.min_healthy)
         self._spread(converted, is_new, now)

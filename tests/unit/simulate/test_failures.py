@@ -147,6 +147,14 @@ def test_a_replica_that_joins_has_nothing_before(policy: str) -> None:
     assert 0.2 < sum(at > 30 for at in joined) / sum(at > 30 for at in STEADY.times) < 0.5
 
 
+@pytest.mark.parametrize("policy", ["envoy:round_robin", "envoy:least_request", "haproxy:round_robin"])
+def test_a_slow_start_of_the_proxy_begins_with_its_least_weight(policy: str) -> None:
+    """One of ten of a weight of 1, beside two whole ones: idle replicas are chosen by their weight."""
+    where, idle = replace(FRAIL, slow_start=SlowStart(window=10_000_000, min_weight=10.0)), load(4000, 20.0, 10, 2)
+    placed = list(replayed(where, idle, policy, cost=EASY, joins={"r2": 1.0}).requests.replica)
+    assert placed.count(2) / 4000 == pytest.approx(0.1 / 2.1, abs=0.01)
+
+
 def test_a_dead_engine_loses_its_cache() -> None:
     trace = Trace([0.0, 5.0, 20.0, 30.0], [1024] * 4, [2] * 4, (), [(1, 2)] * 4, 512)
     result = replayed(pool(1.0), trace, "haproxy:round_robin", outages=(Outage("r0", 10.0, 15.0),))
