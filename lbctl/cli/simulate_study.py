@@ -16,9 +16,11 @@ from lbctl.cli import simulate_options as texts
 from lbctl.cli.simulate_calibrate import calibration
 from lbctl.cli.simulate_options import SimulationOptions
 from lbctl.compile.gpus import GPUS
+from lbctl.compile.pools import with_algorithm
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Retry
 from lbctl.ir.topology import Topology
+from lbctl.model import pool as model
 from lbctl.simulate import capacity, engine_file, profiles
 from lbctl.simulate.build import replica_limit
 from lbctl.simulate.engine import CostModel
@@ -66,6 +68,8 @@ class Study:
     """What distinguishes it from others; empty where it is the only one."""
     pool: Pool
     """The pool that gets the requests, with all of its replicas."""
+    written: model.Pool
+    """The pool as the files have it."""
     policies: tuple[Policy, ...]
     """How the proxies choose, one after the other."""
     trace: Trace
@@ -115,7 +119,7 @@ class Study:
 
     def run(self, policy: Policy, pool: Pool, progress: Callable[[float], None] | None = None) -> Summary:
         """Replay the trace once, without what is lost. `progress` gets the part of it that has arrived."""
-        pool = self.loss(pool)
+        pool = with_algorithm(self.loss(pool), self.written, policy.algorithm)
         names = {item.name for item in pool.replicas}
         setup = Setup(
             pool,
@@ -198,6 +202,7 @@ def _study(
     return Study(
         name,
         pool,
+        loaded.source.fleet.pools[pool.name],
         _policies(options.policy, topology, pool),
         trace,
         engines,

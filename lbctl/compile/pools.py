@@ -269,14 +269,32 @@ def _breaker_replicas(pool: model.Pool) -> int:
 
 
 def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | None:
+    if pool.balance.algorithm == "hash" and pool.slow_start is not None:
+        ctx.warn("LB303", "a hash ring has no slow start: it is left out", ("pools", name, "slow_start"))
+    return _resolved_slow_start(pool)
+
+
+def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
     """Slow start is on by default, except with hash: a ring that changes for a minute moves every key."""
-    section = pool.slow_start
     if pool.balance.algorithm == "hash":
-        if section is not None:
-            ctx.warn("LB303", "a hash ring has no slow start: it is left out", ("pools", name, "slow_start"))
         return None
-    section = section or model.SlowStart()
+    section = pool.slow_start or model.SlowStart()
     return ir.SlowStart(int(section.window), float(section.min_weight), section.aggression)
+
+
+def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Pool:
+    """Return the pool with the weighting, slow start and telemetry that it would have with another algorithm.
+
+    `written`: the pool as it was written. The balance itself stays as it is.
+    """
+    balance = written.balance.model_copy(update={"algorithm": algorithm})
+    other = written.model_copy(update={"balance": balance})
+    return replace(
+        pool,
+        slow_start=_resolved_slow_start(other),
+        telemetry=telemetry(other.telemetry, other),
+        weighting=weighting(other),
+    )
 
 
 def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> set[int]:

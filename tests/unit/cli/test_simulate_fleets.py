@@ -74,6 +74,26 @@ def test_a_death_fails_requests_and_a_late_replica_gets_fewer(
     assert late["share"]["big"] < 0.7 * whole["share"]["big"]
 
 
+TELEMETRY = '    telemetry: {sources: [{kind: vllm, url: "http://{address}/metrics"}]}\n    replicas:'
+HASHED = "    balance: {algorithm: hash, hash: {key: {header: x-session}}}\n    replicas:"
+
+
+def test_an_algorithm_has_the_weighting_and_the_slow_start_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights follow the engines, and a replica that joins begins slowly, whatever algorithm the files name."""
+    watched = FLEET.replace("    replicas:", TELEMETRY)
+    hashed = watched.replace("    replicas:", HASHED)
+    for event in (["--slow", "big=0@10"], ["--join", "big@20"]):
+        shares = [
+            result(capsys, synthetic(tmp_path, each), "--policy", policy, *event)["policies"][0]["share"]["big"]
+            for policy in ("haproxy:round_robin", "haproxy:hash")
+            for each in (watched, hashed)
+        ]
+        assert shares[0] == shares[1]
+        assert shares[2] == shares[3]
+
+
 LIMITED = FLEET.replace("    replicas:", "    circuit_breaker: {per_replica: {max_requests: 2}}\n    replicas:")
 
 
