@@ -1,17 +1,33 @@
-"""Which process listens at a TCP port, by what /proc shows. Linux only."""
+"""Whether an address can be bound, and which process listens at a TCP port, by what /proc shows. Linux only."""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from lbctl.ir.address import Address
 
 _PROC = Path("/proc")
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+
+def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> OSError | None:
+    """Return the error of binding the address, which is not listened on; None if it can be bound."""
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    try:
+        with socket.socket(family, kind) as probe:
+            if kind is socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((place.host, place.port))
+    except OSError as error:
+        return error
+    return None
 
 
 def listening_sockets(port: int) -> set[str] | None:

@@ -7,6 +7,8 @@ import click
 from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.ir.address import Address
 
+_LAST_PORT = 65_535
+
 
 def address(name: str, text: str | None) -> Address | None:
     """Parse a listen address; with port 0 the system assigns one. Raises click.UsageError."""
@@ -19,3 +21,11 @@ def address(name: str, text: str | None) -> Address | None:
     except QuantityError as error:
         raise click.UsageError(f"{name}: {error} ({error.hint})") from None
     return Address(endpoint.host, 0 if assigned else endpoint.port, endpoint.path)
+
+
+def picker_address(name: str, text: str) -> Address:
+    """Parse the listen address of a picker, which also needs the next port. Raises click.UsageError."""
+    place = address(name, text)
+    if place is None or place.path or not 0 < place.port < _LAST_PORT:
+        raise click.UsageError(f"{name}: an address with a port from 1 to 65534, since HTTP is on the next one")
+    return place

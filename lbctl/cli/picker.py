@@ -9,9 +9,8 @@ import click
 
 from lbctl.base import ports
 from lbctl.cli.api_client import ServeClient, server_options
-from lbctl.cli.listen_address import address
+from lbctl.cli.listen_address import picker_address
 from lbctl.cli.options import options_of
-from lbctl.ir.address import Address
 
 if TYPE_CHECKING:
     from lbctl.ir.proxies import ServerTls
@@ -42,7 +41,7 @@ def command(
     `lbctl serve` starts a picker by itself where a pool has `algorithm: pick`; this is for a machine of proxies that is
     not that of serve. While serve is away, the last tables stay.
     """
-    place, tls = _place(bind), _tls(tls_cert, tls_key, tls_client_ca)
+    place, tls = picker_address("--bind", bind), _tls(tls_cert, tls_key, tls_client_ca)
     if not place.on_loopback and tls is None:
         raise click.UsageError(
             f"--bind: the picker on {place} would be open to whoever connects: "
@@ -58,13 +57,6 @@ def command(
     return follow(
         PickerEndpoints(place, tls), ControlPlane(server, ServeClient(server, token_file, tls_ca).token, tls_ca)
     )
-
-
-def _place(text: str) -> Address:
-    place = address("--bind", text)
-    if place is None or place.path or not 0 < place.port < 65_535:
-        raise click.UsageError("--bind: an address with a port from 1 to 65534, since HTTP is on the next one")
-    return place
 
 
 def _tls(certificate: str | None, key: str | None, client_ca: str | None) -> ServerTls | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ option = options_of("up")
 _FLEET = "fleet.yaml"
 _IN_USE = "LB972"
 _PORTS = 100
-"""Ports that are tried for an API whose address nobody has chosen."""
+"""Ports that are tried for the API and the picker where nobody has chosen their address."""
 
 
 @click.command("up")
@@ -142,29 +142,70 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
         home.announce(str(settings.control.api_bind))
         addresses = {f"listeners.{item.name}.bind": item.bind for item in loaded.compiled.topology.listeners}
         taken = list(_taken({**addresses, "control.api.bind": settings.control.api_bind}))
+        taken += _taken_picker(loaded, settings.control.picker_bind)
         key_file = home.key_file if needs_guard(loaded) else None
         diagnostics = Diagnostics()
         diagnostics.extend(loaded.compiled.sources.with_position(item) for item in taken)
-        prepared = None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file)
+        picker = settings.control.picker_bind
+        prepared = None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file, picker)
         fleet.show(item for item in diagnostics if item.severity == "error")
         return _run(prepared, program, settings, place, api) if prepared else _NotStarted(1)
 
 
 def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
-    """Return the settings that `serve` will have, and the options for that: a free port where nobody has chosen one."""
-    from lbctl.cli.listen_address import address
-    from lbctl.model.node import descend
+    """Return the settings that `serve` will have, and the options for that: free ports where nobody has chosen them."""
+    from lbctl.cli.listen_address import address, picker_address
+    from lbctl.serve.picker.address import taken_by
     from lbctl.serve.settings import Options, settings
 
-    api_bind = address("LBCTL_SERVE_API_BIND", os.environ.get("LBCTL_SERVE_API_BIND") or None)
-    usual = settings(Options(paths, str(state), api_bind=api_bind), loaded.source)
-    is_chosen = api_bind is not None or descend(loaded.source.root, ("control", "api", "bind")) is not None
-    if is_chosen or not list(_taken({"": usual.control.api_bind})):
-        return usual, ()
-    bind = usual.control.api_bind
-    ports = (replace(bind, port=port) for port in range(bind.port + 1, bind.port + _PORTS))
-    free = next((item for item in ports if not list(_taken({"": item}))), bind)
-    return settings(Options(paths, str(state), api_bind=free), loaded.source), ("--api-bind", str(free))
+    api = address("LBCTL_SERVE_API_BIND", os.environ.get("LBCTL_SERVE_API_BIND") or None)
+    chosen = os.environ.get("LBCTL_SERVE_PICKER_BIND") or None
+    picker = picker_address("LBCTL_SERVE_PICKER_BIND", chosen) if chosen else None
+    usual = settings(Options(paths, str(state), api_bind=api, picker_bind=picker), loaded.source).control
+    reserved = {item.bind.port for item in loaded.compiled.topology.listeners}
+    options: list[str] = []
+    if api is None and not _is_written(loaded, "api"):
+        api = _first_free(usual.api_bind, lambda item: not list(_taken({"": item})))
+        options += ("--api-bind", str(api)) if api != usual.api_bind else ()
+    reserved.add((api or usual.api_bind).port)
+    if picker is None and _is_picked(loaded) and not _is_written(loaded, "picker"):
+        picker = _first_free(
+            usual.picker_bind, lambda item: not {item.port, item.port + 1} & reserved and not taken_by(item)
+        )
+        options += ("--picker-bind", str(picker)) if picker != usual.picker_bind else ()
+    return settings(Options(paths, str(state), api_bind=api, picker_bind=picker), loaded.source), tuple(options)
+
+
+def _is_written(loaded: Loaded, section: str) -> bool:
+    """Return whether the files say where this part of the control plane listens."""
+    from lbctl.model.node import descend
+
+    return descend(loaded.source.root, ("control", section, "bind")) is not None
+
+
+def _is_picked(loaded: Loaded) -> bool:
+    return any(pool.balance.pick is not None for pool in loaded.compiled.topology.pools)
+
+
+def _first_free(usual: Address, is_free: Callable[[Address], bool]) -> Address:
+    """Return the usual address, or else the one with the next port that is free."""
+    ports = (replace(usual, port=port) for port in range(usual.port, usual.port + _PORTS))
+    return next((item for item in ports if is_free(item)), usual)
+
+
+def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
+    """Yield an error where another process has a port of the picker."""
+    from lbctl.serve.picker.address import taken_by
+
+    taken = taken_by(bind) if _is_picked(loaded) else ""
+    if taken:
+        path = ("control", "picker", "bind")
+        yield Diagnostic(
+            _IN_USE,
+            f"the picker needs {bind} and the next port: {taken}",
+            path=path,
+            hint="end it, or choose another port",
+        )
 
 
 def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:

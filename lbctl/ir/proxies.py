@@ -154,10 +154,9 @@ class Control:
     max_shrink: float = 50.0
     """The percentage of replicas that one reload may remove."""
 
-    @property
-    def picker_tls(self) -> ServerTls | None:
-        """TLS of the picker's gRPC: that of xDS beyond loopback; None: plain connections."""
-        return None if self.picker_bind.on_loopback else self.xds_tls
+    def picker_tls(self, bind: Address) -> ServerTls | None:
+        """Return TLS of the gRPC of a picker at `bind`: that of xDS beyond loopback; None: plain connections."""
+        return None if bind.on_loopback else self.xds_tls
 
 
 def picker_http(bind: Address) -> Address:

@@ -44,6 +44,8 @@ class Snapshot:
     """Where proxies of the fleet send their traffic log by syslog; None where the fleet alone decides."""
     picker: Address | None = None
     """Where the running picker listens; None where the fleet alone decides."""
+    picker_taken: bool = False
+    """Whether another process has the picker's address: no proxy may ask there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class View:
     traffic_log: Address | None = None
     """Where it sends its traffic log by syslog; None where it sends none."""
     picker: Address | None = None
-    """Where it asks for replicas; None where none of its pools has the algorithm `pick`."""
+    """Where it asks for replicas; None where none of its pools has the algorithm `pick`, or nobody may be asked."""
     picker_tls: bool = False
     """Whether the picker there wants TLS with the certificates of the proxies."""
 
@@ -87,6 +89,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
     A proxy that the files do not name has the limits of a single instance.
     """
     topology = snapshot.topology
+    picker = snapshot.picker or topology.control.picker_bind
     listeners = _listeners_of(topology, proxy)
     used_routes = {rule.route for listener in listeners for rule in listener.rules}
     routes = {item.name: _live_route(item, snapshot) for item in topology.routes if item.name in used_routes}
@@ -108,16 +111,9 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         upstream_headers=_upstream_headers(pools.values(), snapshot.secrets),
         out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
         traffic_log=_traffic_log(snapshot, proxy),
-        picker=_picker(snapshot, pools.values()),
-        picker_tls=topology.control.picker_tls is not None,
+        picker=None if snapshot.picker_taken or all(pool.balance.pick is None for pool in pools.values()) else picker,
+        picker_tls=topology.control.picker_tls(picker) is not None,
     )
-
-
-def _picker(snapshot: Snapshot, pools: Iterable[Pool]) -> Address | None:
-    """Return where a proxy with these pools asks for replicas."""
-    if all(pool.balance.pick is None for pool in pools):
-        return None
-    return snapshot.picker or snapshot.topology.control.picker_bind
 
 
 def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:

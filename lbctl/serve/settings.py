@@ -28,13 +28,14 @@ _TOKEN = "api-token"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line. Where `state`, `xds_bind` or `api_bind` is None, the fleet decides."""
+    """The options of the command line. Where `state` or an address is None, the fleet decides."""
 
     paths: tuple[str, ...]
     """The files and directories of the fleet."""
     state: str | None = None
     xds_bind: Address | None = None
     api_bind: Address | None = None
+    picker_bind: Address | None = None
     member: str | None = None
     """The name of this process among the members of a store; None: the fleet decides, else it is the host's name."""
     dry_run: bool = False
@@ -62,6 +63,7 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
         configured,
         xds_bind=options.xds_bind or configured.xds_bind,
         api_bind=options.api_bind or configured.api_bind,
+        picker_bind=options.picker_bind or configured.picker_bind,
         xds_tls=_rooted_tls(source, ("control", "xds", "tls"), configured.xds_tls),
         api_tls=_rooted_tls(source, ("control", "api", "tls"), configured.api_tls),
         store=_rooted_store(source, configured.store),

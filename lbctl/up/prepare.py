@@ -13,6 +13,7 @@ from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
 from lbctl.compile.files import files_on_disk
+from lbctl.ir.address import Address
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.fleet import parse
@@ -62,10 +63,12 @@ def prepare_run(
     place: Path,
     diagnostics: Diagnostics,
     own_key_file: Path | None = None,
+    picker: Address | None = None,
 ) -> PreparedRun | None:
     """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError.
 
-    With `own_key_file`, every route asks for one of its keys.
+    With `own_key_file`, every route asks for one of its keys. `picker` is where the picker will listen; None where the
+    fleet decides.
     """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not LAUNCHERS.get(program.kind).compares_hashes)
@@ -74,7 +77,7 @@ def prepare_run(
     whole = _load((*paths, str(file)), diagnostics)
     if whole is None:
         return None
-    command = _configure(whole, program, place, diagnostics)
+    command = _configure(whole, program, place, diagnostics, picker)
     if diagnostics.failed:
         return None
     return PreparedRun(command, (*paths, str(file)), whole, keys, own_key_file)
@@ -87,11 +90,14 @@ def _load(paths: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
     return complete(source, diagnostics) if source else None
 
 
-def _configure(loaded: Loaded, program: Program, place: Path, diagnostics: Diagnostics) -> list[str]:
+def _configure(
+    loaded: Loaded, program: Program, place: Path, diagnostics: Diagnostics, picker: Address | None
+) -> list[str]:
     """Check the rendered configuration, write what the proxy starts with, and return its command."""
     compiled, launcher = loaded.compiled, LAUNCHERS.get(program.kind)
     (proxy,) = [item for item in compiled.topology.proxies if item.name == NAME]
-    prepared = prepare(target(program.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
+    snapshot = Snapshot(compiled.topology, secrets=loaded.secrets, picker=picker)
+    prepared = prepare(target(program.kind), compiled, proxy, snapshot)
     diagnostics.extend(check(prepared, compiled, loaded.source, prepared.target.forms[0]).findings)
     _link_files(files_on_disk(loaded.source), place)
     write_bundle(launcher.files(prepared, place), str(place))

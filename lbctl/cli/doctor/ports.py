@@ -6,12 +6,11 @@ Nothing listens on them: a socket is bound and closed.
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from lbctl.apply.listening_sockets import listening_sockets, owner
+from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import exists, is_directory
 from lbctl.base.records import dataclass
@@ -53,7 +52,7 @@ def port(bound: BoundAddress) -> DoctorResult:
     what, place = f"{bound.path} {bound.address}", bound.address
     if place.path:
         return _socket_file(what, Path(place.path))
-    error = _bind_error(place)
+    error = bind_error(place)
     if error is None:
         return _outgoing_port_warning(what, bound) or DoctorResult(what, "ok", "free")
     if error.errno == errno.EADDRINUSE or (error.errno == errno.EACCES and listening_sockets(place.port)):
@@ -77,18 +76,6 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
             return DoctorResult(
                 what, "warn", finding, f"choose ports below {low}: it needs one for each replica, counting up"
             )
-    return None
-
-
-def _bind_error(place: Address) -> OSError | None:
-    """Return the error of binding the address; None if it can be bound."""
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((place.host, place.port))
-    except OSError as error:
-        return error
     return None
 
 

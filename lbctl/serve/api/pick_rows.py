@@ -51,7 +51,7 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
         running=state.pid is not None and bool(state.report),
         since=when(state.since),
         starts=state.starts,
-        reason=picker.problem or state.problem or None,
+        reason=picker.problem or picker.taken or state.problem or None,
         open=int(state.report.get("open", 0)),
         following=picker.feed.followers,
     )

@@ -48,6 +48,16 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
+class PickerPlace:
+    """Where the proxies of a fleet ask for replicas."""
+
+    address: Address | None = None
+    """Where the picker of this process listens; None where the fleet alone decides."""
+    taken: bool = False
+    """Whether another process has that address."""
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedFleet:
     """A fleet as it is published to all proxies."""
 
@@ -90,11 +100,13 @@ class Publisher:
         guard: Guard | None = None,
         now: Callable[[], float] = time.time,
         traffic_log: Callable[[Topology], Address | None] = lambda _: None,
+        picker: Callable[[Topology], PickerPlace] = lambda _: PickerPlace(),
     ) -> None:
         """Start without a fleet.
 
         `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
-        that have a driver. `traffic_log` returns where the proxies of a fleet send their traffic log.
+        that have a driver. `traffic_log` returns where the proxies of a fleet send their traffic log,
+        `picker` where they ask for replicas.
         """
         self.accepted = Discovered()
         """The answers of discovery that count."""
@@ -105,6 +117,7 @@ class Publisher:
         self.rollouts: Rollouts = ()
         self.driven = driven
         self._traffic_log = traffic_log
+        self._picker = picker
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
         self.discovery = DiscoveryService(self._guard)
@@ -205,8 +218,8 @@ class Publisher:
         max_shrink = 100.0 if allow_shrink else topology.control.max_shrink
         accepted, refused = accepted_answers(topology, self.accepted, discovered, max_shrink)
         started = time.perf_counter()
-        traffic_log = self._traffic_log(topology)
-        served, result = await _to_its_end(asyncio.to_thread(self._build, loaded, origin, accepted, traffic_log))
+        places = self._traffic_log(topology), self._picker(topology)
+        served, result = await _to_its_end(asyncio.to_thread(self._build, loaded, origin, accepted, *places))
         self._metrics.published(
             served.cached_snapshot.version, time.perf_counter() - started, replica_counts(served.composed.whole)
         )
@@ -220,11 +233,14 @@ class Publisher:
         return result
 
     def _build(
-        self, loaded: Loaded, origin: Origin, accepted: Discovered, traffic_log: Address | None
+        self, loaded: Loaded, origin: Origin, accepted: Discovered, traffic_log: Address | None, picker: PickerPlace
     ) -> tuple[PublishedFleet, PublishResult]:
         now, before = self._now(), self.served
         whole = accepted.apply(loaded.compiled.topology)
-        fleet = Snapshot(whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log)
+        fleet = Snapshot(
+            whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log,
+            picker=picker.address, picker_taken=picker.taken,
+        )  # fmt: skip
         drained = before.composed.drains if before and self._own_drains else self.drained
         self._own_drains = True
         composed = compose(fleet, self.loop_output, self.overrides, drained, now, self.rollouts)

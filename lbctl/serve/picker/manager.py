@@ -1,15 +1,22 @@
-"""The picker as the control plane has it: the feed of tables, the child process, and what it reports."""
+"""The picker as the control plane has it: the feed of tables, the child process, and what it reports.
+
+While another process has the picker's address, the proxies are given none.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
-from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.ir.topology import Topology
+from lbctl.serve import log
+from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
+from lbctl.serve.picker.address import taken_by
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
@@ -23,14 +30,20 @@ _SAMPLES = 500
 
 
 class PickerManager:
-    """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback."""
+    """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback.
+
+    `bind` is the address of the command line; None: the fleet decides. `publish` publishes the fleet again, for a
+    reason that it is given.
+    """
 
     def __init__(
         self,
         measure: Callable[[], FleetMeasurements],
         tls: Callable[[], ServerTls | None],
         failed: Callable[[str], None],
+        publish: Callable[[str], Awaitable[None]],
         *,
+        bind: Address | None,
         dry_run: bool,
         insecure: bool,
     ) -> None:
@@ -41,11 +54,17 @@ class PickerManager:
         self._tls = tls
         self._dry_run = dry_run
         self._insecure = insecure
+        self._option = bind
+        self._publish = publish
+        self._place_changed = asyncio.Event()
         self._bind: Address | None = None
         self._child = PickerChild(self.feed, self._places, self._reported)
         self._guard = Guard(failed, (), _FIRST_PAUSE, _LONGEST_PAUSE, (PickerEndedError,))
         self.problem = ""
         """Why no picker is started although a pool needs one; empty otherwise."""
+        self._probed: Address | None = None
+        self.taken = ""
+        """Which other process has the picker's address; empty where none has."""
 
     @property
     def state(self) -> PickerState:
@@ -59,13 +78,29 @@ class PickerManager:
 
     def follow(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
-        self._bind = served.composed.whole.topology.control.picker_bind if picked_pools(served) else None
+        self._bind = self._address(served.composed.whole.topology) if picked_pools(served) else None
         self.feed.follow(served)
         self._child.follow()
 
+    def place(self, topology: Topology) -> PickerPlace:
+        """Return where the proxies of this fleet ask.
+
+        The address is probed before the first fleet at it is published; after that it is known from the process.
+        """
+        address = self._address(topology)
+        is_picked = any(pool.balance.pick is not None for pool in topology.pools)
+        if is_picked and not self._dry_run and address != self._probed:
+            self._note_taken(taken_by(address))
+        self._probed = address if is_picked else None
+        return PickerPlace(address, taken=is_picked and bool(self.taken))
+
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""
-        return {"tables of the picker": self.feed.run, "picker": self._run}
+        return {
+            "tables of the picker": self.feed.run,
+            "picker": self._run,
+            "address of the picker": self._follow_place,
+        }
 
     def fallbacks(self, ledger: TrafficLedger) -> Mapping[str, int]:
         """Return pool → the requests that proxies have sent without a pick since the picker was started."""
@@ -86,7 +121,42 @@ class PickerManager:
         self.feed.close()
 
     async def _run(self) -> None:
-        await self._guard.keep("picker", self._child.run)
+        await self._guard.keep("picker", self._run_child)
+
+    async def _run_child(self) -> None:
+        try:
+            await self._child.run()
+        except PickerEndedError:
+            if self._bind is not None:
+                self._set_taken(taken_by(self._bind))
+            raise
+
+    async def _follow_place(self) -> None:
+        """Publish the fleet again whenever another process gets the picker's address or gives it back."""
+        while True:
+            await self._place_changed.wait()
+            self._place_changed.clear()
+            await self._publish("the address of the picker")
+
+    def _address(self, topology: Topology) -> Address:
+        return self._option or topology.control.picker_bind
+
+    def _set_taken(self, taken: str) -> None:
+        """Note which other process has the address, and publish the fleet again where that changes what is asked."""
+        if bool(taken) != bool(self.taken):
+            self._place_changed.set()
+        self._note_taken(taken)
+
+    def _note_taken(self, taken: str) -> None:
+        if taken and not self.taken:
+            log.error(
+                "another process has the address of the picker, so no proxy is told to ask there: all choose by "
+                "`otherwise` (give control.picker.bind, or --picker-bind, another port)",
+                why=taken,
+            )
+        elif self.taken and not taken:
+            log.event("the address of the picker is free again, so the proxies are told to ask there")
+        self.taken = taken
 
     def _places(self) -> tuple[Address, ServerTls | None] | None:
         """Return where the child listens; None where there is none."""
@@ -99,4 +169,5 @@ class PickerManager:
         return None if is_open else (bind, tls)
 
     def _reported(self, report: Mapping[str, Any]) -> None:
+        self._set_taken("")
         self.samples.extend(report.get("samples", ()))

@@ -92,12 +92,18 @@ def build_traffic(inputs: Inputs, guard: Guard, drivers: Callable[[], DriverSupe
     )
 
 
-def build_fleet(inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog) -> FleetParts:
-    """Build what reads the files, composes them with the saved state and publishes the result."""
+def build_fleet(
+    inputs: Inputs, guard: Guard, traffic: Traffic, events: EventLog, picker: Callable[[], PickerManager]
+) -> FleetParts:
+    """Build what reads the files, composes them with the saved state and publishes the result.
+
+    `picker` returns the manager of the picker, which is built later.
+    """
     options, restored, state = inputs.options, inputs.restored, inputs.state
     publisher = Publisher(
-        inputs.metrics, restored.drains or {}, driven, guard, now=inputs.now, traffic_log=traffic.log_address
-    )
+        inputs.metrics, restored.drains or {}, driven, guard, now=inputs.now, traffic_log=traffic.log_address,
+        picker=lambda topology: picker().place(topology),
+    )  # fmt: skip
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
     watcher = FleetWatcher(options.paths, guard=guard)
@@ -153,7 +159,7 @@ def build_drivers(inputs: Inputs, guard: Guard, telemetry: TelemetryService) -> 
 
 
 def build_picker(
-    inputs: Inputs, telemetry: TelemetryService, supervisor: DriverSupervisor, traffic: Traffic
+    inputs: Inputs, fleet: FleetParts, telemetry: TelemetryService, supervisor: DriverSupervisor, traffic: Traffic
 ) -> PickerManager:
     """Build what runs the picker and feeds it."""
     endpoints = inputs.endpoints
@@ -169,6 +175,8 @@ def build_picker(
         ),
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,
+        lambda cause: fleet.reconciler.refresh(cause, save=False),
+        bind=inputs.options.picker_bind,
         dry_run=inputs.options.dry_run,
         insecure=inputs.options.insecure,
     )

@@ -80,6 +80,11 @@ def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
     return [{"remove": DESTINATION}] if http_filters(view, listener) else []
 
 
+def asks(view: View) -> bool:
+    """Return whether the filter is in use, and so its cluster is needed."""
+    return any(pool.balance.pick is not None for pool in view.pools.values())
+
+
 def _pools(route: Route) -> tuple[str, ...]:
     return route.action.pools if isinstance(route.action, Forward) else ()
 
@@ -119,9 +124,10 @@ def _mode(*, reads: bool) -> processing_mode_pb2.ProcessingMode:
 # ── The clusters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cluster(where: Address, *, tls: bool = False) -> cluster_pb2.Cluster:
+def cluster(where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
     """Return the picker's cluster with its endpoint: an unfit picker is not asked, whatever else is left.
 
+    Without an address the cluster is empty, and requests pass at once, as with a picker that is dead.
     With `tls` it has the certificates of the connection to the control plane, which are in the proxy's bootstrap.
     """
     options = http_protocol_options_pb2.HttpProtocolOptions(explicit_http_config={"http2_protocol_options": {}})
@@ -135,7 +141,7 @@ def cluster(where: Address, *, tls: bool = False) -> cluster_pb2.Cluster:
         "healthy_threshold": {"value": 1},
         "grpc_health_check": {"service_name": "readiness"},
     }
-    endpoints = [{"lb_endpoints": [{"endpoint": {"address": address(where.from_here)}}]}]
+    picker = [{"endpoint": {"address": address(where.from_here)}}] if where is not None else []
     return cluster_pb2.Cluster(
         name=CLUSTER,
         type="STATIC",
@@ -145,7 +151,7 @@ def cluster(where: Address, *, tls: bool = False) -> cluster_pb2.Cluster:
         health_checks=[check],
         close_connections_on_host_health_failure=True,
         common_lb_config={"healthy_panic_threshold": {}},
-        load_assignment={"cluster_name": CLUSTER, "endpoints": endpoints},
+        load_assignment={"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": picker}]},
         transport_socket=_tls() if tls else None,
     )
 

@@ -147,7 +147,7 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
     for upstream in wanted.upstreams:
         shape = ads.cluster_inputs(upstream)
         yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
-    if visible.picker is not None:
+    if picking.asks(visible):
         make = partial(picking.cluster, visible.picker, tls=visible.picker_tls)
         shown = (visible.picker, visible.picker_tls)
         yield cache.get(CDS, picking.CLUSTER, shown, make, ("control", "picker"))

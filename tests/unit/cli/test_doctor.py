@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from lbctl import __version__
+from lbctl.apply.listening_sockets import bind_error
 from lbctl.cli import run
 from lbctl.cli.doctor import ports
 from lbctl.ir.address import Address
@@ -475,7 +476,7 @@ def test_an_agent_check_at_ports_that_the_machine_lends_is_a_warning() -> None:
         return found.state, found.todo
 
     assert judged(free_port()) == ("warn", f"choose ports below {low}: it needs one for each replica, counting up")
-    below = next(port for port in range(low - 1, 1024, -1) if not ports._bind_error(Address("127.0.0.1", port)))
+    below = next(port for port in range(low - 1, 1024, -1) if not bind_error(Address("127.0.0.1", port)))
     assert judged(below)[0] == "ok"
 
 
