@@ -173,6 +173,13 @@ SECURITY = (
         "Bind control.logs to 127.0.0.1.",
     ),
     code_page(
+        "LB513",
+        "the picker would take prompts from everybody",
+        "`control.picker.bind` beyond loopback without client certificates. `serve` goes on without its picker, and "
+        "the proxies choose by `otherwise`.",
+        "Give control.xds.tls a certificate, a key and a client_ca, bind it to 127.0.0.1, or say --insecure.",
+    ),
+    code_page(
         "LB527",
         "a node is sent no secrets over open TCP",
         "What the node is to get holds API keys, private keys or other credentials, and it connects by TCP without "

@@ -134,7 +134,7 @@ def hash_of_system_prompt(fleet: FleetView) -> Iterator[RuleFinding]:
     what="`control.picker.bind` can be reached from elsewhere, and `control.xds.tls`, which the picker uses, has no "
     "`client_ca`.",
     why="The picker is sent the beginning of prompts and names addresses of replicas: whoever connects could learn "
-    "them, and could claim work that is not there.",
+    "them, and could claim work that is not there. `lbctl serve` does not start it so (LB513) without `--insecure`.",
     before=sample(LLM + "balance: {algorithm: pick}\n", more='control: {picker: {bind: "0.0.0.0:18001"}}\n'),
     after=sample(
         LLM + "balance: {algorithm: pick}\n",

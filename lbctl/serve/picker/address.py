@@ -1,7 +1,7 @@
-"""Finds out whether another process has the address of the picker.
+"""Says whether a picker can be at its address: whether strangers could ask it, and whether another process is there.
 
-The proxies of this control plane must not ask there: it may be the picker of another `lbctl serve`, which would choose
-among the replicas of another fleet and count requests that it does not have.
+The proxies of this control plane must not ask another process: it may be the picker of another `lbctl serve`, which
+would choose among the replicas of another fleet and count requests that it does not have.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import errno
 import socket
 
 from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import picker_http
+from lbctl.ir.proxies import ServerTls, picker_http
 
 
 def taken_by(bind: Address) -> str:
@@ -24,3 +25,16 @@ def taken_by(bind: Address) -> str:
             transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
             return f"{f'process {pid}' if pid else 'another process'} has {place}{transport}"
     return ""
+
+
+def exposed(bind: Address, tls: ServerTls | None) -> Diagnostic | None:
+    """Return LB513 for a picker that whoever connects could ask; None where TLS or loopback keeps strangers out."""
+    if bind.on_loopback or (tls is not None and tls.client_ca is not None):
+        return None
+    missing = "without TLS" if tls is None else "without client certificates"
+    return Diagnostic(
+        "LB513",
+        f"the picker on {bind} {missing} would take prompts from whoever connects, so it is not started",
+        path=("control", "picker", "bind"),
+        hint="give control.xds.tls a certificate, a key and a client_ca, bind it to 127.0.0.1, or say --insecure",
+    )

@@ -16,7 +16,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.picker.address import taken_by
+from lbctl.serve.picker.address import exposed, taken_by
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
@@ -79,6 +79,7 @@ class PickerManager:
     def follow(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
         self._bind = self._address(served.composed.whole.topology) if picked_pools(served) else None
+        self._check_exposure(served)
         self.feed.follow(served)
         self._child.follow()
 
@@ -163,10 +164,15 @@ class PickerManager:
         bind = self._bind
         if bind is None or self._dry_run:
             return None
-        tls = None if bind.on_loopback else self._tls()
-        is_open = not bind.on_loopback and not self._insecure and (tls is None or tls.client_ca is None)
-        self.problem = f"{bind} would be open to whoever connects" if is_open else ""
-        return None if is_open else (bind, tls)
+        return None if self.problem else (bind, None if bind.on_loopback else self._tls())
+
+    def _check_exposure(self, served: PublishedFleet) -> None:
+        """Refuse an address at which strangers could ask, and log it once."""
+        finding = exposed(self._bind, self._tls()) if self._bind is not None and not self._insecure else None
+        problem = finding.message if finding is not None else ""
+        if finding is not None and problem != self.problem:
+            log.findings([served.loaded.compiled.sources.with_position(finding)])
+        self.problem = problem
 
     def _reported(self, report: Mapping[str, Any]) -> None:
         self._set_taken("")

@@ -1,0 +1,37 @@
+"""A picker that strangers could ask is not started: the log, `status` and `lint` say so, and `serve` goes on."""
+
+from __future__ import annotations
+
+import socket
+
+from lbctl.apply.reserved_ports import LOOPBACK
+from tests.e2e.support.control import controlling, driven
+from tests.e2e.support.fleet import entry, fleet_of
+from tests.e2e.support.picker import EDGE
+from tests.e2e.support.ports import free_pair
+from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
+
+
+def test_an_address_beyond_loopback_without_client_certificates_is_refused_in_the_log() -> None:
+    bind = f"0.0.0.0:{free_pair()}"
+    refusal = f"the picker on {bind} without TLS would take prompts from whoever connects, so it is not started"
+    with replicas("a") as one:
+        pool = {"replicas": [entry(item) for item in one], "balance": {"algorithm": "pick"}}
+        fleet = fleet_of(pool, **driven(EDGE), control={"picker": {"bind": bind}})
+        with controlling(fleet) as control:
+            eventually(lambda: "LB513" in control.log)
+            (line,) = (line for line in control.log.splitlines() if "LB513" in line)
+            assert f" error {control.files}/fleet.yaml:" in line
+            assert f"LB513 control.picker.bind: {refusal} (give control.xds.tls" in line
+            assert control.status["picker"]["reason"] == refusal
+            assert not control.status["picker"]["running"]
+            control.reload()
+            assert control.log.count("LB513") == 1
+            control.write({**fleet, "control": {"picker": {"bind": f"{LOOPBACK}:{bind.split(':')[1]}"}}})
+            eventually(lambda: control.status["picker"]["running"])
+        with controlling(fleet, options=("--insecure",)) as control:
+            eventually(lambda: control.status["picker"]["running"])
+            assert "LB513" not in control.log
+            with socket.create_connection((LOOPBACK, int(bind.split(":")[1])), timeout=5):
+                pass
