@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
-from lbctl.compile.convert import maybe
+from lbctl.compile.convert import address, maybe
 from lbctl.ir import pools as ir
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import picker_http
 from lbctl.model import pool as model
+from lbctl.model.node import descend
 
 _LAST_PORT = 65535
+_BIND: Path = ("control", "picker", "bind")
 
 
 def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
@@ -25,13 +31,52 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
 
 
 def check_picker(ctx: Context) -> None:
-    """Report a picker's address without a port after it, which HAProxy and nginx ask. Reports LB307."""
+    """Report where the picker cannot listen.
+
+    Reports LB307 for an address without a port after it, which HAProxy and nginx ask, and, where a pool is picked,
+    LB112 for an address that has one of the two ports already.
+    """
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
         hint = "ip:port, and the port after it for HAProxy and nginx"
-        ctx.error(
-            "LB307", f"the picker needs two ports, and {bind} has no next one", ("control", "picker", "bind"), hint
-        )
+        ctx.error("LB307", f"the picker needs two ports, and {bind} has no next one", _BIND, hint)
+    elif any(pool.balance.algorithm == "pick" for pool in ctx.fleet.pools.values()):
+        _check_clashes(ctx, address(bind))
+
+
+def _check_clashes(ctx: Context, bind: Address) -> None:
+    """Report LB112 at the picker's address, or at the other one where the picker has its default address."""
+    places = {"the picker": bind, "the picker's HTTP": picker_http(bind)}
+    is_written = descend(ctx.source.root, _BIND) is not None
+    for path, owner, other in _others(ctx):
+        user = next((name for name, place in places.items() if _overlap(place, other)), None)
+        if user is not None and is_written:
+            hint = f"the picker needs port {bind.port} and the next one for itself"
+            ctx.error("LB112", f"{other} is already the address of {owner}", _BIND, hint)
+        elif user is not None:
+            ctx.error("LB112", f"{places[user]} is already the address of {user}", path, "an address of its own")
+
+
+def _others(ctx: Context) -> Iterator[tuple[Path, str, Address]]:
+    """Yield the path, the owner and the address of everything else that listens by TCP."""
+    control = ctx.fleet.control
+    yield ("control", "xds", "bind"), "xDS", address(control.xds.bind)
+    yield ("control", "api", "bind"), "the API", address(control.api.bind)
+    for name, listener in ctx.fleet.listeners.items():
+        yield ("listeners", name, "bind"), f"listener {name}", address(listener.bind)
+    for name, proxy in ctx.fleet.proxies.items():
+        for key, page in (("metrics", proxy.metrics), ("admin", proxy.admin)):
+            if page is not None:
+                yield ("proxies", name, key), f"the {key} of proxy {name}", address(page)
+
+
+def _overlap(one: Address, other: Address) -> bool:
+    """Return whether nobody can listen at one address while somebody listens at the other."""
+    if one.path or other.path or one.port != other.port:
+        return False
+    hosts = {one.host, other.host}
+    is_ipv6 = [":" in host for host in (one.host, other.host)]
+    return len(hosts) == 1 or ("::" in hosts and all(is_ipv6)) or ("0.0.0.0" in hosts and not any(is_ipv6))
 
 
 def _session_key(key: str | model.BodyKey) -> ir.SessionKey:

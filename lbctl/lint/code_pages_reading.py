@@ -186,7 +186,13 @@ REFERENCES = (
         "warning",
     ),
     code_page("LB111", "a header that is set and removed", "Both rules cannot hold.", "Keep one of them."),
-    code_page("LB112", "two listeners at one address", "Only one can have the port.", "Give one another port."),
+    code_page(
+        "LB112",
+        "two listeners at one address",
+        "Only one can have the port: of listeners, the pages of proxies, and the picker of pools with `algorithm: "
+        "pick`, which has the port of `control.picker.bind` and the next one.",
+        "Give one another port.",
+    ),
     code_page("LB113", "a proxy that is too old", "lbctl does not render for this version.", "Update the proxy."),
     code_page(
         "LB114",

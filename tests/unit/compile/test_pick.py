@@ -68,3 +68,52 @@ def test_a_picked_pool_is_scraped_each_second_unless_its_interval_is_written(
     assert made is not None, found
     pool = made.topology.pools[0]
     assert [item.telemetry and item.telemetry.interval for item in (pool, *pool.replicas)] == [seconds * 1000] * 2
+
+
+CLASHING = """\
+version: 1
+listeners: {l: {bind: "LISTENER"}}
+routes: {r: {pool: p}}
+pools: {p: {replicas: [{address: "a:1"}], balance: {algorithm: ALGORITHM}}}
+proxies: {x: {kind: envoy, admin: "127.0.0.1:9901"}}
+"""
+
+
+def clashes(control: str = "", listener: str = "127.0.0.1:8080", algorithm: str = "pick") -> list[str]:
+    """Return what is reported of a fleet with this section `control`, without the hints."""
+    text = CLASHING.replace("LISTENER", listener).replace("ALGORITHM", algorithm) + control
+    return [str(item).rpartition(" (")[0] for item in compiling(text)[1] if item.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("bind", "owner"),
+    [
+        ("127.0.0.1:18000", "127.0.0.1:18000 is already the address of xDS"),
+        ("127.0.0.1:17999", "127.0.0.1:18000 is already the address of xDS"),
+        ("0.0.0.0:18080", "127.0.0.1:18080 is already the address of the API"),
+        ("127.0.0.1:18079", "127.0.0.1:18080 is already the address of the API"),
+        ("127.0.0.1:8080", "127.0.0.1:8080 is already the address of listener l"),
+        ("10.0.0.5:8079", "127.0.0.1:8080 is already the address of listener l"),
+        ("127.0.0.1:9900", "127.0.0.1:9901 is already the address of the admin of proxy x"),
+    ],
+)
+def test_a_port_of_the_picker_that_somebody_else_has_is_an_error_at_its_address(bind: str, owner: str) -> None:
+    control = f'control: {{picker: {{bind: "{bind}"}}}}\n'
+    assert clashes(control) == [f"-:6:26: error LB112 control.picker.bind: {owner}"]
+    assert clashes(control, algorithm="random") == []
+
+
+@pytest.mark.parametrize(
+    ("listener", "owner"),
+    [
+        ("127.0.0.1:18001", "127.0.0.1:18001 is already the address of the picker"),
+        ("0.0.0.0:18002", "127.0.0.1:18002 is already the address of the picker's HTTP"),
+    ],
+)
+def test_an_address_that_the_picker_has_by_default_is_an_error_where_it_is_written(listener: str, owner: str) -> None:
+    assert clashes(listener=listener) == [f"-:2:23: error LB112 listeners.l.bind: {owner}"]
+
+
+@pytest.mark.parametrize("listener", ["10.0.0.5:18001", "[::]:18001", "127.0.0.1:18003"])
+def test_the_same_port_of_another_address_is_free_for_the_picker(listener: str) -> None:
+    assert clashes(listener=listener) == []
