@@ -67,7 +67,7 @@ def open_picks(port: int) -> str:
     with socket.create_connection((HOST, port + 1), 10) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nconnection: close\r\n\r\n")
         page = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-    return page.partition("\nlbctl_picker_open_picks ")[2].partition("\n")[0]
+    return page.partition("\nlbctl_pick_open ")[2].partition("\n")[0]
 
 
 def main() -> None:

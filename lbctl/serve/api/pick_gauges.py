@@ -9,15 +9,13 @@ from prometheus_client.registry import Collector
 
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.statistics import BOUNDS
-from lbctl.serve.traffic.ledger import TrafficLedger
 
 
 class PickGauges(Collector):
-    """Collects the metrics. Counts begin again with each process of the picker."""
+    """Collects the metrics. Counts begin again with each process of the picker, but for those of fallbacks."""
 
-    def __init__(self, picker: PickerManager, ledger: TrafficLedger) -> None:
+    def __init__(self, picker: PickerManager) -> None:
         self._picker = picker
-        self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families, with the values of this moment; none where no pool needs a picker."""
@@ -25,7 +23,7 @@ class PickGauges(Collector):
             return
         state = self._picker.state
         up = GaugeMetricFamily("lbctl_picker_up", "1 while the picker runs and reports.")
-        up.add_metric([], int(state.pid is not None and bool(state.report)))
+        up.add_metric([], int(self._picker.running))
         starts = CounterMetricFamily("lbctl_picker_starts", "How many times the picker was started.")
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
@@ -73,10 +71,10 @@ class PickGauges(Collector):
         """Yield the requests that proxies have sent without a pick: those that they report, less the picked ones."""
         fallbacks = GaugeMetricFamily(
             "lbctl_pick_fallbacks",
-            "The number of requests since the picker was started that the proxies have sent by the algorithm "
-            "`otherwise`, without a pick; only where they report their requests.",
+            "The number of requests since the pool is picked that the proxies have sent by the algorithm `otherwise`, "
+            "without a pick; only where they report their requests.",
             labels=["pool"],
         )
-        for pool, count in self._picker.fallbacks(self._ledger).items():
+        for pool, count in self._picker.fallbacks.counts().items():
             fallbacks.add_metric([pool], count)
         yield fallbacks

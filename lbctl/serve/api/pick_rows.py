@@ -48,10 +48,10 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
     state = picker.state
     return schema.PickerStatus(
         listens=str(picker.bind),
-        running=state.pid is not None and bool(state.report),
+        running=picker.running,
         since=when(state.since),
         starts=state.starts,
-        reason=picker.problem or picker.taken or state.problem or None,
+        reason=picker.reason or None,
         open=int(state.report.get("open", 0)),
         following=picker.feed.followers,
     )

@@ -53,6 +53,8 @@ class PickerState:
     """Why the last one ended; empty where one runs or none is needed."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """Its newest report."""
+    heard: float | None = None
+    """When that report came, by the monotonic clock; None before the first."""
 
 
 class PickerChild:
@@ -189,7 +191,7 @@ class PickerChild:
                 if report["kind"] == "failed":
                     self._failure = str(report["why"])
                     continue
-                self.state = replace(self.state, report=report, problem="")
+                self.state = replace(self.state, report=report, heard=time.monotonic(), problem="")
                 self._reported(report)
 
 

@@ -93,5 +93,6 @@ def report(service: PickService) -> bytes:
         finished=statistics.finished,
         lost=statistics.lost,
         open=service.open_picks,
+        open_by_pool=service.open_by_pool,
         samples=[asdict(item) for item in statistics.take_samples()],
     )

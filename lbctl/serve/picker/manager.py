@@ -6,7 +6,8 @@ While another process has the picker's address, the proxies are given none.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,14 +19,16 @@ from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.picker.address import exposed, taken_by
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
+from lbctl.serve.picker.fallbacks import Fallbacks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
-from lbctl.serve.traffic.ledger import TrafficLedger
 
 _FIRST_PAUSE = 0.25
 """Seconds before a picker that has ended is started again; the pause doubles with each failure."""
 _LONGEST_PAUSE = 5.0
 """The longest of those pauses, in seconds."""
+_LATE = 3.0
+"""Seconds without a report, of which there is one a second, after which the picker does not count as running."""
 _SAMPLES = 500
 
 
@@ -33,7 +36,7 @@ class PickerManager:
     """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback.
 
     `bind` is the address of the command line; None: the fleet decides. `publish` publishes the fleet again, for a
-    reason that it is given.
+    reason that it is given. `requests` returns pool → the requests that proxies have reported.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class PickerManager:
         tls: Callable[[], ServerTls | None],
         failed: Callable[[str], None],
         publish: Callable[[str], Awaitable[None]],
+        requests: Callable[[], Mapping[str, int]],
         *,
         bind: Address | None,
         dry_run: bool,
@@ -50,7 +54,7 @@ class PickerManager:
         self.feed = Feed(measure)
         self.samples: deque[Mapping[str, Any]] = deque(maxlen=_SAMPLES)
         """Samples of decisions, the newest last."""
-        self._counted_for, self._before = 0, Counter[str]()
+        self.fallbacks = Fallbacks(requests)
         self._tls = tls
         self._dry_run = dry_run
         self._insecure = insecure
@@ -72,13 +76,35 @@ class PickerManager:
         return self._child.state
 
     @property
+    def running(self) -> bool:
+        """Whether the process runs and reports: one that hangs is silent."""
+        return self._child.state.pid is not None and 0.0 <= self._silence < _LATE
+
+    @property
+    def reason(self) -> str:
+        """Why it does not run; empty where it does, or where it starts."""
+        if self.running:
+            return ""
+        is_silent = self._child.state.pid is not None and self._silence >= _LATE
+        silence = f"the picker hangs: it has said nothing for {self._silence:.0f} s" if is_silent else ""
+        return self.problem or silence or self.taken or self._child.state.problem
+
+    @property
+    def _silence(self) -> float:
+        """Seconds since the process has reported; negative before its first report."""
+        heard = self._child.state.heard
+        return -1.0 if heard is None else time.monotonic() - heard
+
+    @property
     def bind(self) -> Address | None:
         """Where the picker listens; None where no pool needs it."""
         return self._bind
 
     def follow(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
-        self._bind = self._address(served.composed.whole.topology) if picked_pools(served) else None
+        pools = picked_pools(served)
+        self._bind = self._address(served.composed.whole.topology) if pools else None
+        self.fallbacks.follow([pool.name for pool in pools])
         self._check_exposure(served)
         self.feed.follow(served)
         self._child.follow()
@@ -102,16 +128,6 @@ class PickerManager:
             "picker": self._run,
             "address of the picker": self._follow_place,
         }
-
-    def fallbacks(self, ledger: TrafficLedger) -> Mapping[str, int]:
-        """Return pool → the requests that proxies have sent without a pick since the picker was started."""
-        totals: Counter[str] = Counter()
-        for (_, key), counts in ledger.totals().items():
-            totals[key.pool] += counts.requests
-        if self._counted_for != self.state.starts:
-            self._counted_for, self._before = self.state.starts, totals
-        finished = self.state.report.get("finished", {})
-        return {pool: max(0, totals[pool] - self._before[pool] - finished.get(pool, 0)) for pool in self.feed.tables}
 
     async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return how the running picker would decide about a request; None where it does not answer."""
@@ -176,4 +192,5 @@ class PickerManager:
 
     def _reported(self, report: Mapping[str, Any]) -> None:
         self._set_taken("")
+        self.fallbacks.reported(self.state.starts, report)
         self.samples.extend(report.get("samples", ()))

@@ -114,7 +114,7 @@ class PickerProcess:
         gauges = {
             "lbctl_picker_streams": self._grpc.streams,
             "lbctl_picker_peers": self.exchange.peers,
-            "lbctl_picker_open_picks": self.service.open_picks,
+            "lbctl_pick_open": self.service.open_picks,
             "lbctl_picker_malformed_datagrams": self._ends.malformed,
         }
         return page(self.service.statistics, gauges)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from lbctl.pick.books import MAX_AGE, Counts
@@ -53,6 +54,11 @@ class PickService:
     def open_picks(self) -> int:
         """The number of picked requests that have not ended."""
         return len(self._open)
+
+    @property
+    def open_by_pool(self) -> Counter[str]:
+        """Pool → its picked requests that have not ended."""
+        return Counter(entry.pool for entry in self._open.values())
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
         """Pick by this table from now on; None: the pool is gone."""

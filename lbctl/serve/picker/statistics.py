@@ -109,9 +109,9 @@ def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
 
 
 def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]:
-    yield "# HELP lbctl_pick_total Decisions of the picker.\n# TYPE lbctl_pick_total counter\n"
+    yield "# HELP lbctl_pick_decisions_total Decisions of the picker.\n# TYPE lbctl_pick_decisions_total counter\n"
     for (pool, reason), count in sorted(statistics.reasons.items()):
-        yield f'lbctl_pick_total{{pool="{_quoted(pool)}",reason="{_quoted(reason)}"}} {count}\n'
+        yield f'lbctl_pick_decisions_total{{pool="{_quoted(pool)}",reason="{_quoted(reason)}"}} {count}\n'
     yield "# HELP lbctl_pick_lost_ends_total Requests whose end was not reported.\n"
     yield "# TYPE lbctl_pick_lost_ends_total counter\n"
     for pool, count in sorted(statistics.lost.items()):

@@ -103,6 +103,8 @@ class TrafficLedger:
     """What each proxy has reported. A proxy is known by its name in the fleet, an Envoy by its node id."""
 
     def __init__(self) -> None:
+        self.requests = Counter[str]()
+        """Pool → all requests since this process started, also of proxies and replicas that have left."""
         self._proxies: dict[str, _Reports] = {}
         self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
         """Replica → its requests in flight, and the number of proxies that report them."""
@@ -116,6 +118,7 @@ class TrafficLedger:
         reports = self._reports(proxy, now)
         for key, each in counts.items():
             reports.totals[key] = reports.totals.get(key, NO_COUNTS) + each
+            self.requests[key.pool] += each.requests
         if not reports.recent or reports.recent[-1][0] <= now:
             reports.recent.append((now + _BUCKET, Counter()))
         requests = {key: each.requests for key, each in counts.items()}

@@ -189,7 +189,7 @@ def _register_gauges(
 ) -> None:  # fmt: skip
     """Add the gauges that are computed when the page of metrics is read, in the order in which it shows them."""
     metrics.registry.register(Gauges(fleet.publisher, telemetry, time.monotonic))
-    metrics.registry.register(PickGauges(picker, observed.traffic.ledger))
+    metrics.registry.register(PickGauges(picker))
     if member is not None:
         metrics.registry.register(MemberGauges(member))
     metrics.registry.register(TrafficGauges(observed.traffic, views.pools, views.proxies))

@@ -176,6 +176,7 @@ def build_picker(
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,
         lambda cause: fleet.reconciler.refresh(cause, save=False),
+        lambda: traffic.ledger.requests,
         bind=inputs.options.picker_bind,
         dry_run=inputs.options.dry_run,
         insecure=inputs.options.insecure,

@@ -125,7 +125,7 @@ def _homes(gateway: Gateway) -> dict[str, set[str | None]]:
 def _open_picks(picker: int) -> float:
     """The requests that the picker believes to be in flight, by its own page of metrics."""
     lines = requests.get(f"http://{HOST}:{picker + 1}/metrics", timeout=10).text.splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_picker_open_picks "))
+    return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_pick_open "))
 
 
 def test_a_gateway_s_requests_are_picked_without_a_control_plane_too() -> None:

@@ -1,0 +1,48 @@
+"""A picker that hangs: `status` and the metrics say so within seconds, and what it has cost is counted on after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import requests
+
+from tests.e2e.support.fleet import entry
+from tests.e2e.support.picker import frozen, picked, pid_of
+from tests.e2e.support.replicas import replicas
+from tests.e2e.support.waiting import eventually
+
+
+def test_a_stopped_picker_does_not_count_as_running_and_its_fallbacks_outlast_it() -> None:
+    with replicas("a", "b") as two:
+        pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
+        with picked("haproxy", pool) as (control, client):
+            pid = pid_of(control)
+            with frozen(pid):
+                stopped = time.monotonic()
+                eventually(lambda: not control.status["picker"]["running"])
+                assert time.monotonic() - stopped < 8.0, "it is ended after ten"
+                assert "hangs: it has said nothing for" in control.status["picker"]["reason"]
+                assert control.metric("lbctl_picker_up") == 0.0
+                client.load(20, 4).assert_no_failure()
+                eventually(lambda: control.metric("lbctl_pick_fallbacks") > 0)
+                lost = control.metric("lbctl_pick_fallbacks")
+                os.kill(pid, signal.SIGKILL)
+            eventually(lambda: control.status["picker"]["running"] and control.status["picker"]["starts"] > 1)
+            assert control.metric("lbctl_pick_fallbacks") >= lost
+
+
+def test_both_pages_of_metrics_have_the_same_names() -> None:
+    with replicas("a", "b") as two:
+        pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
+        with picked("haproxy", pool) as (control, client):
+            client.load(20, 4).assert_no_failure()
+            eventually(lambda: control.metric("lbctl_pick_decisions_total") > 0)
+            host, port = control.status["picker"]["listens"].split(":")
+            page = requests.get(f"http://{host}:{int(port) + 1}/metrics", timeout=10).text
+            own = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE lbctl_pick_")}
+            assert own == {f"lbctl_pick_{name}" for name in ("decisions_total", "seconds", "open", "lost_ends_total")}
+            served = requests.get(f"{control.url}/metrics", timeout=10).text
+            names = {line.split()[2] for line in served.splitlines() if line.startswith("# TYPE lbctl_pick_")}
+            assert own <= names

@@ -1,0 +1,43 @@
+"""The count of requests without a pick goes on over restarts of the picker, and begins when a pool is picked."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lbctl.serve.picker.fallbacks import Fallbacks
+
+
+def test_a_new_picker_changes_nothing_of_what_was_counted() -> None:
+    requests = Counter[str]()
+    fallbacks = Fallbacks(lambda: requests)
+    fallbacks.follow(["chat"])
+    requests["chat"] = 100
+    fallbacks.reported(1, {"finished": {"chat": 90}, "open_by_pool": {"chat": 5}})
+    assert fallbacks.counts() == {"chat": 10}
+    requests["chat"] = 130  # the five that the ended picker had open, and 25 while there is none
+    fallbacks.reported(2, {"finished": {}, "open_by_pool": {}})
+    assert fallbacks.counts() == {"chat": 35}
+    requests["chat"] = 150
+    fallbacks.reported(2, {"finished": {"chat": 20}, "open_by_pool": {}})
+    assert fallbacks.counts() == {"chat": 35}
+
+
+def test_what_a_pool_had_before_it_was_picked_does_not_count() -> None:
+    requests = Counter({"chat": 1000})
+    fallbacks = Fallbacks(lambda: requests)
+    fallbacks.follow(["chat"])
+    requests["chat"] += 3
+    fallbacks.reported(1, {"finished": {"chat": 2}})
+    assert fallbacks.counts() == {"chat": 1}
+    fallbacks.follow([])
+    assert fallbacks.counts() == {}
+    requests["chat"] += 500
+    fallbacks.follow(["chat"])
+    assert fallbacks.counts() == {"chat": 0}
+
+
+def test_requests_that_no_proxy_has_reported_yet_are_no_negative_count() -> None:
+    fallbacks = Fallbacks(Counter)
+    fallbacks.follow(["chat"])
+    fallbacks.reported(1, {"finished": {"chat": 2}})
+    assert fallbacks.counts() == {"chat": 0}
