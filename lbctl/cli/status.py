@@ -28,7 +28,9 @@ _FORMS = click.Choice(["table", "wide", "json", "yaml"])
 
 @click.command("status")
 @click.argument("what", required=False, type=click.Choice(["proxies", "pools", "signals", "rollouts", "members"]))
-@option("--check", is_flag=True, help="Exit code 3 unless the files are served and every proxy has them.")
+@option(
+    "--check", is_flag=True, help="Exit code 3 unless the files are served, every proxy has them and the picker runs."
+)
 @option("--wait", metavar="D", help="With --check: wait up to this time until it is so, as 1m.")
 @option("--expect", metavar="N", type=click.IntRange(0), help="With --check: at least N proxies are in sync.")
 @option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
@@ -43,8 +45,9 @@ def command(
 
     OBSERVED of the pools and of rollouts is over the last minute: a drained replica keeps a part of it for as long.
 
-    --check compares the files, the published fleet and the proxies; with --wait a proxy has that time for its next
-    reload. Exit code 3 where something is not as the files say, 4 where serve does not answer.
+    --check compares the files, the published fleet and the proxies, and looks whether a needed picker runs; with --wait
+    a proxy has that time for its next reload. Exit code 3 where something is not as the files say, 4 where serve does
+    not answer.
     """
     if pool is not None and what not in ("pools", "signals"):
         raise click.UsageError("--pool goes with pools or signals")

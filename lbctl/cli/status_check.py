@@ -1,4 +1,4 @@
-"""What `lbctl status --check` requires: the files are served, and every proxy has them.
+"""What `lbctl status --check` requires: the files are served, every proxy has them, and a needed picker runs.
 
 A proxy may need time, as an nginx does that waits for its next reload: with a time to wait, the check looks again until
 nothing is missing. An Envoy that has left is no problem by itself, since nobody can say that it should be there; the
@@ -59,6 +59,8 @@ def summary_problems(summary: schema.Status) -> Iterator[str]:
         yield f"the files are not served: {summary.fleet.refused or 'they have errors'}"
     for item in summary.fleet.shrink:
         yield item.text
+    if summary.picker is not None and not summary.picker.running and not summary.dry_run:
+        yield f"the picker at {summary.picker.listens} does not run: {summary.picker.reason or 'it starts'}"
 
 
 def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:

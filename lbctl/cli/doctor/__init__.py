@@ -58,9 +58,9 @@ def command(
     """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
 
     The proxies' programs and versions, ports, access logs, open files, the clock, the state directory and the shared
-    store, certificates and keys, sources of metrics, Kubernetes and what it permits, a running serve. Exit code 1: the
-    fleet has errors. 4: something needed is missing or does not answer. 3: something else has failed. Warnings leave
-    it 0.
+    store, certificates and keys, sources of metrics, Kubernetes and what it permits, a running serve and its picker.
+    Exit code 1: the fleet has errors. 4: something needed is missing or does not answer. 3: something else has failed.
+    Warnings leave it 0.
     """
     origin = context.get_parameter_source("server")
     expected = origin is click.core.ParameterSource.COMMANDLINE
@@ -97,6 +97,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     from lbctl.cli.doctor import kubernetes, machine, places, ports, store
     from lbctl.cli.doctor.api import api
     from lbctl.cli.doctor.logs import logs
+    from lbctl.cli.doctor.picker import picker
     from lbctl.cli.doctor.programs import programs
     from lbctl.cli.doctor.sources import sources
     from lbctl.serve.settings import Options, settings
@@ -108,7 +109,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     source_checks, skews = sources(topology.pools) if topology else ([], [])
     source_checks += kubernetes.checks(topology.pools) if topology else []
     server, needed = _server(options, source, chosen)
-    api_check, api_skews = api(server, needed)
+    running = api(server, needed)
     for bound in ports.of_fleet(topology) if topology else ():
         yield ports.port(bound)
     if _has_control(source):
@@ -119,13 +120,18 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
             yield ports.port(ports.BoundAddress(path, address, ports.SERVE))
     yield from logs(topology) if topology else ()
     yield machine.files(topology.listeners if topology else ())
-    yield machine.clock([*skews, *api_skews])
+    yield machine.clock([*skews, *running.skews])
     yield places.state(chosen, needed=options.state is not None or _has_control(source))
     if source is not None:
         yield from places.named(source, chosen)
         yield from store.checks(chosen)
     yield from source_checks
-    yield api_check
+    yield running.result
+    is_picked = topology is not None and any(pool.balance.pick is not None for pool in topology.pools)
+    bind = chosen.control.picker_bind if is_picked else None
+    picker_check = picker(bind, server.url, running.status)
+    if picker_check is not None:
+        yield picker_check
 
 
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:

@@ -15,6 +15,7 @@ import click
 from lbctl import __version__
 from lbctl.base import ports
 from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
 from lbctl.cli.api_client import ServeClient
 from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.machine import Skew
@@ -27,14 +28,27 @@ class _SlowError(Exception):
     """The answer was not complete in time."""
 
 
-def api(server: ServeClient, needed: bool) -> tuple[DoctorResult, list[Skew]]:
+@dataclass(frozen=True, slots=True)
+class ApiCheck:
+    """What was found of a running `serve`."""
+
+    result: DoctorResult
+    """Whether it answers."""
+    skews: tuple[Skew, ...] = ()
+    """How far its clock is off."""
+    status: dict[str, Any] | None = None
+    """What it says of itself; None where it does not answer."""
+
+
+def api(server: ServeClient, needed: bool) -> ApiCheck:
     """Check that `serve` answers; if `needed`, because the user named it, no answer is a failure."""
     what = f"serve {server.url}"
     failure = _connection_failure(server.url)
     if failure:
         if not needed:
-            return DoctorResult(what, "skipped", f"no serve runs there ({failure})"), []
-        return DoctorResult(what, "failed", failure, "start `lbctl serve`, or correct --server", absent=True), []
+            return ApiCheck(DoctorResult(what, "skipped", f"no serve runs there ({failure})"))
+        todo = "start `lbctl serve`, or correct --server"
+        return ApiCheck(DoctorResult(what, "failed", failure, todo, absent=True))
     try:
         start = time.time()
         date = _within(PATIENCE, server.date)
@@ -43,8 +57,8 @@ def api(server: ServeClient, needed: bool) -> tuple[DoctorResult, list[Skew]]:
     except (_SlowError, click.ClickException) as error:
         state: State = "failed" if needed else "warn"
         reason = reason_of(error, f"no answer within {PATIENCE:g} s")
-        return DoctorResult(what, state, reason, "see --server, --token-file and --tls-ca", absent=True), []
-    return _version_check(what, status), [skew] if skew else []
+        return ApiCheck(DoctorResult(what, state, reason, "see --server, --token-file and --tls-ca", absent=True))
+    return ApiCheck(_version_check(what, status), (skew,) if skew else (), status)
 
 
 def _version_check(what: str, status: dict[str, Any]) -> DoctorResult:

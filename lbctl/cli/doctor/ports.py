@@ -16,10 +16,13 @@ from lbctl.base.paths import exists, is_directory
 from lbctl.base.records import dataclass
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
+from lbctl.ir.proxies import picker_http
 from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, target
 
 SERVE = frozenset({"lbctl"})
+_NAMES = ("lbctl", "lbctl.serve.picker")
+"""What lbctl and its picker are called in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3
 """The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
@@ -36,7 +39,7 @@ class BoundAddress:
 
 
 def of_fleet(topology: Topology) -> Iterator[BoundAddress]:
-    """Yield the addresses that the fleet's listeners and proxies bind."""
+    """Yield the addresses that the fleet's listeners, its proxies and its picker bind."""
     proxies = frozenset(target(kind).binary for kind in KINDS)
     for listener in topology.listeners:
         yield BoundAddress(f"listeners.{listener.name}.bind", listener.bind, proxies)
@@ -45,6 +48,9 @@ def of_fleet(topology: Topology) -> Iterator[BoundAddress]:
             yield BoundAddress(f"proxies.{proxy.name}.agent_check.bind", proxy.agent_check, SERVE)
         if proxy.admin is not None:
             yield BoundAddress(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
+    if any(pool.balance.pick is not None for pool in topology.pools):
+        for bind in (topology.control.picker_bind, picker_http(topology.control.picker_bind)):
+            yield BoundAddress("control.picker.bind", bind, SERVE)
 
 
 def port(bound: BoundAddress) -> DoctorResult:
@@ -106,7 +112,7 @@ def _program_name(pid: int) -> str:
     process = Path("/proc") / str(pid)
     with suppress(OSError):
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        if any(Path(argument).name == "lbctl" for argument in arguments[:_PROGRAM]):
+        if any(Path(argument).name in _NAMES for argument in arguments[:_PROGRAM]):
             return "lbctl"
         return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
     return "a process that has just ended"

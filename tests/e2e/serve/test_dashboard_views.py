@@ -126,3 +126,19 @@ def test_files_that_are_being_read_at_the_start_are_no_alarm(
     monkeypatch.setattr(fleet, "status", lambda: starting)
     browser.wait("document.querySelector('.tiles').innerText.toLowerCase().includes('being read')")
     assert "refused" not in browser.text("#view-fleet").lower()
+
+
+def test_a_picker_has_a_tile_and_one_that_does_not_run_is_an_alarm(
+    fleet: MovingFleet, browser: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, tiles = fleet.status(), "document.querySelector('.tiles').innerText"
+    assert "PICKER" not in browser.evaluate(tiles).upper()
+    picker = schema.PickerStatus("127.0.0.1:18001", True, status.since, 2, None, 7, 1)
+    monkeypatch.setattr(fleet, "status", lambda: replace(status, picker=picker))
+    browser.wait(f"{tiles}.includes('started 2 times')")
+    assert "127.0.0.1:18001" not in browser.text(".alerts")
+    gone = replace(picker, running=False, since=None, reason="process 7 has 127.0.0.1:18001")
+    monkeypatch.setattr(fleet, "status", lambda: replace(status, picker=gone))
+    browser.wait(f"{tiles}.includes('process 7 has')")
+    alarm = browser.text(".alerts [data-tone=bad]")
+    assert "The picker at 127.0.0.1:18001 does not run: process 7 has 127.0.0.1:18001." in alarm

@@ -10,7 +10,9 @@ from lbctl import __version__
 from lbctl.cli import run
 from tests.e2e.support.control import controlling
 from tests.e2e.support.fleet import fleet_of
+from tests.e2e.support.picker import frozen, picker_section, pid_of
 from tests.e2e.support.ports import HOST
+from tests.e2e.support.waiting import eventually
 
 
 @pytest.mark.e2e
@@ -29,3 +31,28 @@ def test_a_running_serve_is_found_with_its_ports_and_its_state(capsys: pytest.Ca
             assert (row["state"], row["message"]) == ("ok", f"in use by lbctl (process {control.process.pid})")
         assert rows[f"serve {control.url}"]["message"] == f"lbctl {__version__} answers"
         assert rows[f"state {control.state}"]["message"] == "writable, for its owner alone"
+
+
+@pytest.mark.e2e
+def test_a_picker_that_the_files_need_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    section = picker_section()
+    given = fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}], "balance": {"algorithm": "pick"}}, **section)
+    bind = section["control"]["picker"]["bind"]
+    with controlling(given) as control:
+
+        def doctor() -> tuple[int, dict[str, dict[str, str]]]:
+            command = ["doctor", str(control.files), "--state", str(control.state), "--server", control.url]
+            code = run([*command, "-o", "json"])
+            return code, {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+
+        eventually(lambda: control.status["picker"]["running"])
+        pid = pid_of(control)
+        code, rows = doctor()
+        assert (code, rows[f"picker {bind}"]["state"], rows[f"picker {bind}"]["message"]) == (0, "ok", "answers")
+        row = rows[f"control.picker.bind {bind}"]
+        assert (row["state"], row["message"]) == ("ok", f"in use by lbctl (process {pid})")
+        with frozen(pid):
+            eventually(lambda: not control.status["picker"]["running"])
+            code, rows = doctor()
+            assert (code, rows[f"picker {bind}"]["state"]) == (4, "failed")
+            assert "it does not run: the picker hangs" in rows[f"picker {bind}"]["message"]

@@ -515,3 +515,69 @@ def test_an_api_server_that_is_away_or_refuses_the_token_is_4(doctor: Doctor, tm
         server.away()
         row = doctor(kubernetes(server, tmp_path))["pools.p.discovery.kubernetes ml/vllm"]
         assert (doctor.code, row["message"]) == (4, f"{server.url}: Connection refused")
+
+
+# ── The picker ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OWN = {"version": __version__, "ready": True, "dry_run": False}
+
+
+def picked(port: int) -> Fleet:
+    """A fleet whose picker has HTTP at this port."""
+    given = fleet(control={"picker": {"bind": f"127.0.0.1:{port - 1}"}})
+    given["pools"]["p"]["balance"] = {"algorithm": "pick"}
+    return given
+
+
+def reported(port: int, *, running: bool = True, **more: Any) -> Answers:
+    """A serve that says this of its picker."""
+    row = {"listens": f"127.0.0.1:{port - 1}", "running": running, "reason": None if running else "it is tired"}
+    return Answers({"/api/v1/status": json.dumps({**OWN, "picker": row, **more})})
+
+
+def test_a_picker_that_answers_is_right_with_and_without_serve(doctor: Doctor) -> None:
+    with server(Answers({"/health": "ok\n"})) as port:
+        what = f"picker 127.0.0.1:{port - 1}"
+        assert (doctor(picked(port))[what]["state"], doctor(picked(port))[what]["message"]) == ("ok", "answers")
+        with server(reported(port)) as api:
+            row = doctor(None, "--server", f"http://127.0.0.1:{api}")[what]
+            assert (doctor.code, row["state"], row["message"]) == (0, "ok", "answers")
+
+
+def test_a_picker_that_serve_says_runs_and_does_not_answer_is_4(doctor: Doctor) -> None:
+    port = free_port()
+    with server(reported(port)) as api:
+        row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
+    message = f"127.0.0.1:{port}: connection refused"
+    assert (doctor.code, row["state"], row["message"]) == (4, "failed", message)
+
+
+def test_why_serve_has_no_picker_is_said(doctor: Doctor) -> None:
+    port = free_port()
+    what = f"picker 127.0.0.1:{port - 1}"
+    with server(reported(port, running=False)) as api:
+        row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[what]
+    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "it does not run: it is tired")
+    with server(reported(port, running=False, dry_run=True)) as api:
+        assert doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[what]["state"] == "skipped"
+    with server(Answers({"/api/v1/status": json.dumps(OWN)})) as api:
+        row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[what]
+    assert (doctor.code, row["state"]) == (0, "warn")
+    assert "it does not serve these files" in row["message"]
+
+
+def test_before_serve_is_started_there_is_no_picker_and_nothing_is_wrong(doctor: Doctor) -> None:
+    port = free_port()
+    row = doctor(picked(port))[f"picker 127.0.0.1:{port - 1}"]
+    assert (doctor.code, row["state"]) == (0, "skipped")
+    assert not any(what.startswith("picker") for what in doctor(fleet()))
+
+
+def test_what_is_no_picker_and_what_hangs_are_named(doctor: Doctor) -> None:
+    for answers, message in (
+        (Answers({}), "what answers at 127.0.0.1:PORT is no picker"),
+        (Answers({}, hangs=True), "nothing answers at 127.0.0.1:PORT within 2 s"),
+    ):
+        with server(answers) as port, server(reported(port)) as api:
+            row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
+        assert (row["state"], row["message"]) == ("failed", message.replace("PORT", str(port)))

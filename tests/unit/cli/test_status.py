@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
+from lbctl.serve.api import schema
 from tests.e2e.support.ports import free_port
 from tests.support import api
 from tests.support.api import Fleet
@@ -68,6 +69,25 @@ def test_an_envoy_that_has_left_is_not_one_that_is_expected(
     assert run(["status", "--check", "--expect", "2", "--server", server]) == 3
     message = "1 of 2 expected proxies are connected and in sync; these have left: edge-2"
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("running", "dry_run", "reason", "problem"),
+    [
+        (True, False, None, ""),
+        (False, True, None, ""),
+        (False, False, None, "lbctl: the picker at 127.0.0.1:18001 does not run: it starts\n"),
+        (False, False, "it hangs", "lbctl: the picker at 127.0.0.1:18001 does not run: it hangs\n"),
+    ],
+)
+def test_a_picker_that_is_needed_and_does_not_run_fails_the_check(
+    running: bool, dry_run: bool, reason: str | None, problem: str,
+    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    picker = schema.PickerStatus("127.0.0.1:18001", running, None, 1, reason, 0, 1)
+    fleet.summary = api.status(picker=picker, dry_run=dry_run)
+    assert run(["status", "--check", "--server", server]) == (3 if problem else 0)
+    assert capsys.readouterr().err == problem
 
 
 def test_files_that_are_being_read_at_the_start_are_not_called_refused(

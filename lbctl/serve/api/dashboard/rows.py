@@ -63,8 +63,9 @@ def proxy(row: schema.Proxy) -> schema.LiveProxy:
 
 
 def status(row: schema.Status) -> schema.Status:
-    """Return the status without the age of its snapshot, which changes all the time."""
-    return replace(row, snapshot=replace(row.snapshot, age=0.0)) if row.snapshot else row
+    """Return the status without what changes all the time: the age of its snapshot, and the open picks."""
+    snapshot = replace(row.snapshot, age=0.0) if row.snapshot else None
+    return replace(row, snapshot=snapshot, picker=replace(row.picker, open=0) if row.picker else None)
 
 
 def _signal(signals: Mapping[str, Signal], name: str, digits: int) -> float | None:

@@ -37,6 +37,7 @@ export function tilesOf(store) {
           synced === all ? "good" : "warn",
         ]
       : ["Proxies in sync", "–", "no proxy is connected", ""],
+    ...pickerTile(store),
     ["Pools", String(store.pools.length), plural(rows.length, "replica"), ""],
     [
       "Replicas in",
@@ -84,6 +85,15 @@ function filesTile(status) {
   ];
 }
 
+/** The picker, where a pool has `algorithm: pick`. */
+function pickerTile(store) {
+  const { picker } = store.status;
+  if (!picker) return [];
+  if (!picker.running) return [["Picker", "not running", picker.reason ?? "it starts", "bad"]];
+  const restarts = picker.starts > 1 ? `, started ${picker.starts} times` : "";
+  return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}`, "good"]];
+}
+
 /** The proxies that are not in sync, as `1 stale, 2 nacked`. */
 function unsynced(proxies) {
   const others = proxies.filter(([state]) => state !== "SYNCED");
@@ -110,6 +120,12 @@ export function alertsOf(status) {
       "warn",
       `Rolled back by ${status.served.rollback.author}${status.served.rollback.reason ? ` (${status.served.rollback.reason})` : ""}: an earlier fleet is served until the files change.`,
     ],
+    status.picker &&
+      !status.picker.running &&
+      !status.dry_run && [
+        "bad",
+        `The picker at ${status.picker.listens} does not run: ${status.picker.reason ?? "it starts"}. The proxies choose by “otherwise”.`,
+      ],
     status.dry_run && ["info", "This is a dry run: nothing is sent to proxies."],
     ...status.fleet.diagnostics
       .filter((item) => item.severity !== "note")

@@ -1,0 +1,66 @@
+"""Checks that the picker which a pool with `algorithm: pick` needs runs and answers."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lbctl.base.errors import reason_of
+from lbctl.base.hosts import is_loopback
+from lbctl.cli.doctor.check import DoctorResult
+from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.cli.listen_address import picker_address
+from lbctl.ir.address import Address
+from lbctl.ir.proxies import picker_http
+
+_TODO = "lbctl status, and the log of serve"
+
+
+def picker(bind: Address | None, url: str, status: Mapping[str, Any] | None) -> DoctorResult | None:
+    """Check the picker, which the files need at `bind`; None where nothing needs one.
+
+    `status` is what the serve at `url` says of itself; None where it does not answer. Of a serve on another machine its
+    own word is all that can be checked.
+    """
+    reported = status.get("picker") if status is not None else None
+    if reported is None:
+        return _without_report(bind, is_served=status is not None) if bind is not None else None
+    what = f"picker {reported['listens']}"
+    if status is not None and status["dry_run"]:
+        return DoctorResult(what, "skipped", "serve is a dry run, which starts none")
+    if not reported["running"]:
+        reason = reported["reason"] or "it starts"
+        return DoctorResult(what, "failed", f"it does not run: {reason}", _TODO, absent=True)
+    if not is_loopback(urlsplit(url).hostname or ""):
+        return DoctorResult(what, "ok", "runs, as serve says")
+    problem = _problem(picker_http(picker_address(what, reported["listens"])))
+    if problem:
+        return DoctorResult(what, "failed", problem, _TODO, absent=True)
+    return DoctorResult(what, "ok", "answers")
+
+
+def _without_report(bind: Address, *, is_served: bool) -> DoctorResult:
+    """Check the picker of the files, of which no serve says anything."""
+    what = f"picker {bind}"
+    if is_served:
+        message = "the serve that runs picks for no pool, so it does not serve these files"
+        return DoctorResult(what, "warn", message, "lbctl status")
+    problem = _problem(picker_http(bind))
+    return DoctorResult(what, "skipped", f"none runs ({problem})") if problem else DoctorResult(what, "ok", "answers")
+
+
+def _problem(place: Address) -> str:
+    """Return why the HTTP of a picker does not answer at this place, or an empty string."""
+    connection = http.client.HTTPConnection(place.host, place.port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        return "" if (answer.status, answer.read()) == (200, b"ok\n") else f"what answers at {place} is no picker"
+    except TimeoutError:
+        return f"nothing answers at {place} within {PATIENCE:g} s"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{place}: {reason_of(error).lower()}"
+    finally:
+        connection.close()
