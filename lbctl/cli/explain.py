@@ -100,8 +100,9 @@ def pick(
 ) -> int:  # fmt: skip
     """Which replica the picker would name for a request to POOL, and why.
 
-    What was read of the request, who may be picked, the scores. By the fleet in PATH… every replica is idle and as the
-    files have it; without PATH the running picker says what it would do now. Nothing is recorded.
+    What was read of the request, who may be picked, the scores. RATE is the weight, WORK the tokens in flight that are
+    not computed yet, and WAIT that work and the request's own, divided by the rate. By the fleet in PATH… every replica
+    is idle and as the files have it; without PATH the running picker says what it would do now. Nothing is recorded.
     """
     from lbctl.cli.explain_pick import PickQuery, answer, explain_running
 

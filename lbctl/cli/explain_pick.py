@@ -29,7 +29,7 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import decode
 
-_HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK", "WAIT", "WHY NOT")
+_HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
 _MOST_SENT = 48 << 10
 """Bytes of a body that are sent to a running server, as they are written in JSON."""
 

@@ -189,22 +189,25 @@ def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:
     path = ("pools", pool, "balance")
     if section.algorithm == "pick":
         given = section.pick or model.Pick()
-        return replace(_own_balance(ctx, path, given.otherwise, section.hash), pick=pick(ctx, path, given))
+        chosen_at = (*path, "pick", "otherwise")
+        return replace(_own_balance(ctx, path, given.otherwise, section.hash, chosen_at), pick=pick(ctx, path, given))
     if section.pick is not None:
         ctx.error("LB306", f"`pick`, but the algorithm is {section.algorithm}", (*path, "pick"), "algorithm: pick")
-    return _own_balance(ctx, path, section.algorithm, section.hash)
+    return _own_balance(ctx, path, section.algorithm, section.hash, (*path, "algorithm"))
 
 
-def _own_balance(ctx: Context, path: Path, algorithm: ir.Algorithm, section: model.Hash | None) -> ir.Balance:
-    """Resolve how the proxy chooses by itself."""
+def _own_balance(
+    ctx: Context, path: Path, algorithm: ir.Algorithm, section: model.Hash | None, chosen_at: Path
+) -> ir.Balance:
+    """Resolve how the proxy chooses by itself. `chosen_at` is the path of the key that says the algorithm."""
+    is_picked = chosen_at[-1] == "otherwise"
+    key, hint = ("`pick.otherwise`", "pick: {otherwise: hash}") if is_picked else ("the algorithm", "algorithm: hash")
     if algorithm != "hash":
         if section is not None:
-            ctx.error("LB301", f"a hash key, but the algorithm is {algorithm}", (*path, "hash"), "algorithm: hash")
+            ctx.error("LB301", f"a hash key, but {key} is {algorithm}", (*path, "hash"), hint)
         return ir.Balance(algorithm)
     if section is None:
-        ctx.error(
-            "LB301", "the algorithm is hash, but there is no key", (*path, "algorithm"), "hash: {key: {header: x}}"
-        )
+        ctx.error("LB301", f"{key} is hash, but there is no key", chosen_at, "hash: {key: {header: x}}")
         return ir.Balance("hash")
     bound = section.bounded_load
     if bound is not None and bound <= 1:

@@ -57,7 +57,7 @@ TIMES = (
     code_page(
         "LB301",
         "a hash without its key, or a key without hash",
-        "`algorithm: hash` needs `hash.key`, and the reverse.",
+        "`algorithm: hash`, or with `pick` `pick.otherwise: hash`, needs `hash.key`, and the reverse.",
         "`balance: {algorithm: hash, hash: {key: {header: x-session}}}`.",
     ),
     code_page(

@@ -1,7 +1,7 @@
 """Features of the fleet that its own proxies do not support: one finding for each code and position, with the kinds.
 
 Features that need a control plane on every proxy (telemetry, live weights, deep health) are omitted: `lbctl serve`
-provides them, and `render` reports them.
+provides them, and `render` reports them. So are those that it provides for a proxy that it drives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import prepare
 from lbctl.targets.target import CONTROL_PLANE
 
+_CHECKS = frozenset({"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"})
+"""Features that are active checks."""
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
 
@@ -37,14 +39,31 @@ def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
     """Yield (kind, finding) for each unsupported feature of the fleet's proxies; equal proxies are checked once."""
     checked: set[object] = set()
     for proxy in loaded.compiled.topology.proxies if loaded.compiled.topology.listeners else ():
-        relevant = (proxy.kind, proxy.version, proxy.listeners, proxy.region, proxy.zone)
+        relevant = (proxy.kind, proxy.version, proxy.listeners, proxy.region, proxy.zone, _is_driven(proxy))
         if relevant not in checked:
             checked.add(relevant)
             yield from (
                 (proxy.kind, finding)
                 for finding in _findings_of(loaded, proxy)
-                if finding.code not in _CONTROL_PLANE_CODES
+                if finding.code not in _CONTROL_PLANE_CODES and not _done_by_serve(loaded, proxy, finding)
             )
+
+
+def _is_driven(proxy: Proxy) -> bool:
+    return proxy.config is not None and proxy.reload is not None
+
+
+def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
+    """Return whether the finding is about something that `lbctl serve` does in place of the proxy.
+
+    Of a proxy that it does not drive, it makes the active checks of picked pools alone: their picker is a part of it.
+    """
+    provided = target(proxy.kind).done_by_control_plane
+    if not _is_driven(proxy):
+        picked = [pool.name for pool in loaded.compiled.topology.pools if pool.balance.pick is not None]
+        is_picked = finding.path[:1] == ("pools",) and finding.path[1] in picked
+        provided &= _CHECKS if is_picked else frozenset()
+    return finding.code in {BY_ID[name].code for name in provided}
 
 
 def findings_of_all_kinds(loaded: Loaded) -> Iterator[Diagnostic]:

@@ -70,8 +70,10 @@ def _session_key(value: object) -> str | BodyKey:
         try:
             return BodyKey.model_validate(value)
         except ValidationError as error:
-            place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} names no session key", hint, place) from None
+            place = error.errors()[0]["loc"] if "body" in value else ()
+            header = value.get("header")
+            written = f"write {header}, or {{body: $.FIELD}}" if isinstance(header, str) else hint
+            raise refuse("LB013", f"{show(value)} names no session key", written, place) from None
     raise refuse("LB013", f"{show(value)} names no session key", hint)
 
 
@@ -90,18 +92,25 @@ PICK_SESSION: tuple[str | BodyKey, ...] = (
 """The session keys of a pool that names none; without the fields of the body where `prefix` is off."""
 
 
+def _prefix(value: object) -> object:
+    if value == "off":
+        return None
+    if not isinstance(value, dict | PickPrefix):
+        hint = "off, or a map as {block: 256, blocks: 128}; without the key prompts are recognised"
+        raise refuse("LB013", f"{show(value)} is not known here", hint)
+    return value
+
+
 class Pick(Section):
     session: list[SessionKey] | None = Field(
         None,
         description="What names a session; the first one that a request has counts. Without it: x-session-id, "
         "x-correlation-id and, unless `prefix` is off, the body's prompt_cache_key and user.",
     )
-    prefix: Annotated[PickPrefix | None, BeforeValidator(lambda value: None if value == "off" else value), _OrOff()] = (
-        Field(
-            PickPrefix.default(),
-            description="For requests without a session: the replica that had the longest same beginning of model, "
-            "adapter and prompt. `off`: no body is read for it.",
-        )
+    prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
+        PickPrefix.default(),
+        description="For requests without a session: the replica that had the longest same beginning of model, "
+        "adapter and prompt. `off`: no body is read for it.",
     )
     bound: v.PositiveNumber = Field(
         1.25,

@@ -5,12 +5,13 @@ It uses the functions of the decision itself, so that what is shown is what happ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from lbctl.base.records import dataclass
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
-from lbctl.pick.decide import Consideration, Reason, consider, eligible, pick, why_not
+from lbctl.pick.decide import ADAPTER_TOKENS, Consideration, Reason, consider, eligible, pick, why_not
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
 
@@ -76,7 +77,8 @@ def explain(features: Features, table: PoolTable, books: Books, affinity: Affini
     rows = tuple(_row(view, index) for index in order)
     others = [item for item in table.candidates if item.name not in tier.places]
     refused = tuple(_refused(item, table, features, books) for item in others)
-    return Explanation(_sentence(result.reason, equal, view), result.reason, tuple(equal), features, rows + refused)
+    sentence = _sentence(result.reason, equal, view) + _adapter_sentence(equal, view, scores, features, affinity, now)
+    return Explanation(sentence, result.reason, tuple(equal), features, rows + refused)
 
 
 def document(explanation: Explanation) -> dict[str, object]:
@@ -143,6 +145,29 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
             return f"{verb} the session's replica cannot get requests, and {least}."
         case _:
             return f"{verb} no cache is known to help, and {least}."
+
+
+def _adapter_sentence(
+    chosen: list[str], view: Consideration, scores: Sequence[float], features: Features, affinity: AffinityMemory,
+    now: float,
+) -> str:  # fmt: skip
+    """Return a sentence about the request's adapter where it has decided; else an empty string."""
+    holders = affinity.with_adapter(features, now)
+    if not holders:
+        return ""
+    loading = [
+        0.0 if name in holders else ADAPTER_TOKENS / rate
+        for name, rate in zip(view.tier.names, view.rates, strict=True)
+    ]
+    without = [score - cost for score, cost in zip(scores, loading, strict=True)]
+    best = {name for name, score in zip(view.tier.names, without, strict=True) if score == min(without)}
+    if best <= set(chosen):
+        return ""
+    subject = "it has" if len(chosen) == 1 else "they have"
+    return (
+        f" The adapter {features.adapter} decided: {subject} had requests for it, and elsewhere it would have to be "
+        f"loaded, which counts {ADAPTER_TOKENS:g} tokens."
+    )
 
 
 def _none_sentence(table: PoolTable) -> str:

@@ -79,7 +79,7 @@ def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
 def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB225: prompts that are read before a model without a prefix cache."""
     for pool, policy in _picked(fleet):
-        if policy.prefix is not None and not fleet.generates(pool.name):
+        if policy.prefix is not None and pool.model is not None and not fleet.generates(pool.name):
             message = "bodies are read to recognise prompts, and this model keeps none"
             yield RuleFinding(_path(pool, "pick", "prefix"), message, "prefix: off")
 

@@ -30,8 +30,10 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?"
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
 _JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
-ACTOR: ContextVar[str] = ContextVar("actor")
-"""The name of the token of the request that is handled."""
+_QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" and route.body is not None)
+"""The paths that take a body and change nothing."""
+ACTOR: ContextVar[str] = ContextVar("actor", default="")
+"""The name of the token of the request that is handled; empty where it needs none."""
 _AFAR = "the file of control.api.token_file, or api-token in the state directory, on its machine"
 
 
@@ -79,7 +81,7 @@ class Authorization:
     @web.middleware
     async def allowed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse a request without the token that it needs, and forward a write where this process does not lead."""
-        reading = request.method in ("GET", "HEAD")
+        reading = request.method in ("GET", "HEAD") or _canonical(request) in _QUESTIONS
         if not _is_public(request) and (self._access.guarded or not reading or _joins(request)):
             principal = await self._principal(request)
             if principal.role == "read" and not reading:
@@ -120,14 +122,18 @@ async def _forwarded(request: web.Request, target: LeaderAddress) -> web.Respons
 
 
 def _is_public(request: web.Request) -> bool:
-    resource = request.match_info.route.resource
-    return request.path in _PUBLIC or (resource is not None and resource.canonical in _PUBLIC)
+    return request.path in _PUBLIC or _canonical(request) in _PUBLIC
 
 
 def _joins(request: web.Request) -> bool:
     """Return whether the request makes every picker connect to an address: a web page can send it too."""
+    return _canonical(request) == _TABLES and bool(request.query.keys() & _JOINING)
+
+
+def _canonical(request: web.Request) -> str:
+    """Return the path of the route as `ROUTES` has it; empty where there is no such route."""
     resource = request.match_info.route.resource
-    return resource is not None and resource.canonical == _TABLES and bool(request.query.keys() & _JOINING)
+    return resource.canonical if resource is not None else ""
 
 
 def _host_name(host: str) -> str:

@@ -73,6 +73,14 @@ def _write(
     return ApiRoute(operation, method, path, summary, answer, "write", body, tuple((_WRITE | more).items()))
 
 
+def _question(
+    operation: str, path: str, summary: str, body: type, answer: type, more: dict[int, str]
+) -> ApiRoute:  # fmt: skip
+    """Return a route that takes a body and changes nothing."""
+    errors = tuple((_WRITE | _READ | more).items())
+    return ApiRoute(operation, "POST", path, summary, answer, "read", body, errors)
+
+
 _SERIES = (
     Parameter("pool", "query", "The pool", required=True),
     Parameter("metric", "query", f"One of {', '.join(get_args(schema.SeriesMetric))}", required=True),
@@ -138,8 +146,8 @@ ROUTES = (
         "rollback", "POST", "/api/v1/rollback", "Serve an earlier fleet until the files change",
         schema.RollbackRequest, schema.RollbackResult, _NOT_SAVED,
     ),
-    _write(
-        "explain_pick", "POST", "/api/v1/picks/explain", "Which replica a request would be given now, and why",
+    _question(
+        "explain_pick", "/api/v1/picks/explain", "Which replica a request would be given now, and why",
         schema.PickQuestion, schema.PickExplanation, {503: "the picker of this control plane does not run"},
     ),
     _write(

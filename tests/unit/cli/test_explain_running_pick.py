@@ -121,3 +121,41 @@ def test_what_cannot_be_explained_is_refused(
 ) -> None:
     assert run(["explain", "pick", *arguments, *options]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("role", ["read", None])
+def test_whoever_may_read_may_ask(
+    role: str | None, control: Picking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepted, own = tmp_path / "accepted", tmp_path / "own"
+    accepted.write_text(f"reader:read:{TOKEN}\n")
+    own.write_text(f"reader:{role}:{TOKEN}\n")
+    with serving(control, accepted) as url:
+        token = ["--token-file", str(own)] if role else []
+        assert run([*COMMAND, "--session", "s-1", "-o", "json", "--server", url, *token]) == 0
+    assert json.loads(capsys.readouterr().out)["pool"] == "llama"
+
+
+def test_an_adapter_that_has_decided_is_the_reason(
+    control: Picking, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = tmp_path / "body"
+    body.write_text(json.dumps({"model": "sql", "prompt": "a" * 400}))
+    command = [*COMMAND, "--body", str(body), *options]
+    assert shown(command, capsys).startswith("big gets the request: no cache is known to help")
+    other = json.dumps({"model": "sql", "prompt": "b" * 400}).encode()
+    question = PickerQuestion(Caller("llama"), {}, other, len(other), frozenset({"10.0.0.2:8000"}))
+    picked = control.service.pick(question)
+    control.service.finished(picked.id)
+    assert picked.names == ("small",)
+    text = " ".join(shown(command, capsys).split())
+    assert text.startswith("small gets the request: no cache is known to help, and it has the least expected wait.")
+    assert "The adapter sql decided: it has had requests for it, and elsewhere it would have to be loaded" in text
+    assert "which counts 2000 tokens." in text
+
+
+def test_the_units_of_the_figures_are_in_the_head_of_the_table(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown([*COMMAND, *options], capsys).splitlines()
+    assert any("RATE  WORK (TOKENS)  WAIT (TOKENS/RATE)" in line for line in lines)

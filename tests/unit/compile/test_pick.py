@@ -117,3 +117,38 @@ def test_an_address_that_the_picker_has_by_default_is_an_error_where_it_is_writt
 @pytest.mark.parametrize("listener", ["10.0.0.5:18001", "[::]:18001", "127.0.0.1:18003"])
 def test_the_same_port_of_another_address_is_free_for_the_picker(listener: str) -> None:
     assert clashes(listener=listener) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{algorithm: pick, hash: {key: {header: x}}}",
+            "a hash key, but `pick.otherwise` is least_request (pick: {otherwise: hash})",
+        ),
+        (
+            "{algorithm: random, hash: {key: {header: x}}}",
+            "a hash key, but the algorithm is random (algorithm: hash)",
+        ),
+        (
+            "{algorithm: pick, pick: {otherwise: hash}}",
+            "`pick.otherwise` is hash, but there is no key (hash: {key: {header: x}})",
+        ),
+        (
+            "{algorithm: pick, pick: {prefix: on}}",
+            "(off, or a map as {block: 256, blocks: 128}; without the key prompts are recognised)",
+        ),
+        (
+            "{algorithm: pick, pick: {session: [{header: x-chat}]}}",
+            "balance.pick.session[0]: {'header': 'x-chat'} names no session key (write x-chat, or {body: $.FIELD})",
+        ),
+        (
+            "{algorithm: pick, pick: {session: [{body: chat}]}}",
+            "session[0].body: {'body': 'chat'} names no session key (the name of a header, or {body: $.FIELD})",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_balance_is_said_in_the_words_of_the_file(text: str, message: str) -> None:
+    _, found = compiling(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], balance: {text}}}}}\n')
+    (error,) = (str(item) for item in found if item.severity == "error")
+    assert error.endswith(message)

@@ -78,7 +78,7 @@ POOLS = {
     "balance: {hash: ▶{key: {header: x}}}": "LB301",
     "balance: {pick: ▶{bound: 1.5}}": "LB306",
     "balance: {algorithm: pick, pick: {bound: ▶1}}": "LB302",
-    "balance: {algorithm: ▶pick, pick: {otherwise: hash}}": "LB301",
+    "balance: {algorithm: pick, pick: {otherwise: ▶hash}}": "LB301",
     "balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: ▶1}}": "LB302",
     "balance: {algorithm: hash, hash: {key: {header: x}}}, slow_start: ▶{window: 5s}": "LB303",
     "health: {active: {tcp: {}, interval: 1s, timeout: ▶2s}}": "LB304",

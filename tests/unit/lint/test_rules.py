@@ -389,3 +389,36 @@ def test_variables_of_every_proxy_are_seen(value: str) -> None:
 def test_other_dollars_and_percents_are_texts(value: str) -> None:
     header = f', headers: {{request: {{set: {{x-a: "{value}"}}}}}}}}\n'
     assert codes(sample(routes=ONE.replace("}\n", header))) == []
+
+
+# ── The picker ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PICKED = """\
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes: {everything: {match: {path_prefix: /}, pool: llama}}
+pools:
+  llama:
+    balance: {algorithm: ALGORITHM}
+    health: {active: {http: {path: /health}}}
+    replicas: [{address: "127.0.0.1:9001"}, {address: "127.0.0.1:9002"}]
+proxies: {edge: {kind: nginxMORE}}
+"""
+
+
+def picked(algorithm: str = "pick", more: str = "") -> list[str]:
+    return codes(PICKED.replace("ALGORITHM", algorithm).replace("MORE", more))
+
+
+def test_a_pool_that_says_nothing_of_its_model_is_not_said_to_generate_nothing() -> None:
+    assert "LB225" not in picked()
+    assert "LB225" in codes(PICKED.replace("ALGORITHM", "pick}\n    model: {name: bge-embedder").replace("MORE", ""))
+
+
+def test_checks_that_serve_makes_in_place_of_a_proxy_are_not_said_to_be_missing() -> None:
+    driven = ", config: /etc/nginx/nginx.conf, reload: {command: [nginx, -s, reload]}"
+    assert "LB475" in picked("round_robin")
+    assert "LB475" not in picked("round_robin", driven)
+    assert "LB475" not in picked()
+    two = PICKED.replace("ALGORITHM", "round_robin").replace("MORE", f"{driven}}}, other: {{kind: nginx")
+    assert "LB475" in codes(two)
