@@ -98,7 +98,10 @@ def set_(
     replica: str, value: float, ttl: str | None, reason: str | None, server: str, token_file: str | None,
     tls_ca: str | None,
 ) -> int:  # fmt: skip
-    """Give a replica this weight, on the scale of capacities, whatever its signals say."""
+    """Give a replica this weight, on the scale of capacities, whatever its signals say.
+
+    It is above 0: `lbctl drain` keeps new requests away.
+    """
     request = schema.OverrideRequest("weight", *place(replica), value=value)
     override = _hold(ServeClient(server, token_file, tls_ca), request, ttl, reason)
     click.echo(f"lbctl: {replica} has the weight {value:g}{_until(override)}", err=True)

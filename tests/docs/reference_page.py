@@ -18,9 +18,10 @@ _INTRODUCTION = """\
 A table for each object. In its title `*` stands for a name that you choose; lists have no step of their own. **Bold**
 keys must stand. Where the default is –, the meaning says what holds without the key, or nothing does.
 
-The last column says who does it: all proxies, some, one from a version on, or `serve`: no proxy by itself, but
-`lbctl serve` acts on it. What happens on the others stands in [the capability table](capabilities.md), and lbctl tells
-it at every render. [How a fleet file is read](configuration.md) has the rules for files and values,
+The last column says who does it: all proxies, some, one from a version on, one by `serve`, which does it in place of a
+proxy that it drives, or `serve`: no proxy by itself, but `lbctl serve` acts on it. What happens on the others stands in
+[the capability table](capabilities.md), and lbctl tells it at every render.
+[How a fleet file is read](configuration.md) has the rules for files and values,
 [examples/fleet.yaml](../examples/fleet.yaml) all keys in one file.
 """
 _EMPTY = "Nothing"
@@ -198,6 +199,8 @@ def _who(path: str) -> str:
 
 def _able(kind: str, feature: Feature) -> str:
     capability = target(kind).capabilities[feature.id]
+    if feature.id in target(kind).done_by_control_plane:
+        return f"{target(kind).title} by `serve`"
     if isinstance(capability, Since):
         return f"{target(kind).title} from {'.'.join(map(str, capability.version))}"
     return target(kind).title if isinstance(capability, Rendered) and not capability.in_part else ""

@@ -53,9 +53,11 @@ def test_every_key_has_its_row() -> None:
 def test_a_row_has_value_default_meaning_and_who_does_it() -> None:
     rows = {re.findall(r"`(\w+)`", row)[0]: row for row in tables()["`pools.*.health.active`"]}
     assert (
-        rows["interval"]
-        == "| `interval` | a duration | `10s` | The time between two checks of a replica. | HAProxy, Envoy |"
+        rows["interval"] == "| `interval` | a duration | `10s` | The time between two checks of a replica. | "
+        "nginx by `serve`, HAProxy, Envoy |"
     )
+    (window, *_) = [row for row in tables()["`pools.*.slow_start`"] if "`window`" in row]
+    assert window.endswith("| nginx by `serve`, HAProxy, Envoy |")
     (rate, *_) = [row for row in tables()["`pools.*.affinity`"] if "`cookie`" in row]
     assert rate.endswith("| nginx from 1.29.6, HAProxy, Envoy |")
     assert all(row.count(" | ") == 4 for rows in tables().values() for row in rows)

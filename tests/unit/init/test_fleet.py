@@ -332,6 +332,7 @@ def test_the_file_of_nothing_is_short_explained_and_without_findings(capsys: Out
     assert run(["init"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# yaml-language-server: $schema=./lbctl.schema.json\n")
+    assert "for caches: pick" in text
     assert 50 <= len(text.splitlines()) <= 90
     assert not findings(text)
     assert not re.search(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:", text.replace("0.0.0.0", ""))

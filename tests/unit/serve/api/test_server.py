@@ -460,7 +460,7 @@ def test_an_answer_of_another_version_is_an_error_with_its_path(
     ("value", "words"),
     [
         ("nan", "nan is not a number above 0"), ("inf", "inf is not a number above 0"),
-        ("0", "0.0 is not a number above 0"), ("much", "much is not a number above 0"),
+        ("0", "0.0 is not a number above 0: a drain keeps new requests away"), ("much", "much is not a number above 0"),
         ("1e9", "1e+09 is too much: a weight is at most 1000000, as in a fleet file"),
     ],
 )  # fmt: skip
