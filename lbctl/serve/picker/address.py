@@ -6,25 +6,43 @@ would choose among the replicas of another fleet and count requests that it does
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
+from collections.abc import Callable
 
 from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http
 
+_INTERVAL = 1.0
+"""Seconds between two looks whether an address is free."""
+
 
 def taken_by(bind: Address) -> str:
     """Return which process has one of the ports of a picker at `bind`, or an empty string if all are free."""
+    place, kind = _taken(bind) or (None, None)
+    if place is None:
+        return ""
+    pid = owner(listening_sockets(place.port) or ()) if kind is socket.SOCK_STREAM else None
+    transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
+    return f"{f'process {pid}' if pid else 'another process'} has {place}{transport}"
+
+
+async def until_free(bind: Callable[[], Address | None]) -> None:
+    """Wait until no other process has a port of a picker at the address that `bind` returns; at once without one."""
+    while (place := bind()) is not None and _taken(place) is not None:
+        await asyncio.sleep(_INTERVAL)
+
+
+def _taken(bind: Address) -> tuple[Address, socket.SocketKind] | None:
     http = picker_http(bind)
     for place, kind in ((bind, socket.SOCK_STREAM), (http, socket.SOCK_STREAM), (http, socket.SOCK_DGRAM)):
         error = bind_error(place, kind)
         if error is not None and error.errno == errno.EADDRINUSE:
-            pid = owner(listening_sockets(place.port) or ()) if kind is socket.SOCK_STREAM else None
-            transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
-            return f"{f'process {pid}' if pid else 'another process'} has {place}{transport}"
-    return ""
+            return place, kind
+    return None
 
 
 def exposed(bind: Address, tls: ServerTls | None) -> Diagnostic | None:

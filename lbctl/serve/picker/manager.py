@@ -17,7 +17,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.picker.address import exposed, taken_by
+from lbctl.serve.picker.address import exposed, taken_by, until_free
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks
 from lbctl.serve.picker.feed import Feed
@@ -141,6 +141,8 @@ class PickerManager:
         await self._guard.keep("picker", self._run_child)
 
     async def _run_child(self) -> None:
+        if self.taken:
+            await until_free(lambda: self._bind)
         try:
             await self._child.run()
         except PickerEndedError:

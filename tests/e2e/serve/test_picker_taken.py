@@ -69,6 +69,7 @@ def test_the_proxies_of_the_second_one_never_ask_the_picker_of_the_first(kind: s
 
             eventually(picks)
             assert second.log.count(TAKEN) == 1
+            assert "a task failed" not in second.log
 
 
 def test_the_second_one_has_a_picker_of_its_own_with_an_address_of_its_own() -> None:
