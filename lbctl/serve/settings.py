@@ -28,7 +28,10 @@ _TOKEN = "api-token"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line. Where `state` or an address is None, the fleet decides."""
+    """The options of the command line.
+
+    Where `state`, `xds_bind`, `api_bind` or `picker_bind` is None, the fleet decides.
+    """
 
     paths: tuple[str, ...]
     """The files and directories of the fleet."""
