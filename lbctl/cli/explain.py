@@ -93,7 +93,7 @@ pick_option = options_of("explain_pick")
 @pick_option("--region", metavar="NAME", help="Where the asking proxy runs.")
 @pick_option("--zone", metavar="NAME", help="Where the asking proxy runs.")
 @pick_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
-@server_options(writes=True)
+@server_options()
 def pick(
     pool: str, paths: tuple[str, ...], session: str | None, body: str | None, region: str | None, zone: str | None,
     form: str, server: str, token_file: str | None, tls_ca: str | None,

@@ -12,6 +12,9 @@ from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.picker.manager import PickerManager
 
+_MOST_BYTES = 1 << 53
+"""The longest body that a question may claim: a larger number is none that JavaScript knows exactly."""
+
 
 def picks(picker: PickerManager) -> schema.Picks:
     """Return `GET /api/v1/picks`."""
@@ -28,12 +31,14 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
         headers, content = request_of(table.policy, question.session, given)
     except ValueError as error:
         raise BadRequestError(f"the pool {question.pool!r}: {error}") from None
-    length = len(content) if question.body_bytes is None else max(len(content), question.body_bytes)
+    length = len(content) if question.body_bytes is None else question.body_bytes
+    if not 0 <= length <= _MOST_BYTES:
+        raise BadRequestError(f"body_bytes: a length from 0 to {_MOST_BYTES}")
     answer = await picker.explain({
         "pool": question.pool,
         "headers": headers,
         "body": content.decode(),
-        "length": length,
+        "length": max(len(content), length),
         "place": [question.region, question.zone],
     })  # fmt: skip
     if answer is None or answer["explanation"] is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lbctl.ir.locality import Place
 from lbctl.pick.explain import document
+from lbctl.serve import log
 from lbctl.serve.guard import until_one_ends
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
@@ -75,11 +76,15 @@ class SocketLink:
 
 
 def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the line that answers a line of kind `explain`."""
-    caller = Caller(values["pool"], place=Place(*values["place"]))
-    question = PickerQuestion(caller, values["headers"], values["body"].encode(), values["length"])
-    explanation = service.explain(question)
-    shown = None if explanation is None else document(explanation)
+    """Return the line that answers a line of kind `explain`; without an explanation where the question fails."""
+    try:
+        caller = Caller(values["pool"], place=Place(*values["place"]))
+        question = PickerQuestion(caller, values["headers"], values["body"].encode(), values["length"])
+        explanation = service.explain(question)
+        shown = None if explanation is None else document(explanation)
+    except Exception:  # noqa: BLE001 -- a question that somebody asks ends no picker
+        log.failure("a pick could not be explained")
+        shown = None
     return wire.line("explained", number=values["number"], explanation=shown)
 
 

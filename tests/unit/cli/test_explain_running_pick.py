@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import requests
 
 from lbctl.cli import run
 from lbctl.control.compose import compose
@@ -121,6 +122,21 @@ def test_what_cannot_be_explained_is_refused(
 ) -> None:
     assert run(["explain", "pick", *arguments, *options]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [-1, 2**53 + 1, 10**400])
+def test_a_body_that_no_client_can_send_is_refused(length: int, control: Picking) -> None:
+    with serving(control, None) as url:
+        question = {"pool": "llama", "session": None, "body": None, "body_bytes": length}
+        answer = requests.post(f"{url}/api/v1/picks/explain", json=question, timeout=10)
+    assert answer.status_code == 400
+    assert "body_bytes: a length from 0 to 9007199254740992" in answer.json()["error"]
+
+
+def test_a_question_that_fails_is_answered_and_ends_no_picker(control: Picking) -> None:
+    values = {"number": 7, "pool": "llama", "headers": {}, "body": "{}", "length": 10**400, "place": [None, None]}
+    answer = wire.parse(explanation_line(control.service, values))
+    assert (answer["number"], answer["explanation"]) == (7, None)
 
 
 @pytest.mark.parametrize("role", ["read", None])
