@@ -155,7 +155,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
 def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
     """Return the settings that `serve` will have, and the options for that: free ports where nobody has chosen them."""
     from lbctl.cli.listen_address import address, picker_address
-    from lbctl.serve.picker.address import taken_by
+    from lbctl.serve.picker.address import is_free
     from lbctl.serve.settings import Options, settings
 
     api = address("LBCTL_SERVE_API_BIND", os.environ.get("LBCTL_SERVE_API_BIND") or None)
@@ -170,7 +170,7 @@ def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[Serv
     reserved.add((api or usual.api_bind).port)
     if picker is None and _is_picked(loaded) and not _is_written(loaded, "picker"):
         picker = _first_free(
-            usual.picker_bind, lambda item: not {item.port, item.port + 1} & reserved and not taken_by(item)
+            usual.picker_bind, lambda item: not {item.port, item.port + 1} & reserved and is_free(item)
         )
         options += ("--picker-bind", str(picker)) if picker != usual.picker_bind else ()
     return settings(Options(paths, str(state), api_bind=api, picker_bind=picker), loaded.source), tuple(options)
@@ -195,14 +195,14 @@ def _first_free(usual: Address, is_free: Callable[[Address], bool]) -> Address:
 
 def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
     """Yield an error where another process has a port of the picker."""
-    from lbctl.serve.picker.address import taken_by
+    from lbctl.serve.picker.address import occupant
 
-    taken = taken_by(bind) if _is_picked(loaded) else ""
-    if taken:
+    found = occupant(bind) if _is_picked(loaded) else None
+    if found is not None:
         path = ("control", "picker", "bind")
         yield Diagnostic(
             _IN_USE,
-            f"the picker needs {bind} and the next port: {taken}",
+            f"the picker needs {bind} and the next port: {found.text}",
             path=path,
             hint="end it, or choose another port",
         )

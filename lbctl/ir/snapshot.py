@@ -44,7 +44,7 @@ class Snapshot:
     """Where proxies of the fleet send their traffic log by syslog; None where the fleet alone decides."""
     picker: Address | None = None
     """Where the running picker listens; None where the fleet alone decides."""
-    picker_taken: bool = False
+    picker_withheld: bool = False
     """Whether another process has the picker's address: no proxy may ask there."""
 
 
@@ -111,7 +111,9 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         upstream_headers=_upstream_headers(pools.values(), snapshot.secrets),
         out={name: snapshot.out[name] for name in pools if snapshot.out.get(name)},
         traffic_log=_traffic_log(snapshot, proxy),
-        picker=None if snapshot.picker_taken or all(pool.balance.pick is None for pool in pools.values()) else picker,
+        picker=None
+        if snapshot.picker_withheld or all(pool.balance.pick is None for pool in pools.values())
+        else picker,
         picker_tls=topology.control.picker_tls(picker) is not None,
     )
 

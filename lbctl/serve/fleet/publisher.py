@@ -53,8 +53,8 @@ class PickerPlace:
 
     address: Address | None = None
     """Where the picker of this process listens; None where the fleet alone decides."""
-    taken: bool = False
-    """Whether another process has that address."""
+    withheld: bool = False
+    """Whether none may ask there: another process has the address, or no picker is started at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Publisher:
         whole = accepted.apply(loaded.compiled.topology)
         fleet = Snapshot(
             whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log,
-            picker=picker.address, picker_taken=picker.taken,
+            picker=picker.address, picker_withheld=picker.withheld,
         )  # fmt: skip
         drained = before.composed.drains if before and self._own_drains else self.drained
         self._own_drains = True

@@ -1,42 +1,62 @@
 """Says whether a picker can be at its address: whether strangers could ask it, and whether another process is there.
 
-The proxies of this control plane must not ask another process: it may be the picker of another `lbctl serve`, which
-would choose among the replicas of another fleet and count requests that it does not have.
+The proxies of this control plane must not ask the picker of another `lbctl serve`, which would choose among the
+replicas of another fleet and count requests that it does not have. An `lbctl picker` is taken for one of this fleet.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
 
 from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
 from lbctl.base.diagnostics import Diagnostic
+from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http
 
-_INTERVAL = 1.0
-"""Seconds between two looks whether an address is free."""
+_PROGRAM = 3
+"""The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
 
 
-def taken_by(bind: Address) -> str:
-    """Return which process has one of the ports of a picker at `bind`, or an empty string if all are free."""
-    place, kind = _taken(bind) or (None, None)
-    if place is None:
-        return ""
-    pid = owner(listening_sockets(place.port) or ()) if kind is socket.SOCK_STREAM else None
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Who has a port of a picker."""
+
+    text: str
+    """Who has which port, as the end of a sentence."""
+    pid: int | None
+    """The process; None where this user cannot see it."""
+
+    @property
+    def is_picker_alone(self) -> bool:
+        """Whether it is an `lbctl picker`, which somebody has started for the proxies of this machine."""
+        with suppress(OSError):
+            names = [Path(item).name for item in Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")]
+            return ("lbctl", "picker") in pairwise(names[: _PROGRAM + 1])
+        return False
+
+
+def is_free(bind: Address) -> bool:
+    """Return whether nobody has a port of a picker at `bind`."""
+    return _busy(bind) is None
+
+
+def occupant(bind: Address) -> Occupant | None:
+    """Return who has a port of a picker at `bind`; None where all are free."""
+    found = _busy(bind)
+    if found is None:
+        return None
+    place, kind = found
+    pid = owner(listening_sockets(place.port) or ())  # by TCP: whoever has only the UDP port is no picker
     transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
-    return f"{f'process {pid}' if pid else 'another process'} has {place}{transport}"
+    return Occupant(f"{f'process {pid}' if pid else 'another process'} has {place}{transport}", pid)
 
 
-async def until_free(bind: Callable[[], Address | None]) -> None:
-    """Wait until no other process has a port of a picker at the address that `bind` returns; at once without one."""
-    while (place := bind()) is not None and _taken(place) is not None:
-        await asyncio.sleep(_INTERVAL)
-
-
-def _taken(bind: Address) -> tuple[Address, socket.SocketKind] | None:
+def _busy(bind: Address) -> tuple[Address, socket.SocketKind] | None:
     http = picker_http(bind)
     for place, kind in ((bind, socket.SOCK_STREAM), (http, socket.SOCK_STREAM), (http, socket.SOCK_DGRAM)):
         error = bind_error(place, kind)

@@ -54,7 +54,9 @@ class PickerState:
     report: Mapping[str, Any] = field(default_factory=dict)
     """Its newest report."""
     heard: float | None = None
-    """When that report came, by the monotonic clock; None before the first."""
+    """When that report came, in seconds of the monotonic clock; None before the first."""
+    address: Address | None = None
+    """Where it listens; None while it does not run."""
 
 
 class PickerChild:
@@ -120,7 +122,8 @@ class PickerChild:
                 env=environment(),
             )  # fmt: skip
             theirs.close()
-            self.state = PickerState(process.pid, time.time(), self.state.starts + 1, self.state.problem)
+            starts, problem = self.state.starts + 1, self.state.problem
+            self.state = PickerState(process.pid, time.time(), starts, problem, address=places[0])
             try:
                 await self._serve(ours.dup(), process, places)
             except PickerEndedError as error:

@@ -1,6 +1,6 @@
 """The picker as the control plane has it: the feed of tables, the child process, and what it reports.
 
-While another process has the picker's address, the proxies are given none.
+While another process has the picker's address, or none is started there, the proxies are given none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.picker.address import exposed, taken_by, until_free
+from lbctl.serve.picker.address import exposed, is_free, occupant
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks
 from lbctl.serve.picker.feed import Feed
@@ -29,6 +29,8 @@ _LONGEST_PAUSE = 5.0
 """The longest of those pauses, in seconds."""
 _LATE = 3.0
 """Seconds without a report, of which there is one a second, after which the picker does not count as running."""
+_LOOK = 1.0
+"""Seconds between two looks whether an address is free."""
 _SAMPLES = 500
 
 
@@ -68,7 +70,9 @@ class PickerManager:
         """Why no picker is started although a pool needs one; empty otherwise."""
         self._probed: Address | None = None
         self.taken = ""
-        """Which other process has the picker's address; empty where none has."""
+        """Which process of somebody else has the picker's address; empty where none has."""
+        self._occupied = ""
+        """For whose end the start of the picker waits; empty where it does not wait."""
 
     @property
     def state(self) -> PickerState:
@@ -87,7 +91,7 @@ class PickerManager:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
         silence = f"the picker hangs: it has said nothing for {self._silence:.0f} s" if is_silent else ""
-        return self.problem or silence or self.taken or self._child.state.problem
+        return self.problem or silence or self.taken or self._occupied or self._child.state.problem
 
     @property
     def _silence(self) -> float:
@@ -117,9 +121,10 @@ class PickerManager:
         address = self._address(topology)
         is_picked = any(pool.balance.pick is not None for pool in topology.pools)
         if is_picked and not self._dry_run and address != self._probed:
-            self._note_taken(taken_by(address))
+            self._note_taken(self._taken_by(address))
         self._probed = address if is_picked else None
-        return PickerPlace(address, taken=is_picked and bool(self.taken))
+        is_refused = not self._insecure and exposed(address, topology.control.picker_tls(address)) is not None
+        return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused))
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""
@@ -141,14 +146,30 @@ class PickerManager:
         await self._guard.keep("picker", self._run_child)
 
     async def _run_child(self) -> None:
-        if self.taken:
-            await until_free(lambda: self._bind)
+        await self._until_free()
         try:
             await self._child.run()
         except PickerEndedError:
             if self._bind is not None:
-                self._set_taken(taken_by(self._bind))
+                self._set_taken(self._taken_by(self._bind))
             raise
+
+    async def _until_free(self) -> None:
+        """Wait until nobody has the picker's address; at once where none is started."""
+        waits_for: Address | None = None
+        while (places := self._places()) is not None and not is_free(places[0]):
+            if places[0] != waits_for:
+                waits_for, found = places[0], occupant(places[0])
+                self._occupied = found.text if found is not None else ""
+            await asyncio.sleep(_LOOK)
+        self._occupied = ""
+
+    def _taken_by(self, bind: Address) -> str:
+        """Return which process of somebody else has a port of a picker at the address; empty where none has."""
+        found = occupant(bind)
+        if found is None or (found.pid is not None and found.pid == self.state.pid) or found.is_picker_alone:
+            return ""
+        return found.text
 
     async def _follow_place(self) -> None:
         """Publish the fleet again whenever another process gets the picker's address or gives it back."""
@@ -193,6 +214,7 @@ class PickerManager:
         self.problem = problem
 
     def _reported(self, report: Mapping[str, Any]) -> None:
-        self._set_taken("")
+        if self.state.address == self._probed:
+            self._set_taken("")
         self.fallbacks.reported(self.state.starts, report)
         self.samples.extend(report.get("samples", ()))

@@ -155,7 +155,7 @@ class CachedSnapshot:
         live = self.snapshot
         weights = {pool: dict(sorted(by_replica.items())) for pool, by_replica in sorted(live.weights.items())}
         held = [{pool: sorted(names) for pool, names in sorted(each.items())} for each in (live.drained, live.out)]
-        return repr((live.topology, weights, held, live.picker, live.picker_taken)).encode()
+        return repr((live.topology, weights, held, live.picker, live.picker_withheld)).encode()
 
     @cached_property
     def _localities(self) -> tuple[frozenset[str | None], frozenset[str | None]]:

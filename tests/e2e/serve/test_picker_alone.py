@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import requests
 
-from tests.e2e.support.control import ControlPlane, controlling
+from tests.e2e.support.control import controlling
 from tests.e2e.support.fleet import Gateway, entry, fleet_of, serving
 from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import picker_section
+from tests.e2e.support.picker import alone, picker_section
 from tests.e2e.support.ports import HOST, free_pair, free_port
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
 DESTINATION = "x-gateway-destination-endpoint"
 TYPES = "type.googleapis.com/envoy.extensions"
-
-
-@contextmanager
-def _alone(control: ControlPlane, port: int) -> Iterator[None]:
-    """`lbctl picker`, following a control plane."""
-    command = [sys.executable, "-m", "lbctl", "picker", "--bind", f"{HOST}:{port}", "--server", control.url]
-    command += ["--token-file", str(control.state / "api-token")]
-    with (control.directory / "picker.log").open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            yield
-            assert process.poll() is None, (control.directory / "picker.log").read_text()
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 def _endpoint(address: str) -> dict[str, Any]:
@@ -133,7 +115,7 @@ def test_a_gateway_s_requests_are_picked_without_a_control_plane_too() -> None:
         places = [entry(item) for item in (a, b, c)]
         fleet = fleet_of({"replicas": places, "balance": {"algorithm": "pick"}}, **picker_section())
         picker, port = free_pair(), free_port()
-        with controlling(fleet) as control, _alone(control, picker):
+        with controlling(fleet) as control, alone(control, picker):
             eventually(lambda: control.status["picker"]["following"] == 2)
             with serving("envoy", _gateway(port, picker, (a, b, c), [a.address, b.address]), port) as gateway:
                 homes = _homes(gateway)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import requests
 
@@ -20,9 +19,8 @@ def test_a_stopped_picker_does_not_count_as_running_and_its_fallbacks_outlast_it
         with picked("haproxy", pool) as (control, client):
             pid = pid_of(control)
             with frozen(pid):
-                stopped = time.monotonic()
                 eventually(lambda: not control.status["picker"]["running"])
-                assert time.monotonic() - stopped < 8.0, "it is ended after ten"
+                assert control.status["picker"]["starts"] == 1, "it was not yet ended, as after ten seconds"
                 assert "hangs: it has said nothing for" in control.status["picker"]["reason"]
                 assert control.metric("lbctl_picker_up") == 0.0
                 client.load(20, 4).assert_no_failure()

@@ -19,7 +19,8 @@ def test_an_address_beyond_loopback_without_client_certificates_is_refused_in_th
     with replicas("a") as one:
         pool = {"replicas": [entry(item) for item in one], "balance": {"algorithm": "pick"}}
         fleet = fleet_of(pool, **driven(EDGE), control={"picker": {"bind": bind}})
-        with controlling(fleet) as control:
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+            assert envoy.stat("cluster.picker|lbctl.membership_total") == 0, "somebody else may come to that address"
             eventually(lambda: "LB513" in control.log)
             (line,) = (line for line in control.log.splitlines() if "LB513" in line)
             assert f" error {control.files}/fleet.yaml:" in line
@@ -30,6 +31,7 @@ def test_an_address_beyond_loopback_without_client_certificates_is_refused_in_th
             assert control.log.count("LB513") == 1
             control.write({**fleet, "control": {"picker": {"bind": f"{LOOPBACK}:{bind.split(':')[1]}"}}})
             eventually(lambda: control.status["picker"]["running"])
+            eventually(lambda: envoy.stat("cluster.picker|lbctl.membership_total") == 1)
         with controlling(fleet, options=("--insecure",)) as control:
             eventually(lambda: control.status["picker"]["running"])
             assert "LB513" not in control.log

@@ -11,9 +11,10 @@ import requests
 from tests.e2e.support import edges
 from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
+from tests.e2e.support.driving import change
 from tests.e2e.support.fleet import Fleet, entry, fleet_of
-from tests.e2e.support.picker import EDGE, KINDS, await_picker, picker_section
-from tests.e2e.support.ports import HOST, free_pair
+from tests.e2e.support.picker import EDGE, KINDS, alone, await_picker, picker_section
+from tests.e2e.support.ports import HOST, free_pair, hold
 from tests.e2e.support.replicas import Replica, replicas
 from tests.e2e.support.waiting import eventually
 
@@ -83,3 +84,57 @@ def test_the_second_one_has_a_picker_of_its_own_with_an_address_of_its_own() -> 
             assert second.status["picker"]["listens"] == own
             eventually(lambda: second.metric("lbctl_pick_decisions_total") == 30.0)
             assert _decisions_after_one_more(first, control) == 1.0
+
+
+def _free_triple() -> int:
+    """Return the first of three ports that follow each other."""
+    while True:
+        port = free_pair()
+        try:
+            hold(port + 2)
+        except OSError:
+            continue
+        return port
+
+
+def test_a_picker_that_moves_by_a_port_is_not_taken_for_somebody_else() -> None:
+    port = _free_triple()
+    with replicas("a", "b") as two:
+        fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+            await_picker(envoy)
+            for bind in (f"{HOST}:{port + 1}", f"{HOST}:{port}"):
+                change(control, {**fleet, "control": {"picker": {"bind": bind}}}, EDGE)
+                eventually(lambda bind=bind: control.status["picker"]["listens"] == bind)  # type: ignore[misc]
+                await_picker(envoy)
+                envoy.client().load(10, 2).assert_no_failure()
+            assert TAKEN not in control.log
+
+
+def test_an_lbctl_picker_at_the_address_is_asked() -> None:
+    port = free_pair()
+    with replicas("a", "b") as two:
+        fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})
+        with controlling(fleet) as control:
+            control.kill()
+            with alone(control, port):
+                eventually(lambda: _answers(port))
+                control.start()
+                with control.envoy(EDGE, [EDGE]) as envoy:
+                    eventually(lambda: control.status["picker"]["following"] == 1)
+                    await_picker(envoy)
+                    envoy.client().load(20, 2).assert_no_failure()
+                    assert (
+                        "lbctl_pick_decisions_total{"
+                        in requests.get(f"http://{HOST}:{port + 1}/metrics", timeout=10).text
+                    )
+                    assert TAKEN not in control.log
+                    assert f" has {HOST}:{port}" in control.status["picker"]["reason"]
+            eventually(lambda: control.status["picker"]["running"])
+
+
+def _answers(port: int) -> bool:
+    try:
+        return requests.get(f"http://{HOST}:{port + 1}/health", timeout=10).status_code == 200
+    except requests.RequestException:
+        return False

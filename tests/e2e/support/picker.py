@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +47,21 @@ def picked(kind: str, pool: Fleet, **more: Any) -> Iterator[tuple[ControlPlane, 
         with edges.started_edge(site, fleet), controlling(fleet) as control:
             eventually(lambda: control.proxies[EDGE]["state"] == "SYNCED" and control.status["picker"]["running"])
             yield control, site
+
+
+@contextmanager
+def alone(control: ControlPlane, port: int) -> Iterator[None]:
+    """Run `lbctl picker`, which follows a control plane."""
+    command = [sys.executable, "-m", "lbctl", "picker", "--bind", f"{HOST}:{port}", "--server", control.url]
+    command += ["--token-file", str(control.state / "api-token")]
+    with (control.directory / "picker.log").open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield
+            assert process.poll() is None, (control.directory / "picker.log").read_text()
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def pid_of(control: ControlPlane) -> int:
