@@ -48,7 +48,7 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
     """Report LB112 at the picker's address, or at the other one where the picker has its default address."""
     places = {"the picker": bind, "the picker's HTTP": picker_http(bind)}
     is_written = descend(ctx.source.root, _BIND) is not None
-    for path, owner, other in _others(ctx):
+    for path, owner, other in _others(ctx, bind):
         user = next((name for name, place in places.items() if _overlap(place, other)), None)
         if user is not None and is_written:
             hint = f"the picker needs port {bind.port} and the next one for itself"
@@ -57,9 +57,14 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
             ctx.error("LB112", f"{places[user]} is already the address of {user}", path, "an address of its own")
 
 
-def _others(ctx: Context) -> Iterator[tuple[Path, str, Address]]:
-    """Yield the path, the owner and the address of everything else that listens by TCP."""
+def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]]:
+    """Yield the path, the owner and the address of everything else that listens where the picker might.
+
+    The picker's ports are `picker`, by TCP, and the next one, by TCP and UDP. The traffic log comes by UDP alone.
+    """
     control = ctx.fleet.control
+    if control.logs.bind.port == picker_http(picker).port:
+        yield ("control", "logs", "bind"), "the traffic log", address(control.logs.bind)
     yield ("control", "xds", "bind"), "xDS", address(control.xds.bind)
     yield ("control", "api", "bind"), "the API", address(control.api.bind)
     for name, listener in ctx.fleet.listeners.items():
@@ -68,6 +73,11 @@ def _others(ctx: Context) -> Iterator[tuple[Path, str, Address]]:
         for key, page in (("metrics", proxy.metrics), ("admin", proxy.admin)):
             if page is not None:
                 yield ("proxies", name, key), f"the {key} of proxy {name}", address(page)
+        if proxy.agent_check is not None:
+            first, count = address(proxy.agent_check.bind), sum(len(pool.replicas) for pool in ctx.fleet.pools.values())
+            for port in range(max(first.port, picker.port), min(first.port + count, picker.port + 2)):
+                path = ("proxies", name, "agent_check", "bind")
+                yield path, f"the agent checks of proxy {name}", Address(first.host, port)
 
 
 def _overlap(one: Address, other: Address) -> bool:

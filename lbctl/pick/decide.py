@@ -52,8 +52,9 @@ class PickResult:
     """Why the first one was chosen.
 
     `session`, `prefix`: its cache holds the session or the prompt's beginning. `load`: no cache does, and it has the
-    least expected wait. `session_busy`, `prefix_busy`: the replica with the cache had too much load. `session_gone`:
-    that replica is not fit any more, and no other one has the prompt's beginning. `none`: no replica is fit.
+    least expected wait. `session_busy`, `prefix_busy`: the load of the replica with the cache outweighed the cache.
+    `session_gone`: that replica is not fit any more, and no other one has the prompt's beginning. `none`: no replica is
+    fit.
     """
     scores: tuple[float, ...]
     """The expected wait at each of `ordered`: tokens divided by the replica's rate."""

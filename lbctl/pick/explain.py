@@ -5,6 +5,7 @@ It uses the functions of the decision itself, so that what is shown is what happ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -140,7 +141,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
         case "prefix":
             return f"{verb} it has seen the longest beginning of this prompt, and its load is within the bound."
         case "session_busy" | "prefix_busy":
-            return f"{verb} {holders} may have it in the cache but has too much load, and {least}."
+            return f"{verb} {holders} may have it in the cache, which the load there outweighs, and {least}."
         case "session_gone":
             return f"{verb} the session's replica cannot get requests, and {least}."
         case _:
@@ -160,7 +161,8 @@ def _adapter_sentence(
         for name, rate in zip(view.tier.names, view.rates, strict=True)
     ]
     without = [score - cost for score, cost in zip(scores, loading, strict=True)]
-    best = {name for name, score in zip(view.tier.names, without, strict=True) if score == min(without)}
+    least = min(without)
+    best = {name for name, score in zip(view.tier.names, without, strict=True) if math.isclose(score, least)}
     if best <= set(chosen):
         return ""
     subject = "it has" if len(chosen) == 1 else "they have"

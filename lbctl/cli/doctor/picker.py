@@ -26,7 +26,7 @@ def picker(bind: Address | None, url: str, status: Mapping[str, Any] | None) -> 
     """
     reported = status.get("picker") if status is not None else None
     if reported is None:
-        return _without_report(bind, is_served=status is not None) if bind is not None else None
+        return _without_report(bind, url, is_served=status is not None) if bind is not None else None
     what = f"picker {reported['listens']}"
     if status is not None and status["dry_run"]:
         return DoctorResult(what, "skipped", "serve is a dry run, which starts none")
@@ -37,18 +37,22 @@ def picker(bind: Address | None, url: str, status: Mapping[str, Any] | None) -> 
         return DoctorResult(what, "ok", "runs, as serve says")
     problem = _problem(picker_http(picker_address(what, reported["listens"])))
     if problem:
-        return DoctorResult(what, "failed", problem, _TODO, absent=True)
+        message = f"serve says that it runs, but {problem}"
+        return DoctorResult(what, "warn", message, f"where {url} leads to another machine, run doctor there")
     return DoctorResult(what, "ok", "answers")
 
 
-def _without_report(bind: Address, *, is_served: bool) -> DoctorResult:
+def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult:
     """Check the picker of the files, of which no serve says anything."""
     what = f"picker {bind}"
     if is_served:
         message = "the serve that runs picks for no pool, so it does not serve these files"
         return DoctorResult(what, "warn", message, "lbctl status")
     problem = _problem(picker_http(bind))
-    return DoctorResult(what, "skipped", f"none runs ({problem})") if problem else DoctorResult(what, "ok", "answers")
+    if problem:
+        return DoctorResult(what, "skipped", f"none runs ({problem})")
+    message = f"answers, though no serve does at {url}: it may be the picker of another fleet"
+    return DoctorResult(what, "warn", message, "give --server, or control.picker.bind another port")
 
 
 def _problem(place: Address) -> str:

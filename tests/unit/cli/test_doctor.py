@@ -535,21 +535,24 @@ def reported(port: int, *, running: bool = True, **more: Any) -> Answers:
     return Answers({"/api/v1/status": json.dumps({**OWN, "picker": row, **more})})
 
 
-def test_a_picker_that_answers_is_right_with_and_without_serve(doctor: Doctor) -> None:
+def test_a_picker_that_answers_is_right_where_serve_knows_it(doctor: Doctor) -> None:
     with server(Answers({"/health": "ok\n"})) as port:
         what = f"picker 127.0.0.1:{port - 1}"
-        assert (doctor(picked(port))[what]["state"], doctor(picked(port))[what]["message"]) == ("ok", "answers")
+        row = doctor(picked(port))[what]
+        assert row["state"] == "warn"
+        assert "it may be the picker of another fleet" in row["message"]
         with server(reported(port)) as api:
             row = doctor(None, "--server", f"http://127.0.0.1:{api}")[what]
             assert (doctor.code, row["state"], row["message"]) == (0, "ok", "answers")
 
 
-def test_a_picker_that_serve_says_runs_and_does_not_answer_is_4(doctor: Doctor) -> None:
+def test_a_picker_that_serve_says_runs_may_be_on_another_machine(doctor: Doctor) -> None:
     port = free_port()
     with server(reported(port)) as api:
         row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-    message = f"127.0.0.1:{port}: connection refused"
-    assert (doctor.code, row["state"], row["message"]) == (4, "failed", message)
+    message = f"serve says that it runs, but 127.0.0.1:{port}: connection refused"
+    assert (doctor.code, row["state"], row["message"]) == (0, "warn", message)
+    assert "leads to another machine" in row["todo"]
 
 
 def test_why_serve_has_no_picker_is_said(doctor: Doctor) -> None:
@@ -580,4 +583,5 @@ def test_what_is_no_picker_and_what_hangs_are_named(doctor: Doctor) -> None:
     ):
         with server(answers) as port, server(reported(port)) as api:
             row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-        assert (row["state"], row["message"]) == ("failed", message.replace("PORT", str(port)))
+        said = f"serve says that it runs, but {message.replace('PORT', str(port))}"
+        assert (row["state"], row["message"]) == ("warn", said)

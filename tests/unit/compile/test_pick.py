@@ -104,6 +104,33 @@ def test_a_port_of_the_picker_that_somebody_else_has_is_an_error_at_its_address(
 
 
 @pytest.mark.parametrize(
+    ("more", "owner"),
+    [
+        (
+            "a: {kind: haproxy, agent_check: {bind: '127.0.0.1:8999'}}",
+            "127.0.0.1:9000 is already the address of the agent",
+        ),
+        (
+            "a: {kind: haproxy, agent_check: {bind: '127.0.0.1:9001'}}",
+            "127.0.0.1:9001 is already the address of the agent",
+        ),
+    ],
+)
+def test_a_port_of_an_agent_check_is_none_for_the_picker(more: str, owner: str) -> None:
+    text = CLASHING.replace("LISTENER", "127.0.0.1:8080").replace("ALGORITHM", "pick")
+    text = text.replace('[{address: "a:1"}]', '[{address: "a:1"}, {address: "b:1"}]')
+    text = text.replace("proxies: {", f"proxies: {{{more}, ") + 'control: {picker: {bind: "127.0.0.1:9000"}}\n'
+    assert [str(item) for item in compiling(text)[1] if owner in str(item) and item.code == "LB112"]
+
+
+def test_the_port_of_the_traffic_log_is_none_for_the_datagrams_of_the_picker() -> None:
+    control = 'control: {picker: {bind: "127.0.0.1:9000"}, logs: {bind: "127.0.0.1:PORT"}}\n'
+    said = "-:6:26: error LB112 control.picker.bind: 127.0.0.1:9001 is already the address of the traffic log"
+    assert clashes(control.replace("PORT", "9001")) == [said]
+    assert clashes(control.replace("PORT", "9000")) == []
+
+
+@pytest.mark.parametrize(
     ("listener", "owner"),
     [
         ("127.0.0.1:18001", "127.0.0.1:18001 is already the address of the picker"),

@@ -44,3 +44,13 @@ def test_the_explanation_names_what_would_be_picked(
         if found.ordered:
             books.started(str(number), "p", found.ordered[0].name, found.tokens, 0.0)
             memory.remember(features, found.ordered[0].name, 0.0)
+
+
+@given(st.floats(1.0, 50.0), st.integers(0, 5000))
+def test_an_adapter_that_decides_between_equal_replicas_is_named(weight: float, tokens: int) -> None:
+    table = PoolTable("p", PickPolicy(()), tuple(Candidate(name, f"{name}:1", weight=weight) for name in "abc"))
+    features, memory = Features("p", prompt_tokens=float(tokens), adapter="sql"), AffinityMemory()
+    memory.remember(features, "b", 0.0)
+    explained = explain(features, table, Books(), memory, 0.0)
+    assert explained.choices == ("b",)
+    assert "The adapter sql decided" in explained.sentence

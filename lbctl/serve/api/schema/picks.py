@@ -15,13 +15,13 @@ class PickerStatus:
     listens: str
     """The address of gRPC; HTTP is on the next port."""
     running: bool
-    """Whether the process runs and reports."""
+    """Whether the process runs and has reported within 3 seconds."""
     since: Timestamp | None
-    """When it was started; None while it does not run."""
+    """When the process was started, also one that hangs; None while there is none."""
     starts: int
     """How many times it was started."""
     reason: str | None
-    """Why it does not run; None while it does."""
+    """Why it does not run; None while it does, and while it starts."""
     open: int
     """The number of picked requests that have not ended."""
     following: int
