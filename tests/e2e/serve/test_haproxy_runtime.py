@@ -16,7 +16,7 @@ from tests.e2e.support.waiting import eventually
 
 ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 STREAM = Request(path="/sse?n=40&gap=0.1")
-PATIENT: dict[str, Any] = {"http": {"path": "/health"}, "interval": "200ms", "unhealthy_threshold": 100}
+PATIENT: dict[str, Any] = {"http": {"path": "/health"}, "interval": "1s", "timeout": "1s", "unhealthy_threshold": 100}
 """Checks that find a replica fit at once, and unfit only after longer than a busy machine keeps it waiting."""
 
 
