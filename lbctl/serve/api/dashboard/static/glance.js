@@ -90,7 +90,7 @@ function pickerTile(store) {
   const { picker, dry_run: dryRun } = store.status;
   if (!picker) return [];
   if (dryRun) return [["Picker", "–", "a dry run starts none", ""]];
-  if (!picker.running) return [["Picker", "not running", picker.reason ?? "it starts", "bad"]];
+  if (!picker.running) return [["Picker", "down", picker.reason ?? "it starts", "bad"]];
   const restarts = picker.starts > 1 ? `, started ${picker.starts} times` : "";
   return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}`, "good"]];
 }
