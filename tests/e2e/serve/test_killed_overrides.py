@@ -60,7 +60,7 @@ def test_a_drain_survives_a_killed_serve_and_ends_once_also_where_its_time_is_ov
         _in_sync(control)
         streams = [[client.send("GET", _STREAM, timeout=60.0) for _ in range(4)] for client in clients]
         eventually(lambda: a.in_flight + b.in_flight == 12)
-        loads = [stack.enter_context(client.steady(15, _REQUEST, keep_alive=client is not ng)) for client in clients]
+        loads = [stack.enter_context(client.steady(15, _REQUEST)) for client in clients]
 
         _drain(control, "--reason", "a fan")
         control.kill()

@@ -11,7 +11,6 @@ import pytest
 
 from lbctl.apply.haproxy.runtime import Runtime
 from tests.e2e.support import background, edges
-from tests.e2e.support.client import Steady
 from tests.e2e.support.control import ControlPlane, controlling, driven
 from tests.e2e.support.edges import Edge
 from tests.e2e.support.engines import Engine, engines
@@ -45,20 +44,11 @@ def _driving(fleet: Fleet, *sites: Edge) -> Iterator[ControlPlane]:
         yield control
 
 
-def _steady_nginx(site: Edge, rate: float) -> Steady:
-    """Each request has a connection of its own: what is idle when nginx is reloaded is closed, also in the moment in
-    which a client uses it again."""
-    return site.steady(rate, _GENERATE, keep_alive=False)
-
-
 def test_one_control_plane_moves_envoy_haproxy_and_nginx() -> None:
     with engines("a", "b", "c", "d") as members, edges.haproxy() as ha, edges.nginx() as ng:
         fleet = _fleet(members, ha, ng)
         with _driving(fleet, ha, ng) as control, control.envoy("edge", ["edge"]) as envoy, ExitStack() as stack:
-            loads = [
-                *(stack.enter_context(each.steady(30, _GENERATE)) for each in (envoy.client(), ha)),
-                stack.enter_context(_steady_nginx(ng, 30)),
-            ]
+            loads = [stack.enter_context(each.steady(30, _GENERATE)) for each in (envoy.client(), ha, ng)]
             time.sleep(2)
             members[0].speed = 0.5
             eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.65)
@@ -80,7 +70,7 @@ def test_a_wedged_engine_is_out_of_haproxy_and_nginx_too_whatever_the_pace_of_we
     ):
         fleet = _fleet(members, ha, ng, health={"deep": {"stalled_after": "2s"}}, affinity={"cookie": "r"})
         with _driving(fleet, ha, ng) as control, ExitStack() as stack:
-            loads = [stack.enter_context(ha.steady(20, _GENERATE)), stack.enter_context(_steady_nginx(ng, 20))]
+            loads = [stack.enter_context(ha.steady(20, _GENERATE)), stack.enter_context(ng.steady(20, _GENERATE))]
             time.sleep(2)
             members[0].wedged = True
             eventually(lambda: "a replica is out" in control.log)
@@ -118,7 +108,7 @@ def test_nginx_gets_its_active_checks_from_lbctl() -> None:
     health = {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 5}}
     with engines("a", "b") as members, edges.nginx(min_interval="10m") as ng:
         fleet = _fleet(members, ng, health=health)
-        with _driving(fleet, ng) as control, _steady_nginx(ng, 20) as load:
+        with _driving(fleet, ng) as control, ng.steady(20, _GENERATE) as load:
             members[0].behave(health=503)
             eventually(lambda: "fails its active checks" in control.log)
             eventually(lambda: control.proxies["ng"]["reloads"] >= 2 and control.proxies["ng"]["state"] == "SYNCED")

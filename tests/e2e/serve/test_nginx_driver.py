@@ -51,11 +51,11 @@ def test_the_first_time_the_owners_configuration_is_kept_beside_the_fleets() -> 
 def test_a_weight_moves_the_shares_and_no_request_fails() -> None:
     with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site:
         _taken(site, fleet)
-        running = site.send_load(500, 10, keep_alive=False, gap=0.1)
+        running = site.send_load(500, 10, gap=0.1)
         time.sleep(1.5)
         before = (a.requests, b.requests)
         _taken(site, fleet, weights={"a": 1.0, "b": 3.0})
-        after = site.load(200, 4, keep_alive=False)
+        after = site.load(200, 4)
         load = running.result(60)
     load.assert_no_failure()
     assert abs(before[0] - before[1]) <= 4
@@ -115,7 +115,7 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
         other.bind((HOST, 0))
         other.listen()
         more = {"listeners": {**fleet["listeners"], "more": {"bind": f"{HOST}:{other.getsockname()[1]}"}}}
-        running = site.send_load(300, 6, keep_alive=False, gap=0.1)
+        running = site.send_load(300, 6, gap=0.1)
         refused = site.converge({**fleet, **more})
         assert (refused.outcome, refused.behind) == ("refused", False)
         assert "Address already in use" in refused.reason
@@ -123,7 +123,7 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
         assert site.converge({**fleet, **more}).outcome == "same"
         applied = site.converge({**fleet, **more}, drained=frozenset({"b"}))
         assert (applied.outcome, applied.behind) == ("applied", True)
-        assert site.load(40, 4, keep_alive=False).by_replica == {"a": 40}
+        assert site.load(40, 4).by_replica == {"a": 40}
         running.result(60).assert_no_failure()
 
 
@@ -236,7 +236,7 @@ def test_weights_wait_for_their_turn_and_go_along_with_health_that_does_not() ->
                 _want(site, site.prepared(fleet, {"a": 1.0, "b": weight, "c": 1.0}))
             _want(site, site.prepared(fleet, {"a": 1.0, "b": 4.0, "c": 1.0}, frozenset({"c"})))
             eventually(lambda: len(told) == 2)
-            load = site.load(100, 4, keep_alive=False)
+            load = site.load(100, 4)
         finally:
             running.cancel()
     assert [outcome for _, outcome in told] == ["applied", "applied"]

@@ -104,15 +104,9 @@ def _three(**rollout: Any) -> Iterator[tuple[Fleet, ControlPlane, list[Client]]]
 
 @contextmanager
 def _loaded(clients: list[Client]) -> Iterator[list[Steady]]:
-    """Steady traffic through an Envoy and a HAProxy, on connections that are kept, and an nginx. No request may fail.
-
-    At the nginx each request has a connection of its own: its reload closes idle ones, now and then just as they are
-    used again.
-    """
+    """Steady traffic through an Envoy, a HAProxy and an nginx. No request may fail."""
     with ExitStack() as stack:
-        kept = (True, True, False)
-        pairs = zip(clients, kept, strict=True)
-        loads = [stack.enter_context(client.steady(15, _GENERATE, keep_alive=keep)) for client, keep in pairs]
+        loads = [stack.enter_context(client.steady(15, _GENERATE)) for client in clients]
         yield loads
     for load in loads:
         load.load.assert_no_failure()

@@ -56,8 +56,9 @@ def test_a_split_by_hand_moves_all_three_proxies_loses_nothing_and_survives_a_re
         envoy = stack.enter_context(control.envoy("edge", ["edge"]))
         _in_sync(control)
         loads = [
-            stack.enter_context(each.steady(20, _GENERATE, keep_alive=keep))
-            for each, keep in ((envoy.client(), True), (ha, False), (ng, False))
+            stack.enter_context(envoy.client().steady(20, _GENERATE)),
+            stack.enter_context(ha.steady(20, _GENERATE, keep_alive=False)),
+            stack.enter_context(ng.steady(20, _GENERATE)),
         ]
         assert _split(control, "set", "chat", "old=1", "new=1", "--reason", "a canary", "--wait") == 0
         assert "chat goes to new 50 %, old 50 %" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_the_observed_share_is_what_the_replicas_have_counted_on_both_proxies() 
         ng.load(1).assert_no_failure()
         eventually(lambda: _pool(control)["silent"] == [])
         for site in (ha, ng):
-            site.load(350, 4, keep_alive=site is ha).assert_no_failure()
+            site.load(350, 4).assert_no_failure()
         counted = {item.name: item.requests for item in members}
         total = sum(counted.values())
         eventually(lambda: sum(_counted(control).values()) == total)
@@ -158,14 +158,14 @@ def test_counters_go_on_over_reloads() -> None:
             for listener in ("ha", "ng"):  # what only a reload can change
                 fleet["listeners"][listener]["max_body"] = "2MiB"
             for site in (ha, ng):
-                site.load(50, 2, keep_alive=site is ha).assert_no_failure()
+                site.load(50, 2).assert_no_failure()
             eventually(lambda: sum(_counted(control).values()) == 101)
             reloads = {name: control.proxies[name]["reloads"] for name in ("ha", "ng")}
             control.write(fleet)
             eventually(lambda: all(control.proxies[name]["reloads"] > reloads[name] for name in reloads))
             _synced(control, ha, ng)
             for site in (ha, ng):
-                site.load(50, 2, keep_alive=site is ha).assert_no_failure()
+                site.load(50, 2).assert_no_failure()
             eventually(lambda: sum(_counted(control).values()) == 201)
 
 

@@ -112,13 +112,10 @@ class Three:
 
     @contextmanager
     def load(self, rate: float, *, scale: float = 1.0, patience: float = 60.0) -> Iterator[dict[str, Steady]]:
-        """Send so many requests a second, of `Lengths`, to each proxy. Those to nginx have a connection each: a reload
-        closes idle connections, also in the moment in which one is used again."""
+        """Send so many requests a second, of `Lengths`, to each proxy."""
         with ExitStack() as stack:
             yield {
-                name: stack.enter_context(
-                    client.steady(rate, Lengths(rate, seed, scale, patience), keep_alive=name != "nginx")
-                )
+                name: stack.enter_context(client.steady(rate, Lengths(rate, seed, scale, patience)))
                 for seed, (name, client) in enumerate(self.clients.items(), 1)
             }
 

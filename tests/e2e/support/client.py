@@ -88,7 +88,10 @@ class Client:
     """Talks to one port. `tls` trusts what certs.client_context was told, `server_name` goes out as SNI.
 
     HTTP alone: from the address `source`, with the bytes of `preamble` at the start of each connection.
+    `keeps_connections`: whether loads use a connection for more than one request, unless they say themselves.
     """
+
+    keeps_connections = True
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class Client:
         concurrency: int = 1,
         request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
         *,
-        keep_alive: bool = True,
+        keep_alive: bool | None = None,
         gap: float = 0.0,
         jitter: float = 0.1,
     ) -> Future[Load]:
@@ -171,7 +174,8 @@ class Client:
         two requests; one that breaks under a request is a failure of that request.
         """
         make = request if callable(request) else lambda _: request
-        return background.start(_load(self._target, count, concurrency, make, keep_alive, (gap, jitter)))
+        keep = self.keeps_connections if keep_alive is None else keep_alive
+        return background.start(_load(self._target, count, concurrency, make, keep, (gap, jitter)))
 
     def load(
         self,
@@ -179,7 +183,7 @@ class Client:
         concurrency: int = 1,
         request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
         *,
-        keep_alive: bool = True,
+        keep_alive: bool | None = None,
         gap: float = 0.0,
         jitter: float = 0.1,
     ) -> Load:
@@ -195,10 +199,11 @@ class Client:
         rate: float,
         request: Request | Callable[[int], Request] = Request(),  # noqa: B008  a frozen value
         *,
-        keep_alive: bool = True,
+        keep_alive: bool | None = None,
     ) -> Steady:
         """Send so many requests a second for as long as the block runs: `with client.steady(200) as load:`."""
-        return Steady(self._target, rate, request if callable(request) else lambda _: request, keep_alive)
+        keep = self.keeps_connections if keep_alive is None else keep_alive
+        return Steady(self._target, rate, request if callable(request) else lambda _: request, keep)
 
     def grpc(self, method: str, payload: bytes = b"", *, timeout: float = 30.0, **metadata: str) -> Reply:
         """Make one gRPC call, h2c without TLS. `method` is "/package.Service/Method"; underscores in metadata become

@@ -34,6 +34,9 @@ class Edge(Client):
         self.name = name
         self.directory = directory
         self.entry = entry
+        # A reload of nginx closes idle connections, and those whose answer had begun before it, also in the moment in
+        # which a client sends its next request on one (docs/serve.md).
+        self.keeps_connections = entry["kind"] != "nginx"
 
     @property
     def sections(self) -> Fleet:

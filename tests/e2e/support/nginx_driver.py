@@ -42,6 +42,8 @@ http {{
 class Site(Client):
     """The client of the fleet's first listener; `own`: of what nginx served before lbctl came."""
 
+    keeps_connections = False
+
     def __init__(self, nginx: Nginx, port: int, own: Client, min_interval: str, command: tuple[str, ...]) -> None:
         super().__init__(port)
         self.nginx = nginx
