@@ -50,7 +50,7 @@ _tokens = click.FloatRange(1, 1_000_000)
 @_option("--slow", metavar="REPLICA=FACTOR[@SECONDS]", multiple=True, help="A replica's real speed, from then on.")
 @_option("--kill", metavar="REPLICA@SECONDS[-SECONDS]", multiple=True, help="A replica dies, and comes back.")
 @_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="A replica joins later.")
-@_option("--lose", metavar="REPLICA|largest|zone=Z", help="Without these replicas.")
+@_option("--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="Without these replicas.")
 @_option("--telemetry-delay", metavar="D", default="1s", show_default=True, help="From a sample to its use.")
 @_option("--find", type=click.Choice(["rate", "replicas"]), help="The largest rate, or the fewest replicas, for --slo.")
 @_option("--slo", metavar="LIMITS", help="For --find: 'ttft p99 < 2s, failed < 1%'.")
@@ -72,6 +72,8 @@ def command(**values: Any) -> int:
     Engines batch continuously, caches are bounded, replicas may fail, and weights follow the same control loop as in
     `serve`. Nothing is sent anywhere. Figures compare algorithms and fleets; docs/simulate.md says how far they can be
     trusted as such.
+
+    --against, --slow, --kill, --join, --lose, --gpu and --price may be given several times, and all of them count.
     """
     options = SimulationOptions(**values)
     check(options)
@@ -89,7 +91,7 @@ def command(**values: Any) -> int:
     show(item for item in diagnostics if item.severity == "error" or item.code == "LB031")
     if studies is None or diagnostics.failed:
         return 1
-    result = search(options, studies) if options.find else compare(studies)
+    result = search(options, studies) if options.find else compare(options, studies)
     _print(options.output, studies, result)
     is_drawn = not options.plot_file or _plot(options, studies, result)
     return 0 if result.is_found and is_drawn else 1

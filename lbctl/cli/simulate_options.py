@@ -21,6 +21,7 @@ _SLOWEST = 0.0001
 """The lowest speed of an engine that does not stand still."""
 _LONGEST_COUNT = 9
 """Digits of the longest number of GPUs that is read as one."""
+_DRAINED = "it is drained and gets no requests, so that this changes nothing; name one that gets some"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ class SimulationOptions:
     """Deaths of replicas, each as `REPLICA@SECONDS[-SECONDS]`."""
     join: tuple[str, ...]
     """Replicas that are not there from the start, each as `REPLICA@SECONDS`."""
-    lose: str | None
-    """The replicas that are not there."""
+    lose: tuple[str, ...]
+    """The replicas that are not there, each as a name, `largest` or `zone=Z`."""
     telemetry_delay: str
     """The time from a sample of the engines to its use."""
     find: str | None
@@ -141,8 +142,17 @@ def seconds_of(option: str, text: str) -> float:
         raise click.UsageError(f"{option}: {error}; {error.hint}") from None
 
 
-def speeds_of(texts: Sequence[str], names: Collection[str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
-    """Return replica → factor from the start on, and the changes of speed, of `--slow`."""
+def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
+    """Return replica → why nothing can happen to it: it is lost, or drained; empty where something can."""
+    result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
+    for text in lose:
+        why = f"--lose {text} takes it out from the start: leave out one of the two options"
+        result |= {item.name: why for item in lost_by(text, pool)}
+    return result
+
+
+def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
+    """Return replica → factor from the start on, and the changes of speed, of `--slow`. `names`: `obstacles`."""
     speeds: dict[str, float] = {}
     changes = []
     for text in texts:
@@ -157,13 +167,14 @@ def speeds_of(texts: Sequence[str], names: Collection[str]) -> tuple[dict[str, f
             raise click.UsageError(f"--slow: {text!r}: a factor from {_SLOWEST:g} to 100, or 0 with @SECONDS")
         if at:
             changes.append(SpeedChange(time, name, number))
-        else:
-            speeds[name] = number
+            continue
+        _check_once("--slow", name, speeds)
+        speeds[name] = number
     return speeds, tuple(changes)
 
 
-def outages_of(texts: Sequence[str], names: Collection[str]) -> tuple[Outage, ...]:
-    """Return the deaths of `--kill`."""
+def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, ...]:
+    """Return the deaths of `--kill`. `names`: `obstacles`."""
     outages = []
     for text in texts:
         name, at, times = text.rpartition("@")
@@ -176,15 +187,16 @@ def outages_of(texts: Sequence[str], names: Collection[str]) -> tuple[Outage, ..
     return tuple(outages)
 
 
-def joins_of(texts: Sequence[str], names: Collection[str]) -> dict[str, float]:
-    """Return replica → when it joins, of `--join`."""
-    joins = {}
+def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]:
+    """Return replica → when it joins, of `--join`. `names`: `obstacles`."""
+    joins: dict[str, float] = {}
     for text in texts:
         name, _, at = text.rpartition("@")
         time = _seconds(at)
         if time is None or not name:
             raise click.UsageError(f"--join: {text!r} is not REPLICA@SECONDS")
         _check_name("--join", name, names)
+        _check_once("--join", name, joins)
         joins[name] = time
     return joins
 
@@ -197,21 +209,31 @@ def _seconds(text: str) -> float | None:
     return value if 0 <= value < 1e9 else None
 
 
-def _check_name(option: str, name: str, names: Collection[str]) -> None:
+def _check_name(option: str, name: str, names: Mapping[str, str]) -> None:
     if name not in names:
-        raise click.UsageError(
-            f"{option}: the pool has no replica {name!r}; {did_you_mean(name, names) or ', '.join(sorted(names)[:8])}"
-        )
+        raise click.UsageError(f"{option}: the pool has no replica {name!r}; {_known(name, names)}")
+    if names[name]:
+        raise click.UsageError(f"{option} {name}: {names[name]}")
+
+
+def _check_once(option: str, name: str, before: Collection[str]) -> None:
+    if name in before:
+        raise click.UsageError(f"{option}: {name} has two values; give one of them")
+
+
+def _known(name: str, names: Collection[str]) -> str:
+    return did_you_mean(name, names) or ", ".join(sorted(names)[:8])
 
 
 def prices_of(texts: Sequence[str]) -> dict[str, float]:
     """Return type of GPU → price of one for an hour, of `--price`."""
-    prices = {}
+    prices: dict[str, float] = {}
     for text in texts:
         name, _, price = text.partition("=")
         value = _seconds(price)
         if value is None or not name:
             raise click.UsageError(f"--price: {text!r} is not TYPE=PRICE, the price of one GPU for an hour")
+        _check_once("--price", name, prices)
         prices[name] = value
     return prices
 
@@ -233,18 +255,54 @@ def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
     )
 
 
-def loss_of(lose: str | None) -> Callable[[Pool], Pool]:
-    """Return what takes the replicas of `--lose` out of a pool."""
+def loss_of(lose: Sequence[str]) -> Callable[[Pool], Pool]:
+    """Return what takes the replicas of every `--lose` out of a pool."""
 
     def rest(pool: Pool) -> Pool:
-        replicas = capacity.serving(pool).replicas
-        if lose is None or not replicas:
-            return pool
-        largest = max(replicas, key=lambda item: item.capacity).name
-        name = largest if lose == "largest" else lose
-        zone = lose.removeprefix("zone=") if lose.startswith("zone=") else None
-        return capacity.without(
-            pool, lambda replica: replica.zone == zone if zone is not None else replica.name == name
-        )
+        lost = {item.name for text in lose for item in lost_by(text, pool)}
+        return capacity.without(pool, lambda replica: replica.name in lost)
 
     return rest
+
+
+def lost_by(text: str, pool: Pool) -> tuple[Replica, ...]:
+    """Return the replicas of a pool that one `--lose` takes out; the largest is one that gets requests."""
+    if text == "largest":
+        largest = max(capacity.serving(pool).replicas, key=lambda item: item.capacity, default=None)
+        return (largest,) if largest else ()
+    if text.startswith("zone="):
+        return tuple(item for item in pool.replicas if item.zone == text.removeprefix("zone="))
+    return tuple(item for item in pool.replicas if item.name == text)
+
+
+def check_losses(lose: Sequence[str], pool: Pool) -> None:
+    """Check that every `--lose` takes replicas out of the pool, and that one is left that gets requests."""
+    for text in lose:
+        lost = lost_by(text, pool)
+        zone = text.removeprefix("zone=")
+        if not lost and zone != text:
+            zones = {item.zone for item in pool.replicas if item.zone}
+            known = _known(zone, zones) or "its replicas have no zone"
+            raise click.UsageError(f"--lose: pool {pool.name} has no replica in zone {zone!r}; {known}")
+        if not lost:
+            known = _known(text, [item.name for item in pool.replicas])
+            raise click.UsageError(f"--lose: pool {pool.name} has no {text}; {known}; or largest, or zone=Z")
+        if all(item.drain for item in lost):
+            raise click.UsageError(f"--lose {text}: {_DRAINED}")
+    if lose.count("largest") > 1:
+        raise click.UsageError("--lose largest is one replica, however often it stands there: name the second one")
+    if not capacity.serving(loss_of(lose)(pool)).replicas:
+        names = ", ".join(item.name for item in capacity.serving(pool).replicas)
+        raise click.UsageError(
+            f"--lose: without {lost_text(lose)} pool {pool.name} has no replica that gets requests; "
+            f"leave one of them: {names}"
+        )
+
+
+def lost_text(lose: Sequence[str]) -> str:
+    """Return what `--lose` takes out, as a part of a sentence."""
+    *others, last = (
+        "the largest replica" if text == "largest" else text.replace("zone=", "zone ", 1)
+        for text in dict.fromkeys(lose)
+    )
+    return f"{', '.join(others)} and {last}" if others else last

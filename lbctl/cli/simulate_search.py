@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import click
 
 from lbctl.base.records import dataclass
-from lbctl.cli.simulate_options import SimulationOptions
+from lbctl.cli.simulate_options import SimulationOptions, lost_text
 from lbctl.cli.simulate_study import Study
-from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, lost, recommendation, replicas
+from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, recommendation, replicas
 from lbctl.ir.pools import Pool
 from lbctl.simulate import capacity, profiles
 from lbctl.simulate.policies import Policy
@@ -51,7 +51,7 @@ class StudyResult:
         return not self.answers or any(answer.value is not None for answer in self.answers)
 
 
-def compare(studies: Sequence[Study]) -> StudyResult:
+def compare(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
     """Replay the load for each policy of each fleet."""
     summaries = []
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
@@ -60,8 +60,10 @@ def compare(studies: Sequence[Study]) -> StudyResult:
                 summaries.append(study.run(policy, study.pool, bar.report))
                 bar.next()
     loads = {study.name: study.load(study.pool) for study in studies}
+    rest = f" without {lost_text(options.lose)}" if options.lose else ""
     sentences = [
-        load_sentence(load, f"the engines of {name}" if name else "the engines") for name, load in loads.items()
+        load_sentence(load, (f"the engines of {name}" if name else "the engines") + rest)
+        for name, load in loads.items()
     ]
     sentences += [*_spreads(studies), recommendation(summaries, loads)]
     return StudyResult(tuple(summaries), tuple(sentences), loads)
@@ -139,7 +141,7 @@ class _Search:
 
 
 def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) -> str:
-    rest = f" without {lost(options.lose)}" if options.lose else ""
+    rest = f" without {lost_text(options.lose)}" if options.lose else ""
     if answer.value is None:
         return f"{answer.row}: nothing meets {options.slo}{rest}. {load_sentence(answer.load, 'the engines')}"
     if options.find == "rate":

@@ -195,10 +195,9 @@ def _study(
     options: SimulationOptions, name: str, loaded: Loaded, pool: Pool, engines: ReplicaEngines, trace: Trace
 ) -> Study:
     topology = loaded.compiled.topology
-    replicas = {item.name for item in pool.replicas}
+    texts.check_losses(options.lose, pool)
+    replicas = texts.obstacles(pool, options.lose)
     speeds, changes = texts.speeds_of(options.slow, replicas)
-    loss = texts.loss_of(options.lose)
-    _check_loss(options.lose, pool, loss(pool))
     return Study(
         name,
         pool,
@@ -211,7 +210,7 @@ def _study(
         texts.outages_of(options.kill, replicas),
         texts.joins_of(options.join, replicas),
         _retry(topology, pool),
-        loss,
+        texts.loss_of(options.lose),
         texts.prices_of(options.price),
         options.proxies,
         texts.seconds_of("--telemetry-delay", options.telemetry_delay),
@@ -319,10 +318,3 @@ def _engine(text: str) -> CostModel:
         values[key] = number
     whole: dict[str, Any] = {key: int(value) if key in engine_file.WHOLE else value for key, value in values.items()}
     return replace(CostModel(), **whole)
-
-
-def _check_loss(lose: str | None, pool: Pool, rest: Pool) -> None:
-    if lose is not None and len(rest.replicas) == len(pool.replicas):
-        raise click.UsageError(f"--lose: pool {pool.name} has no {lose}")
-    if not capacity.serving(rest).replicas:
-        raise click.UsageError(f"--lose: without {lose} pool {pool.name} has no replica that gets requests")

@@ -103,13 +103,6 @@ def replicas(count: float, many: str = "", one: str = "") -> str:
     return f"1 replica{one}" if count == 1 else f"{count:.0f} replicas{many}"
 
 
-def lost(lose: str) -> str:
-    """Return what `--lose` takes out, as a part of a sentence."""
-    if lose == "largest":
-        return "the largest replica"
-    return f"zone {lose.removeprefix('zone=')}" if lose.startswith("zone=") else lose
-
-
 class ProgressBar:
     """A progress bar on a terminal, nothing elsewhere. `length`: the number of replays, or of searches."""
 

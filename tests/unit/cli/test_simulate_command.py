@@ -69,6 +69,26 @@ def test_a_loss_or_a_slow_replica_costs_time(arguments: list[str], capsys: pytes
     assert p99("--slow", "small=0.3") > p99()
 
 
+def test_all_that_is_lost_is_not_there(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    policy = ["--policy", "haproxy:round_robin"]
+    for lose, left in (
+        (["big", "small"], {"middle"}),
+        (["zone=b", "largest"], {"middle"}),
+        (["big", "zone=a"], {"small"}),
+        (["small", "small"], {"big", "middle"}),
+    ):
+        more = [each for text in lose for each in ("--lose", text)]
+        (figures,) = result(capsys, arguments, *policy, *more)["policies"]
+        assert set(figures["share"]) == left
+    both = ["--lose", "zone=b", "--lose", "largest"]
+    assert run([*arguments, *policy, *both]) == 0
+    assert "what the engines without zone b and the largest replica carry" in capsys.readouterr().out
+    found = result(capsys, arguments, *policy, *both, *FIND)["found"]
+    assert found["haproxy:round_robin"] > result(capsys, arguments, *policy, *FIND)["found"]["haproxy:round_robin"]
+    assert run([*arguments, *policy, *both, *FIND]) == 0
+    assert "without zone b and the largest replica" in capsys.readouterr().out
+
+
 def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--kill", "big@20", "--policy", "nginx:random,envoy:random"]
     figures = result(capsys, arguments, *more, "--plot", str(tmp_path / "out.svg"))["policies"]
@@ -120,7 +140,18 @@ def test_a_numba_that_cannot_be_imported_is_a_warning(arguments: list[str], tmp_
     [
         (["--policy", "envoy:leastrequest"], "envoy:least_request"),
         (["--pool", "q"], "no pool 'q'"),
-        (["--lose", "nobody"], "has no nobody"),
+        (["--lose", "nobody"], "has no nobody; big, middle, small; or largest, or zone=Z"),
+        (["--lose", "big", "--lose", "mid"], "has no mid; did you mean 'middle'?"),
+        (["--lose", "zone=c"], "has no replica in zone 'c'; a, b"),
+        (["--lose", "zone=a", "--lose", "small"], "without zone a and small pool p has no replica that gets requests"),
+        (["--lose", "zone=a", "--lose", "zone=b"], "leave one of them: big, middle, small"),
+        (["--lose", "largest", "--lose", "largest"], "one replica, however often it stands there: name the second one"),
+        (["--lose", "big", "--kill", "big@20"], "--kill big: --lose big takes it out from the start: leave out one"),
+        (["--lose", "zone=a", "--join", "big@20"], "--join big: --lose zone=a takes it out from the start"),
+        (["--lose", "largest", "--slow", "big=0.5"], "--slow big: --lose largest takes it out from the start"),
+        (["--join", "big@20", "--join", "big@30"], "--join: big has two values; give one of them"),
+        (["--slow", "big=0.5", "--slow", "big=0.4"], "--slow: big has two values; give one of them"),
+        (["--price", "L40S=1", "--price", "L40S=2"], "--price: L40S has two values; give one of them"),
         (["--slow", "bigg=1"], "big"),
         (["--slow", "big=fast"], "REPLICA=FACTOR"),
         (["--slow", "big=1e-320"], "a factor from 0.0001 to 100"),
@@ -152,7 +183,7 @@ def test_wrong_options_are_refused(
     arguments: list[str], more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*arguments, *more]) == 64
-    assert said in capsys.readouterr().err
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_errors_of_the_trace_are_diagnostics(

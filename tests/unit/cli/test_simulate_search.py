@@ -71,6 +71,16 @@ def test_drained_replicas_carry_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(policy_row["share"].values())
 
 
+@pytest.mark.parametrize("more", [["--kill", "big@20"], ["--join", "big@20"], ["--slow", "big=0.5"], ["--lose", "big"]])
+def test_nothing_happens_to_a_drained_replica(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drained = FLEET.replace("weight: 5, zone: a", "weight: 5, zone: a, drain: true")
+    assert run([*synthetic(tmp_path, drained), *more]) == 64
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{more[0]} big: it is drained and gets no requests, so that this changes nothing" in said
+
+
 def test_a_pool_whose_replicas_are_all_drained_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drained = FLEET.replace("zone: a", "zone: a, drain: true")
     assert run([*synthetic(tmp_path, drained), "--lose", "small"]) == 64
