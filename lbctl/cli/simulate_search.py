@@ -9,7 +9,7 @@ import click
 from lbctl.base.records import dataclass
 from lbctl.cli.simulate_options import SimulationOptions, lost_text
 from lbctl.cli.simulate_study import Study
-from lbctl.cli.simulate_text import ProgressBar, best_answer, load_sentence, recommendation, replicas
+from lbctl.cli.simulate_text import ProgressBar, best_answer, drained_sentence, load_sentence, recommendation, replicas
 from lbctl.ir.pools import Pool
 from lbctl.simulate import capacity, profiles
 from lbctl.simulate.policies import Policy
@@ -65,7 +65,7 @@ def compare(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult
         load_sentence(load, (f"the engines of {name}" if name else "the engines") + rest)
         for name, load in loads.items()
     ]
-    sentences += [*_spreads(studies), recommendation(summaries, loads)]
+    sentences += [*_spreads(studies), drained_sentence(summaries), recommendation(summaries, loads)]
     return StudyResult(tuple(summaries), tuple(sentences), loads)
 
 
@@ -89,7 +89,8 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
                 bar.next()
     loads = {study.name: study.load(study.pool) for study in studies}
     best = best_answer([(answer.row, answer.value, answer.cost) for answer in answers], most=options.find == "rate")
-    return StudyResult(tuple(summaries), (*sentences, *_spreads(studies), best), loads, tuple(answers))
+    sentences += [*_spreads(studies), drained_sentence(summaries), best]
+    return StudyResult(tuple(summaries), tuple(sentences), loads, tuple(answers))
 
 
 def _spreads(studies: Sequence[Study]) -> list[str]:

@@ -16,6 +16,7 @@ WIDE = (
     *HEAD[:4], "PER TOKEN P50", "P95", "P99", "TOTAL P50", "P95", "P99", *HEAD[6:8], "SPREAD", *HEAD[8:], "PREEMPTED"
 )  # fmt: skip
 _EQUAL = 1.05
+_MOST_NAMES = 8
 _SEARCH_STEP = 0.85
 """What is left of the bar after each replay of a search, whose number nobody knows before."""
 
@@ -58,6 +59,13 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
             f"{worst.row} has {_seconds(worst.ttft.p99)} ({factor:.2f} ×)"
         )
     return f"{head}. {_reason(best, worst, loads)}"
+
+
+def drained_sentence(summaries: Sequence[Summary]) -> str:
+    """Return which replicas are drained; empty where none is."""
+    names = dict.fromkeys(f"{item.fleet}/{name}" if item.fleet else name for item in summaries for name in item.drained)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"Drained, so without requests and not in BUSY: {', '.join([*names][:_MOST_NAMES])}{more}." if names else ""
 
 
 def _figures(item: Summary) -> str:

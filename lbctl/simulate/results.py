@@ -50,17 +50,19 @@ class Summary:
     throughput: float
     """Generated tokens per second, until the last answer."""
     utilisation: dict[str, float]
-    """Replica → the part of the time in which its engine works."""
+    """Replica → the part of the time in which its engine works, without the drained ones."""
     spread: float
     """The largest utilisation less the smallest."""
     share: dict[str, float]
-    """Replica → its part of the requests."""
+    """Replica → its part of the requests, without the drained ones."""
     cache_hits: float | None
     """The part of prompt tokens that was in the prefix cache; None where the trace has no prefixes."""
     preempted: int
     """Sequences that lost their cache and were read again."""
     fleet: str = ""
     """The name of the fleet; empty where there is only one."""
+    drained: tuple[str, ...] = ()
+    """The replicas that are drained and get nothing."""
 
     @property
     def row(self) -> str:
@@ -76,12 +78,12 @@ class Summary:
 def summarise(replay: Replay) -> Summary:
     """Return the figures of a replay."""
     setup, requests, engines = replay.setup, replay.requests, replay.engines
-    names = [replica.name for replica in setup.pool.replicas]
+    serving = {index: item.name for index, item in enumerate(setup.pool.replicas) if not item.drain}
     count = len(requests.arrived)
     ttft, tpot, total = (filled(FLOAT, count) for _ in range(3))
     done, several, shed, tokens, end = _durations(requests, setup.patience, ttft, tpot, total)
     end = end if done else replay.end
-    busy = [min(1.0, float(seconds) / end) if end else 0.0 for seconds in engines.busy_seconds]
+    busy = {name: min(1.0, float(engines.busy_seconds[at]) / end) if end else 0.0 for at, name in serving.items()}
     placed = Counter(requests.replica.tolist())
     return Summary(
         setup.policy.name,
@@ -92,11 +94,12 @@ def summarise(replay: Replay) -> Summary:
         _latency(tpot[:several]),
         _latency(total[:done]),
         tokens / end if end else 0.0,
-        dict(zip(names, busy, strict=True)),
-        max(busy) - min(busy),
-        {name: placed[index] / count for index, name in enumerate(names)},
+        busy,
+        max(busy.values(), default=0.0) - min(busy.values(), default=0.0),
+        {name: placed[index] / count for index, name in serving.items()},
         sum(requests.hit.tolist()) / sum(requests.prompt.tolist()) if any(requests.block_count) else None,
         int(sum(engines.preempted)),
+        drained=tuple(item.name for item in setup.pool.replicas if item.drain),
     )
 
 

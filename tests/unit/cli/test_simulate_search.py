@@ -71,6 +71,24 @@ def test_drained_replicas_carry_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(policy_row["share"].values())
 
 
+def test_a_drained_replica_is_named_and_is_not_in_busy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drained = FLEET.replace("weight: 2, zone: a", "weight: 2, zone: a, drain: true")
+    command = [*synthetic(tmp_path, drained), "--policy", "nginx:round_robin", "--plot", str(tmp_path / "out.svg")]
+    (figures,) = result(capsys, command)["policies"]
+    assert set(figures["utilisation"]) == set(figures["share"]) == {"big", "small"}
+    assert figures["drained"] == ["middle"]
+    least, most = sorted(figures["utilisation"].values())
+    assert least > 0.5
+    assert figures["spread"] == pytest.approx(most - least)
+    assert run(command) == 0
+    out = capsys.readouterr().out
+    assert f" {100 * least:.0f}–{100 * most:.0f}% " in out
+    assert "Drained, so without requests and not in BUSY: middle." in out
+    assert f"{100 * least:.0f}–{100 * most:.0f} %" in (tmp_path / "out.svg").read_text()
+    assert run(synthetic(tmp_path)) == 0
+    assert "Drained" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("more", [["--kill", "big@20"], ["--join", "big@20"], ["--slow", "big=0.5"], ["--lose", "big"]])
 def test_nothing_happens_to_a_drained_replica(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

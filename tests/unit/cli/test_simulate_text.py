@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbctl.cli.simulate_text import best_answer, load_sentence, recommendation
+from lbctl.cli.simulate_text import best_answer, drained_sentence, load_sentence, recommendation
 from lbctl.simulate.results import Latency, Summary
 
 FAST, SLOW = Latency(0.1, 0.5, 1.0), Latency(0.1, 2.0, 3.0)
@@ -80,3 +80,12 @@ def test_the_best_answer_is_the_cheapest_the_fewest_or_the_most() -> None:
     assert best_answer([("a", 1.0, None), ("b", 6.0, 30.0)], most=False) == "a: the fewest replicas, 1."
     assert best_answer([("a", 4.0, 1.0), ("b", 6.0, 2.0)], most=True) == "b: the highest rate, 6/s."
     assert best_answer([("a", 4.0, None)], most=False) == ""
+
+
+def test_drained_replicas_are_named_with_their_fleet_and_not_all_of_many() -> None:
+    one, other = replace(ITEM, drained=("a", "b")), replace(OTHER, drained=("a", "b"))
+    assert drained_sentence([one, other]).endswith("BUSY: a, b.")
+    assert drained_sentence([replace(one, fleet="old"), replace(ITEM, fleet="new")]).endswith("BUSY: old/a, old/b.")
+    many = replace(ITEM, drained=tuple(f"r{number}" for number in range(11)))
+    assert drained_sentence([many]).endswith("r6, r7 and 3 more.")
+    assert drained_sentence([ITEM]) == ""
