@@ -16,6 +16,8 @@ WIDE = (
     *HEAD[:4], "PER TOKEN P50", "P95", "P99", "TOTAL P50", "P95", "P99", *HEAD[6:8], "SPREAD", *HEAD[8:], "PREEMPTED"
 )  # fmt: skip
 _EQUAL = 1.05
+_SAME_SHARE = 0.05
+"""A difference below which shares are alike, as a part of the mean share."""
 _MOST_NAMES = 8
 _SEARCH_STEP = 0.85
 """What is left of the bar after each replay of a search, whose number nobody knows before."""
@@ -86,11 +88,21 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
         return f"It keeps engines busy for {_busy(best)} of the time, the other less evenly: {_busy(worst)}."
     if worst.preempted > 1.2 * best.preempted + 10:
         return f"It preempted {best.preempted:,} sequences for want of cache, the other {worst.preempted:,}."
-    name = max(best.share, key=lambda replica: abs(best.share[replica] - worst.share.get(replica, 0.0)))
-    return (
-        f"It gives {name} {_percent(best.share[name])} of the requests, the other "
-        f"{_percent(worst.share.get(name, 0.0))}, and engines are as busy: what differs is when they arrive there."
+    names = dict.fromkeys((*best.share, *worst.share))
+    share, other, name = max(
+        ((best.share.get(name, 0.0), worst.share.get(name, 0.0), name) for name in names),
+        key=lambda item: abs(item[0] - item[1]),
     )
+    is_alike = abs(share - other) * len(names) < _SAME_SHARE
+    given = (
+        "Both give every replica about as many requests"
+        if is_alike
+        else f"It gives {name} {_percent(share)} of the requests, the other {_percent(other)}"
+    )
+    if _busy(best) != _busy(worst):
+        return f"{given}; engines are busy for {_busy(best)} of the time with it, for {_busy(worst)} with the other."
+    when = ": what differs is when requests arrive there" if is_alike else ""
+    return f"{given}, and engines are busy for {_busy(best)} of the time with both{when}."
 
 
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:

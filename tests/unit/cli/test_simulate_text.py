@@ -39,7 +39,27 @@ def test_the_lowest_percentile_wins_with_its_factor_whatever_the_order() -> None
             "busy for 50–60% of the time, the other less evenly: 20–70%",
         ),
         ({}, {"preempted": 900}, "It preempted 0 sequences for want of cache, the other 900"),
-        ({"share": {"r": 0.3, "s": 0.7}}, {}, "It gives r 30.0% of the requests, the other 50.0%"),
+        (
+            {"share": {"r": 0.3, "s": 0.7}},
+            {},
+            "It gives r 30.0% of the requests, the other 50.0%, and engines are busy for 50–60% of the time with both.",
+        ),
+        (
+            {"share": {"r": 1.0, "s": 0.0}, "utilisation": {"r": 0.9, "s": 0.0}, "spread": 0.9},
+            {},
+            "the other 50.0%; engines are busy for 0–90% of the time with it, for 50–60% with the other.",
+        ),
+        ({"share": {"t": 1.0}}, {}, "It gives t 100.0% of the requests, the other 0%, and engines"),
+        (
+            {"utilisation": {"r": 0.4, "s": 0.6}, "spread": 0.2},
+            {},
+            "Both give every replica about as many requests; engines are busy for 40–60% of the time with it,",
+        ),
+        (
+            {},
+            {"share": {"r": 0.504, "s": 0.496}},
+            "engines are busy for 50–60% of the time with both: what differs is when requests arrive there.",
+        ),
     ],
 )
 def test_the_reason_is_what_differs(best: dict[str, object], worst: dict[str, object], reason: str) -> None:
