@@ -24,6 +24,7 @@ from lbctl.simulate import compiled, plot
 from lbctl.simulate import trace as traces
 
 _option = options_of("simulate")
+_TRACE_WARNINGS = ("LB031", "LB033")
 _tokens = click.FloatRange(1, 1_000_000)
 
 
@@ -88,7 +89,7 @@ def command(**values: Any) -> int:
     studies = None
     if trace is not None and len(loaded) == len(fleets) and not diagnostics.failed:
         studies = studies_of(options, loaded, trace, diagnostics)
-    show(item for item in diagnostics if item.severity == "error" or item.code == "LB031")
+    show(item for item in diagnostics if item.severity == "error" or item.code in _TRACE_WARNINGS)
     if studies is None or diagnostics.failed:
         return 1
     result = search(options, studies) if options.find else compare(options, studies)

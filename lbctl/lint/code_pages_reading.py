@@ -138,6 +138,15 @@ READING = (
         "under `gpus` by type of GPU.",
         "docs/simulate.md shows one.",
     ),
+    code_page(
+        "LB033",
+        "a trace whose times have another unit",
+        "The first time in a CSV for `lbctl simulate` is 100,000,000,000 or more, which no time in seconds is: all "
+        "times of the file are read as milliseconds. Or the first one of JSON lines, which are read as milliseconds, "
+        "looks like seconds of the epoch.",
+        "Write seconds into a CSV, and milliseconds into JSON lines.",
+        "warning",
+    ),
 )
 REFERENCES = (
     code_page(

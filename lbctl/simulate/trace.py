@@ -4,7 +4,7 @@
 |---|---|
 | Azure | `TIMESTAMP` (date and time), `ContextTokens`, `GeneratedTokens` |
 | Mooncake | `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (ids of prefix blocks of 512 tokens) |
-| lbctl | `time` (s), `prompt`, `answer` (tokens), and perhaps `session` |
+| lbctl | `time` (s, or ms of the epoch), `prompt`, `answer` (tokens), and perhaps `session` |
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ _MAX_ERRORS = 20
 _MAX_TOKENS = 10_000_000
 _MAX_TIME = 1e13
 """The largest time that is read; one of the epoch has 1.8e9 seconds, and 1.8e12 milliseconds."""
+_EPOCH_SECONDS = 1e9
+"""A time of the epoch in seconds is not below this, which is the year 2001."""
+_EPOCH_MILLISECONDS = 1e11
+"""A time of the epoch in milliseconds is not below this, and one in seconds below it: the years 1973 and 5138."""
 _LONGEST = 1e9
 """The longest trace in seconds."""
 _BOM = b"\xef\xbb\xbf"
@@ -82,11 +86,14 @@ class _Rows:
     answers: array[int] = field(default_factory=lambda: array("i"))
     keys: array[int] = field(default_factory=lambda: array("I"))
     blocks: list[tuple[int, ...]] = field(default_factory=list)
+    units: float = 1.0
+    """Units of its times in a second."""
     has_gap: bool = False
     """Whether a pause of more than a day was reported."""
 
-    def in_order(self, at: float) -> float:
-        """Return the time of the next row. Raises _CellError where that is earlier than others, or much later."""
+    def in_order(self, time: float) -> float:
+        """Return the time of the next row in seconds. Raises _CellError where others are later, or it is much later."""
+        at = time / self.units
         if self.times and at < self.times[-1]:
             raise _CellError(f"it arrives {self.times[-1] - at:g} s before the row above it", "sort the trace by time")
         if self.times and at - self.times[0] > _LONGEST:
@@ -187,14 +194,34 @@ def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, dia
     except _RowError as error:
         diagnostics.add(_error(name, number, str(error), error.column, error.hint))
         return 1
+    if len(rows.times) == 1:
+        diagnostics.extend(_doubtful_unit(name, number, rows, is_json=reader is _json_row))
     if len(rows.times) > 1 and rows.times[-1] - rows.times[-2] > _DAY and not rows.has_gap:
         rows.has_gap = True
         diagnostics.add(_gap(name, number, (rows.times[-1] - rows.times[-2]) / _DAY))
     return 0
 
 
+def _doubtful_unit(name: str, number: int, rows: _Rows, *, is_json: bool) -> Iterator[Diagnostic]:
+    """Report a first time that has not the unit of the form, or seems not to have it."""
+    first = rows.times[0] * rows.units
+    if is_json and _EPOCH_SECONDS <= first < _EPOCH_MILLISECONDS:
+        message = (
+            f"{first:.10g} looks like seconds of the epoch, and is read as milliseconds, as all times of JSON lines"
+        )
+        hint = "multiply the times by 1000 if they are seconds"
+    elif not is_json and rows.units > 1:
+        message = (
+            f"{first:.13g} can only be milliseconds of the epoch, so all times of this file are read as milliseconds"
+        )
+        hint = "times of a CSV are seconds: divide them by 1000, and this warning ends"
+    else:
+        return
+    yield Diagnostic("LB033", message, Position(name, number, 1), (), hint, "warning")
+
+
 def _gap(name: str, number: int, days: float) -> Diagnostic:
-    hint = "times are seconds in CSV, milliseconds in JSON lines"
+    hint = "times are seconds in CSV (milliseconds where they are those of the epoch), milliseconds in JSON lines"
     return Diagnostic(
         "LB031", f"no request for {days:.4g} days before this one", Position(name, number, 1), (), hint, "warning"
     )
@@ -249,7 +276,10 @@ def _csv_row(places: list[int], time: Callable[[object], float], session: int | 
             raise _RowError(f"it has {len(cells)} columns, not {short + 1}")
         place = time_place
         try:
-            at = rows.in_order(time(cells[place]))
+            when = time(cells[place])
+            if not rows.times:
+                rows.units = 1000.0 if time is _seconds and when >= _EPOCH_MILLISECONDS else 1.0
+            at = rows.in_order(when)
             prompt = _tokens(cells[place := prompt_place])
             answer = _tokens(cells[place := answer_place])
         except _CellError as error:
@@ -281,7 +311,8 @@ def _json_row(line: str, rows: _Rows) -> None:
         raise _RowError(f"it has no {', '.join(missing)}")
     key = "timestamp"
     try:
-        at = rows.in_order(_seconds(row[key]) / 1000)
+        rows.units = 1000.0
+        at = rows.in_order(_seconds(row[key]))
         prompt = _tokens(row[key := "input_length"])
         answer = _tokens(row[key := "output_length"])
         blocks = _blocks(row.get(key := "hash_ids"))
@@ -333,7 +364,10 @@ def _seconds(value: object) -> float:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
         number = -1.0
-    if not 0 <= number <= _MAX_TIME:
+    if number > _MAX_TIME:
+        hint = "milliseconds of the epoch are as 1700000000500: divide what is finer"
+        raise _CellError(f"{str(value)[:40]!r} is later than the largest time, {_MAX_TIME:,.0f}", hint)
+    if not number >= 0:  # also what is no number
         raise _CellError(f"{str(value)[:40]!r} is not a time of at least 0")
     return number
 

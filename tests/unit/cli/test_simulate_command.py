@@ -219,6 +219,22 @@ def test_a_pause_in_the_trace_is_warned_of(
     assert f"{tmp_path}/trace.csv:3:1: warning LB031" in capsys.readouterr().err
 
 
+def test_a_trace_in_milliseconds_of_the_epoch_has_the_figures_of_the_one_in_seconds(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(200 * at + 7 * (at % 5), 500, 80) for at in range(100)]
+    for name, scale in (("trace.csv", lambda at: at / 1000), ("milliseconds.csv", lambda at: 1_700_000_000_000 + at)):
+        lines = [f"{scale(at)},{prompt},{answer}\n" for at, prompt, answer in rows]
+        (tmp_path / name).write_text("time,prompt,answer\n" + "".join(lines))
+    more = ["--policy", "nginx:random"]
+    assert run([*arguments, *more]) == 0
+    in_seconds = capsys.readouterr().out
+    assert run([*arguments[:-1], str(tmp_path / "milliseconds.csv"), *more]) == 0
+    out, err = capsys.readouterr()
+    assert out == in_seconds
+    assert f"{tmp_path}/milliseconds.csv:2:1: warning LB033: 1700000000000 can only be milliseconds" in err
+
+
 def test_the_wide_table_has_every_percentile(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (figures,) = result(capsys, arguments, "--policy", "nginx:random")["policies"]
     assert run([*arguments, "--policy", "nginx:random", "-o", "wide"]) == 0

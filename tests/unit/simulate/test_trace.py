@@ -64,6 +64,8 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         (HEAD + "0,1,1\n1,-5,2\n", "3: '-5' is not a number of tokens"),
         (HEAD + "-1,1,1\n", "2: '-1' is not a time of at least 0"),
         (HEAD + "nan,1,1\n", "2: 'nan' is not a time of at least 0"),
+        (HEAD + "1700000000000000,1,1\n", "2: '1700000000000000' is later than the largest time, 10,000,000,000,000"),
+        (HEAD + "1700000000000,1,1\n1700000000.5,1,1\n", "3: it arrives 1.6983e+09 s before the row above it"),
         (HEAD + "0,1.5,1\n", "2: '1.5' is not a number of tokens"),
         (HEAD + "0,inf,1\n", "2: 'inf' is not a number of tokens"),
         (HEAD + "0,1,1\n1700000000,1,1\n", "3: it arrives 1.7e+09 s after the first row; at most 1e+09 are played"),
@@ -116,6 +118,32 @@ def test_times_of_the_epoch_offsets_and_whole_numbers_with_a_point(tmp_path: Pat
         assert (trace and list(trace.times), said) == ([0.0, 1.5], [])
         assert trace is not None
         assert (list(trace.prompts), list(trace.answers)) == ([12, 12], [3, 3])
+
+
+def test_milliseconds_of_the_epoch_in_a_csv_are_read_as_such_with_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    file.write_text(HEAD + "1700000000000,1,1\n1700000000200,1,1\n1700000001500,1,1\n")
+    diagnostics = Diagnostics()
+    trace = read(str(file), diagnostics)
+    assert trace is not None
+    assert list(trace.times) == pytest.approx([0.0, 0.2, 1.5], abs=1e-6)
+    (warning,) = diagnostics
+    assert str(warning).startswith(f"{file}:2:1: warning LB033: 1700000000000 can only be milliseconds of the epoch")
+    assert "divide them by 1000" in warning.hint
+
+
+def test_seconds_of_the_epoch_in_json_lines_are_doubted(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    for first, warnings in ((0, 0), (86_400_000, 0), (1_700_000_000.25, 1), (1_700_000_000_000, 0)):
+        rows = [{"timestamp": first + at, "input_length": 5, "output_length": 5} for at in (0, 1)]
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        diagnostics = Diagnostics()
+        trace = read(str(file), diagnostics)
+        assert trace is not None
+        assert trace.times[1] == pytest.approx(0.001, abs=1e-6)
+        said = [str(item) for item in diagnostics]
+        assert len(said) == warnings, first
+        assert all("warning LB033: 1700000000 looks like seconds of the epoch" in item for item in said)
 
 
 def test_a_pause_of_more_than_a_day_is_warned_of_once(tmp_path: Path) -> None:
