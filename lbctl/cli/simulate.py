@@ -114,8 +114,8 @@ def _print(form: str, studies: Sequence[Study], result: StudyResult) -> None:
     if form in ("json", "yaml"):
         value: dict[str, Any] = {
             "pool": studies[0].pool.name,
-            "load": max(result.loads.values()),
-            "loads": dict(result.loads) if any(result.loads) else {},
+            "load": max(result.loads.values()) or None,
+            "loads": {name: load or None for name, load in result.loads.items() if name},
             "found": {answer.row: answer.value for answer in result.answers},
             "loads_found": {answer.row: answer.load for answer in result.answers},
             "cost_per_hour": {answer.row: answer.cost for answer in result.answers if answer.cost is not None},

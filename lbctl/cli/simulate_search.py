@@ -9,7 +9,15 @@ import click
 from lbctl.base.records import dataclass
 from lbctl.cli.simulate_options import SimulationOptions, lost_text
 from lbctl.cli.simulate_study import Study
-from lbctl.cli.simulate_text import ProgressBar, best_answer, drained_sentence, load_sentence, recommendation, replicas
+from lbctl.cli.simulate_text import (
+    ProgressBar,
+    best_answer,
+    burst_sentence,
+    drained_sentence,
+    load_sentence,
+    recommendation,
+    replicas,
+)
 from lbctl.ir.pools import Pool
 from lbctl.simulate import capacity, profiles
 from lbctl.simulate.policies import Policy
@@ -60,13 +68,17 @@ def compare(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult
                 summaries.append(study.run(policy, study.pool, bar.report))
                 bar.next()
     loads = {study.name: study.load(study.pool) for study in studies}
-    rest = f" without {lost_text(options.lose)}" if options.lose else ""
-    sentences = [
-        load_sentence(load, (f"the engines of {name}" if name else "the engines") + rest)
-        for name, load in loads.items()
-    ]
+    sentences = [_load_sentence(options, study, loads[study.name]) for study in studies]
     sentences += [*_spreads(studies), drained_sentence(summaries), recommendation(summaries, loads)]
     return StudyResult(tuple(summaries), tuple(sentences), loads)
+
+
+def _load_sentence(options: SimulationOptions, study: Study, load: float) -> str:
+    who = f"the engines of {study.name}" if study.name else "the engines"
+    who += f" without {lost_text(options.lose)}" if options.lose else ""
+    if not study.trace.rate:
+        return burst_sentence(len(study.trace.times), study.carried(study.pool), who)
+    return load_sentence(load, who)
 
 
 def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:

@@ -136,11 +136,18 @@ class Study:
 
     def load(self, pool: Pool) -> float:
         """Return the offered load as a part of what the engines of the pool carry, without the lost and the drained."""
+        return capacity.load_of(self._serving(pool), self.trace)
+
+    def carried(self, pool: Pool) -> float:
+        """Return the requests per second that the engines of the pool carry, without the lost and the drained."""
+        return capacity.carried(self._serving(pool), self.trace)
+
+    def _serving(self, pool: Pool) -> list[CostModel]:
+        """Return the engines that get requests, each with the sequences that the limits of the proxies leave it."""
         pool = capacity.serving(self.loss(pool))
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
-        limited = [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
-        return capacity.load_of(limited, self.trace)
+        return [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
 
     def cost(self, pool: Pool) -> float | None:
         """Return the price of the pool's GPUs for an hour; None where one of them has none."""

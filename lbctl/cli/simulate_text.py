@@ -33,6 +33,14 @@ def load_sentence(load: float, who: str) -> str:
     return f"{percent} (Σλ < Σμ)."
 
 
+def burst_sentence(requests: int, carried: float, who: str) -> str:
+    """Return what is said in place of the load where all requests arrive at one time."""
+    return (
+        f"All requests of the load ({requests:,}) arrive at one time, so that it has no rate; "
+        f"{who} carry up to {carried:.3g} such requests/s."
+    )
+
+
 def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
     """Return which row is best, by how much and why. `loads`: fleet → its load; beyond the bound none is."""
     fitting = [item for item in summaries if loads[item.fleet] < 1]

@@ -40,16 +40,22 @@ def _sized(cost: CostModel, speed: float) -> CostModel:
 
 
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return the offered load: Σλ ÷ Σμ, where μ is the rate of an engine that is never idle at the trace's lengths.
+    """Return the offered load: Σλ ÷ Σμ. At 1 and above queues grow without end, whatever the algorithm is.
 
-    What a cache without an end would have of the prompts need not be read. At 1 and above queues grow without end,
-    whatever the algorithm is.
+    It is 0 where all requests arrive at one time, which is no rate.
+    """
+    return stability.utilisation(trace.rate, [carried(costs, trace)])
+
+
+def carried(costs: Sequence[CostModel], trace: Trace) -> float:
+    """Return Σμ: the requests of the trace per second that engines answer that are never idle.
+
+    What a cache without an end would have of the prompts need not be read.
     """
     count = len(trace.times)
     prompt, answer = sum(trace.prompts) / count, sum(trace.answers) / count
     cached = trace.repeated / count
-    served = (saturated_rate(1.0, prompt, answer, cost, cached=cached) for cost in costs)
-    return stability.utilisation(trace.rate, served)
+    return sum(saturated_rate(1.0, prompt, answer, cost, cached=cached) for cost in costs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,26 @@ def test_a_trace_in_milliseconds_of_the_epoch_has_the_figures_of_the_one_in_seco
     assert f"{tmp_path}/milliseconds.csv:2:1: warning LB033: 1700000000000 can only be milliseconds" in err
 
 
+def test_requests_that_all_arrive_at_one_time_are_no_part_of_what_engines_carry(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{at},500,80\n" for at in range(200))
+    (tmp_path / "trace.csv").write_text(f"time,prompt,answer\n{rows}")
+    more = ["--policy", "nginx:random,nginx:least_request"]
+    steady = result(capsys, arguments, *more)["load"]
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n" + "5,500,80\n" * 200)
+    assert result(capsys, arguments, *more)["load"] is None
+    assert run([*arguments, *more]) == 0
+    out = capsys.readouterr().out
+    assert "% of what" not in out
+    assert (
+        "All requests of the load (200) arrive at one time, so that it has no rate; "
+        f"the engines carry up to {1 / steady:.3g} such requests/s." in out
+    )
+    assert run([*arguments, "--requests", "1", "--lose", "small"]) == 0
+    assert "(1) arrive at one time, so that it has no rate; the engines without small carry" in capsys.readouterr().out
+
+
 def test_the_wide_table_has_every_percentile(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (figures,) = result(capsys, arguments, "--policy", "nginx:random")["policies"]
     assert run([*arguments, "--policy", "nginx:random", "-o", "wide"]) == 0
