@@ -74,6 +74,8 @@ def command(**values: Any) -> int:
     `serve`. Nothing is sent anywhere. Figures compare algorithms and fleets; docs/simulate.md says how far they can be
     trusted as such.
 
+    TOKENS/S and BUSY count until the last answer ends, the tail after the last arrival included.
+
     --against, --slow, --kill, --join, --lose, --gpu and --price may be given several times, and all of them count.
     """
     options = SimulationOptions(**values)

@@ -158,8 +158,9 @@ def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) ->
     if answer.value is None:
         return f"{answer.row}: nothing meets {options.slo}{rest}. {load_sentence(answer.load, 'the engines')}"
     if options.find == "rate":
-        factor = answer.value / study.trace.rate
-        what, who = f"up to {answer.value:.3g} requests/s ({factor:.2f} × the trace) meet", "the engines then"
+        given, whose = study.trace.rate, "trace" if options.trace_file else "load"
+        multiple = f"{answer.value / given:.2f} × the {whose}'s {given:.3g}/s"
+        what, who = f"up to {answer.value:.3g} requests/s ({multiple}) meet", "the engines then"
     else:
         what, who = replicas(answer.value, " meet", " meets"), "they"
     who = "those that are left" if options.lose else who

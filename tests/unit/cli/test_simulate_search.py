@@ -38,6 +38,21 @@ def test_what_is_found_is_below_the_bound_however_short_the_load_is(
         assert 0.3 < load < 1
 
 
+def test_the_multiple_of_a_rate_says_of_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    find = ["--policy", "nginx:random", "--find", "rate", "--slo", "ttft p99 < 2s", "--speedup", "2"]
+    (tmp_path / "trace.csv").write_text("time,prompt,answer\n" + "".join(f"{at / 2},500,80\n" for at in range(101)))
+    loads = {"load": synthetic(tmp_path), "trace": [*synthetic(tmp_path)[:2], "--trace", str(tmp_path / "trace.csv")]}
+    for name, command in loads.items():
+        found = result(capsys, command, *find)["found"]["nginx:random"]
+        assert run([*command, *find]) == 0
+        said = re.search(rf"up to (\S+) requests/s \((\S+) × the {name}'s (\S+)/s\) meet", capsys.readouterr().out)
+        assert said is not None
+        rate, multiple, given = map(float, said.groups())
+        assert rate == pytest.approx(found, rel=0.01)
+        assert rate == pytest.approx(multiple * given, rel=0.01)
+        assert given == pytest.approx({"load": 10.0, "trace": 4.0}[name], rel=0.2)
+
+
 def test_the_rate_is_found_of_a_trace_that_is_almost_idle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,10,10\n80000,10,10\n")

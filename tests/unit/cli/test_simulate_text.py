@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from lbctl.cli.simulate_text import best_answer, drained_sentence, load_sentence, recommendation
+from lbctl.cli.simulate_text import WIDE, best_answer, drained_sentence, load_sentence, recommendation
 from lbctl.simulate.results import Latency, Summary
+from tests.support.paths import ROOT
 
 FAST, SLOW = Latency(0.1, 0.5, 1.0), Latency(0.1, 2.0, 3.0)
 ITEM = Summary(
@@ -109,3 +111,9 @@ def test_drained_replicas_are_named_with_their_fleet_and_not_all_of_many() -> No
     many = replace(ITEM, drained=tuple(f"r{number}" for number in range(11)))
     assert drained_sentence([many]).endswith("r6, r7 and 3 more.")
     assert drained_sentence([ITEM]) == ""
+
+
+def test_the_page_says_what_every_column_is() -> None:
+    page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8").split("## The columns")[1].split("## ")[0]
+    columns = {re.sub(r" ?P\d\d$", "", head) for head in WIDE} - {"", "POLICY"}
+    assert set(re.findall(r"^\| ([A-Z/ ]+) \|", page, re.MULTILINE)) == columns
