@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -112,12 +113,17 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
     return True
 
 
+def _known(load: float) -> float | None:
+    """Return the load; None where all requests arrive at one time, or the one replica of --gpu is lost."""
+    return load if 0 < load < math.inf else None
+
+
 def _print(form: str, studies: Sequence[Study], result: StudyResult) -> None:
     if form in ("json", "yaml"):
         value: dict[str, Any] = {
             "pool": studies[0].pool.name,
-            "load": max(result.loads.values()) or None,
-            "loads": {name: load or None for name, load in result.loads.items() if name},
+            "load": _known(max(result.loads.values())),
+            "loads": {name: _known(load) for name, load in result.loads.items() if name},
             "found": {answer.row: answer.value for answer in result.answers},
             "loads_found": {answer.row: answer.load for answer in result.answers},
             "cost_per_hour": {answer.row: answer.cost for answer in result.answers if answer.cost is not None},

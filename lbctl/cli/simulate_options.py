@@ -107,6 +107,13 @@ def check(options: SimulationOptions) -> None:
         raise click.UsageError("--find and --slo go together: --find rate --slo 'ttft p99 < 2s'")
     if options.gpu and options.find != "replicas":
         raise click.UsageError("--gpu asks how many replicas of a type are needed: it goes with --find replicas")
+    named = [option for option in ("kill", "join", "slow") if getattr(options, option)]
+    named += [f"lose {text}" for text in options.lose if text != "largest"]
+    if options.gpu and named:
+        raise click.UsageError(
+            f"--gpu and --{named[0]}: the replicas of --gpu are new ones, without the fleet's names and zones; "
+            "of these options only --lose largest goes with it"
+        )
     numbers = {name: getattr(options, name) for name in ("prompt", "answer", "burst", "speedup")}
     if wrong := [name for name, value in numbers.items() if value is not None and not math.isfinite(value)]:
         raise click.UsageError(f"--{wrong[0]}: it is not a number")

@@ -142,11 +142,12 @@ class _Search:
     def replicas(self) -> tuple[SearchResult, Summary]:
         """Return the fewest replicas that meet the limits, and the figures with them, or with the fleet's own."""
         study, own = self._study, len(capacity.serving(self._study.pool).replicas)
+        own += not study.loss(study.pool).replicas  # the only replica of --gpu is lost
 
         def meets(count: int) -> bool:
             return self._meets(study, capacity.with_replicas(study.pool, count))
 
-        start = max(1, min(_MOST_REPLICAS, round(own * study.load(study.pool))))
+        start = max(1, min(_MOST_REPLICAS, round(own * study.load(capacity.with_replicas(study.pool, own)))))
         count = capacity.fewest_replicas(meets, start, _MOST_REPLICAS)
         pool = capacity.with_replicas(study.pool, count or own)
         cost = study.cost(pool) if count else None

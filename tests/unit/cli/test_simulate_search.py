@@ -162,6 +162,31 @@ def test_replicas_are_found_by_type_of_gpu_with_their_price(tmp_path: Path, caps
     assert "did you mean 'H100-" in capsys.readouterr().err
 
 
+def test_of_one_type_of_gpu_the_largest_replica_may_be_lost_and_nothing_that_has_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        *synthetic(tmp_path, GPUS),
+        "--policy",
+        "nginx:least_request",
+        "--find",
+        "replicas",
+        "--gpu",
+        "8xH100-SXM",
+    ]
+    name, slo = "8xH100-SXM/nginx:least_request", ["--slo", "ttft p99 < 2s"]
+    alone = result(capsys, command, *slo)["found"][name]
+    safe = result(capsys, command, *slo, "--lose", "largest")
+    assert (safe["found"][name], safe["load"]) == (alone + 1, None)
+    assert run([*command, "--slo", "ttft p50 < 1ms", "--lose", "largest"]) == 1
+    assert f"{name}: nothing meets ttft p50 < 1ms without the largest replica" in capsys.readouterr().out
+    for more in (["--kill", "a@20"], ["--join", "a@20"], ["--slow", "a=0.5"], ["--lose", "a"], ["--lose", "zone=a"]):
+        assert run([*command, *slo, *more]) == 64
+        said = " ".join(capsys.readouterr().err.split())
+        option = " ".join(more) if more[0] == "--lose" else more[0]
+        assert f"--gpu and {option}: the replicas of --gpu are new ones" in said
+
+
 def test_types_of_gpus_are_compared_by_their_throughput_whatever_weights_the_fleet_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
