@@ -31,16 +31,27 @@ _tokens = click.FloatRange(1, 1_000_000)
 
 @click.command("simulate")
 @paths_argument
-@_option("--trace", "trace_file", metavar="FILE", help="Requests: CSV or JSON lines; docs/simulate.md.")
+@_option(
+    "--trace",
+    "trace_file",
+    metavar="FILE",
+    help="The requests: CSV (seconds) or JSON lines (milliseconds); docs/simulate.md.",
+)
 @_option("--rate", metavar="R", help="Instead of a trace: Poisson arrivals, as 23.7/s or 90/m.")
 @_option("--prompt", type=_tokens, help="With --rate: the mean prompt in tokens.")
 @_option("--answer", type=_tokens, help="With --rate: the mean answer in tokens.")
 @_option("--duration", metavar="D", help="With --rate: how long they arrive, as 10m.")
 @_option("--burst", type=click.FloatRange(1, 10_000), help="With --rate: so many arrive together on average.")
 @_option("--against", metavar="PATH", multiple=True, help="Another fleet, to be compared with PATH….")
-@_option("--pool", metavar="NAME", help="The pool that gets them. Default: the only one.")
-@_option("--policy", metavar="PROXY:ALGORITHM,…", help="Default: every algorithm of the fleet's proxies.")
-@_option("--speedup", type=click.FloatRange(1e-4, 1e4), default=1.0, show_default=True, help="Times the load's rate.")
+@_option("--pool", metavar="NAME", help="The pool that gets the requests. Default: the only one.")
+@_option("--policy", metavar="PROXY:ALGORITHM,…", help="The rows. Default: every algorithm of the fleet's proxies.")
+@_option(
+    "--speedup",
+    type=click.FloatRange(1e-4, 1e4),
+    default=1.0,
+    show_default=True,
+    help="Multiplies the rate of the load.",
+)
 @_option("--requests", type=click.IntRange(1), help="Only so many requests of the load.")
 @_option("--proxies", type=click.IntRange(1, 1024), default=2, show_default=True, help="Proxies that share the load.")
 @_option("--engine", metavar="FILE|KEY=VALUE,…", help="Costs of engines; the strongest: a, b, c, p, sequences, cache.")
@@ -49,15 +60,30 @@ _tokens = click.FloatRange(1, 1_000_000)
 )
 @_option("--calibrate", metavar="URL", help="Fit the strongest replica's engine to a live one's metrics page.")
 @_option("--calibrate-for", metavar="D", default="60s", show_default=True, help="How long that page is watched.")
-@_option("--slow", metavar="REPLICA=FACTOR[@SECONDS]", multiple=True, help="A replica's real speed, from then on.")
-@_option("--kill", metavar="REPLICA@SECONDS[-SECONDS]", multiple=True, help="A replica dies, and comes back.")
-@_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="A replica joins later.")
-@_option("--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="Without these replicas.")
-@_option("--telemetry-delay", metavar="D", default="1s", show_default=True, help="From a sample to its use.")
+@_option(
+    "--slow", metavar="REPLICA=FACTOR[@SECONDS]", multiple=True, help="Multiplies a replica's speed, from then on."
+)
+@_option(
+    "--kill",
+    metavar="REPLICA@SECONDS[-SECONDS]",
+    multiple=True,
+    help="A replica dies, and comes back where a second time is given.",
+)
+@_option("--join", metavar="REPLICA@SECONDS", multiple=True, help="A replica joins only then.")
+@_option("--lose", metavar="REPLICA|largest|zone=Z", multiple=True, help="These replicas are never there.")
+@_option(
+    "--telemetry-delay",
+    metavar="D",
+    default="1s",
+    show_default=True,
+    help="The time from a sample of the engines to its use.",
+)
 @_option("--find", type=click.Choice(["rate", "replicas"]), help="The largest rate, or the fewest replicas, for --slo.")
 @_option("--slo", metavar="LIMITS", help="For --find: 'ttft p99 < 2s, failed < 1%'.")
 @_option("--gpu", metavar="[Nx]TYPE", multiple=True, help="For --find replicas: how many on N GPUs of this type.")
-@_option("--price", metavar="TYPE=PRICE", multiple=True, help="Of one GPU for an hour.")
+@_option(
+    "--price", metavar="TYPE=PRICE", multiple=True, help="The price of one GPU for an hour: what is found has its cost."
+)
 @_option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The same seed gives the same figures.")
 @_option("--plot", "plot_file", metavar="FILE", help="Write a picture of the figures as SVG.")
 @_option(
@@ -78,6 +104,7 @@ def command(**values: Any) -> int:
     TOKENS/S and BUSY count until the last answer ends, the tail after the last arrival included.
 
     --against, --slow, --kill, --join, --lose, --gpu and --price may be given several times, and all of them count.
+    SECONDS are those since the load began.
     """
     options = SimulationOptions(**values)
     check(options)

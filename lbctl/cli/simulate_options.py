@@ -293,7 +293,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
             raise click.UsageError(f"--lose: pool {pool.name} has no replica in zone {zone!r}; {known}")
         if not lost:
             known = _known(text, [item.name for item in pool.replicas])
-            raise click.UsageError(f"--lose: pool {pool.name} has no {text}; {known}; or largest, or zone=Z")
+            raise click.UsageError(f"--lose: pool {pool.name} has no {text}; {known} (or largest, or zone=Z)")
         if all(item.drain for item in lost):
             raise click.UsageError(f"--lose {text}: {_DRAINED}")
     if lose.count("largest") > 1:

@@ -140,7 +140,7 @@ def test_a_numba_that_cannot_be_imported_is_a_warning(arguments: list[str], tmp_
     [
         (["--policy", "envoy:leastrequest"], "envoy:least_request"),
         (["--pool", "q"], "no pool 'q'"),
-        (["--lose", "nobody"], "has no nobody; big, middle, small; or largest, or zone=Z"),
+        (["--lose", "nobody"], "has no nobody; big, middle, small (or largest, or zone=Z)"),
         (["--lose", "big", "--lose", "mid"], "has no mid; did you mean 'middle'?"),
         (["--lose", "zone=c"], "has no replica in zone 'c'; a, b"),
         (["--lose", "zone=a", "--lose", "small"], "without zone a and small pool p has no replica that gets requests"),
