@@ -97,7 +97,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     from lbctl.cli.doctor import kubernetes, machine, places, ports, store
     from lbctl.cli.doctor.api import api
     from lbctl.cli.doctor.logs import logs
-    from lbctl.cli.doctor.picker import picker
+    from lbctl.cli.doctor.picker import lacks_picker, picker
     from lbctl.cli.doctor.programs import programs
     from lbctl.cli.doctor.sources import sources
     from lbctl.serve.settings import Options, settings
@@ -110,7 +110,8 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     source_checks += kubernetes.checks(topology.pools) if topology else []
     server, needed = _server(options, source, chosen)
     running = api(server, needed)
-    for bound in ports.of_fleet(topology) if topology else ():
+    picker_is_elsewhere = lacks_picker(server.url, running.status)
+    for bound in ports.of_fleet(topology, picker_is_elsewhere=picker_is_elsewhere) if topology else ():
         yield ports.port(bound)
     if _has_control(source):
         for path, address in (

@@ -42,6 +42,14 @@ def picker(bind: Address | None, url: str, status: Mapping[str, Any] | None) -> 
     return DoctorResult(what, "ok", "answers")
 
 
+def lacks_picker(url: str, status: Mapping[str, Any] | None) -> bool:
+    """Return whether the serve at `url` runs on this machine and says that it has no process of the picker it needs."""
+    reported = status.get("picker") if status is not None else None
+    if status is None or reported is None or not is_loopback(urlsplit(url).hostname or ""):
+        return False
+    return reported["since"] is None and not status["dry_run"]
+
+
 def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult:
     """Check the picker of the files, of which no serve says anything."""
     what = f"picker {bind}"

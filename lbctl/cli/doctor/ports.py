@@ -38,8 +38,11 @@ class BoundAddress:
     programs: frozenset[str]
 
 
-def of_fleet(topology: Topology) -> Iterator[BoundAddress]:
-    """Yield the addresses that the fleet's listeners, its proxies and its picker bind."""
+def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[BoundAddress]:
+    """Yield the addresses that the fleet's listeners, its proxies and its picker bind.
+
+    `picker_is_elsewhere`: the serve of this fleet runs and has no picker, so an lbctl at its ports is another's.
+    """
     proxies = frozenset(target(kind).binary for kind in KINDS)
     for listener in topology.listeners:
         yield BoundAddress(f"listeners.{listener.name}.bind", listener.bind, proxies)
@@ -50,7 +53,7 @@ def of_fleet(topology: Topology) -> Iterator[BoundAddress]:
             yield BoundAddress(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
     if any(pool.balance.pick is not None for pool in topology.pools):
         for bind in (topology.control.picker_bind, picker_http(topology.control.picker_bind)):
-            yield BoundAddress("control.picker.bind", bind, SERVE)
+            yield BoundAddress("control.picker.bind", bind, frozenset() if picker_is_elsewhere else SERVE)
 
 
 def port(bound: BoundAddress) -> DoctorResult:

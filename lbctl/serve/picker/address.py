@@ -32,6 +32,11 @@ class Occupant:
     """The process; None where this user cannot see it."""
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return self.pid is not None and not Path(f"/proc/{self.pid}").exists()
+
+    @property
     def is_picker_alone(self) -> bool:
         """Whether it is an `lbctl picker`, which somebody has started for the proxies of this machine."""
         with suppress(OSError):

@@ -17,7 +17,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.picker.address import exposed, is_free, occupant
+from lbctl.serve.picker.address import Occupant, exposed, is_free, occupant
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks
 from lbctl.serve.picker.feed import Feed
@@ -32,6 +32,7 @@ _LATE = 3.0
 _LOOK = 1.0
 """Seconds between two looks whether an address is free."""
 _SAMPLES = 500
+_MOVE = "give control.picker.bind, or --picker-bind, another port"
 
 
 class PickerManager:
@@ -91,7 +92,8 @@ class PickerManager:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
         silence = f"the picker hangs: it has said nothing for {self._silence:.0f} s" if is_silent else ""
-        return self.problem or silence or self.taken or self._occupied or self._child.state.problem
+        taken = f"{self.taken}; {_MOVE}" if self.taken else ""
+        return self.problem or silence or taken or self._occupied or self._child.state.problem
 
     @property
     def _silence(self) -> float:
@@ -121,7 +123,7 @@ class PickerManager:
         address = self._address(topology)
         is_picked = any(pool.balance.pick is not None for pool in topology.pools)
         if is_picked and not self._dry_run and address != self._probed:
-            self._note_taken(self._taken_by(address))
+            self._note_taken(self._other(occupant(address)))
         self._probed = address if is_picked else None
         is_refused = not self._insecure and exposed(address, topology.control.picker_tls(address)) is not None
         return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused))
@@ -151,25 +153,25 @@ class PickerManager:
             await self._child.run()
         except PickerEndedError:
             if self._bind is not None:
-                self._set_taken(self._taken_by(self._bind))
+                self._set_taken(self._other(occupant(self._bind)))
             raise
 
     async def _until_free(self) -> None:
-        """Wait until nobody has the picker's address; at once where none is started."""
+        """Wait until nobody has the picker's address, and note who has it; at once where none is started."""
+        found: Occupant | None = None
         waits_for: Address | None = None
         while (places := self._places()) is not None and not is_free(places[0]):
-            if places[0] != waits_for:
+            if found is None or found.is_gone or places[0] != waits_for:
                 waits_for, found = places[0], occupant(places[0])
                 self._occupied = found.text if found is not None else ""
+                self._set_taken(self._other(found))
             await asyncio.sleep(_LOOK)
         self._occupied = ""
 
-    def _taken_by(self, bind: Address) -> str:
-        """Return which process of somebody else has a port of a picker at the address; empty where none has."""
-        found = occupant(bind)
-        if found is None or (found.pid is not None and found.pid == self.state.pid) or found.is_picker_alone:
-            return ""
-        return found.text
+    def _other(self, found: Occupant | None) -> str:
+        """Return who has the picker's address; empty where nobody has it or a picker of this fleet."""
+        is_own = found is not None and found.pid is not None and found.pid == self.state.pid
+        return "" if found is None or is_own or found.is_picker_alone else found.text
 
     async def _follow_place(self) -> None:
         """Publish the fleet again whenever another process gets the picker's address or gives it back."""
@@ -191,7 +193,7 @@ class PickerManager:
         if taken and not self.taken:
             log.error(
                 "another process has the address of the picker, so no proxy is told to ask there: all choose by "
-                "`otherwise` (give control.picker.bind, or --picker-bind, another port)",
+                f"`otherwise` ({_MOVE})",
                 why=taken,
             )
         elif self.taken and not taken:

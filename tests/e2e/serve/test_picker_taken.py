@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+import socket
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import requests
 
+from lbctl.cli import run
+from lbctl.cli.listen_address import picker_address
+from lbctl.ir.address import Address
 from tests.e2e.support import edges
 from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane, controlling, driven
@@ -71,6 +78,62 @@ def test_the_proxies_of_the_second_one_never_ask_the_picker_of_the_first(kind: s
             eventually(picks)
             assert second.log.count(TAKEN) == 1
             assert "a task failed" not in second.log
+
+
+@contextmanager
+def _holders(bind: Address) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+    """Two processes of which each has the one socket that listens at the address, by process id."""
+    with socket.create_server((bind.host, bind.port)) as listening, ExitStack() as stack:
+        command, passed = ["sleep", "300"], (listening.fileno(),)
+        holders = [stack.enter_context(subprocess.Popen(command, pass_fds=passed)) for _ in range(2)]
+        for holder in holders:
+            stack.callback(holder.kill)
+        listening.close()
+        yield {holder.pid: holder for holder in holders}
+
+
+def test_whoever_has_the_address_now_is_named_everywhere_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    section = picker_section()
+    bind = str(section["control"]["picker"]["bind"])
+    with (
+        replicas("a") as one,
+        _holders(picker_address("bind", bind)) as holders,
+        controlling(fleet_of(_pool(one), **section)) as control,
+    ):
+
+        def named() -> int | None:
+            found = re.fullmatch(rf"process (\d+) has {bind}; (.*)", str(control.status["picker"]["reason"]))
+            assert found is None or found[2] == "give control.picker.bind, or --picker-bind, another port"
+            return int(found[1]) if found else None
+
+        eventually(lambda: named() in holders)
+        first = named()
+        assert first is not None
+        holders[first].kill()
+        holders[first].wait()
+        eventually(lambda: named() in holders.keys() - {first})
+        second = named()
+        command = ["doctor", str(control.files), "--server", control.url, "--state", str(control.state)]
+        assert run([*command, "-o", "json"]) == 4
+        rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+        assert rows[f"picker {bind}"]["message"].startswith(f"it does not run: process {second} has {bind}; give ")
+        assert control.log.count(TAKEN) == 1
+
+
+def test_doctor_does_not_take_the_picker_of_another_fleet_for_this_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    section = picker_section()
+    bind = section["control"]["picker"]["bind"]
+    with replicas("a") as one, controlling(fleet_of(_pool(one), **section)) as first:
+        eventually(lambda: first.status["picker"]["running"])
+        with controlling(fleet_of(_pool(one), **section)) as second:
+            eventually(lambda: TAKEN in second.log)
+            states = {}
+            for control in (first, second):
+                command = ["doctor", str(control.files), "--server", control.url, "--state", str(control.state)]
+                run([*command, "-o", "json"])
+                rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+                states[control] = rows[f"control.picker.bind {bind}"]["state"]
+            assert states == {first: "ok", second: "failed"}
 
 
 def test_the_second_one_has_a_picker_of_its_own_with_an_address_of_its_own() -> None:

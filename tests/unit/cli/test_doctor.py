@@ -532,6 +532,7 @@ def picked(port: int) -> Fleet:
 def reported(port: int, *, running: bool = True, **more: Any) -> Answers:
     """A serve that says this of its picker."""
     row = {"listens": f"127.0.0.1:{port - 1}", "running": running, "reason": None if running else "it is tired"}
+    row["since"] = "2026-11-27T10:00:00Z" if running else None
     return Answers({"/api/v1/status": json.dumps({**OWN, "picker": row, **more})})
 
 
