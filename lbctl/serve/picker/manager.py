@@ -31,6 +31,8 @@ _LATE = 3.0
 """Seconds without a report, of which there is one a second, after which the picker does not count as running."""
 _LOOK = 1.0
 """Seconds between two looks whether an address is free."""
+_RETURN = 10.0
+"""Seconds for which the address of another fleet's picker is left free: its serve may only be restarted."""
 _SAMPLES = 500
 _MOVE = "give control.picker.bind, or --picker-bind, another port"
 
@@ -160,11 +162,20 @@ class PickerManager:
         """Wait until nobody has the picker's address, and note who has it; at once where none is started."""
         found: Occupant | None = None
         waits_for: Address | None = None
-        while (places := self._places()) is not None and not is_free(places[0]):
-            if found is None or found.is_gone or places[0] != waits_for:
-                waits_for, found = places[0], occupant(places[0])
-                self._occupied = found.text if found is not None else ""
-                self._set_taken(self._other(found))
+        kept_until = 0.0
+        while (places := self._places()) is not None:
+            now = time.monotonic()
+            if not is_free(places[0]):
+                if found is None or found.is_gone or places[0] != waits_for:
+                    waits_for, found = places[0], occupant(places[0])
+                    self._occupied = found.text if found is not None else ""
+                    self._set_taken(self._other(found))
+                kept_until = now + _RETURN if self.taken else now
+            elif places[0] != waits_for or now >= kept_until:
+                break
+            else:
+                self._set_taken(f"{places[0]} is kept {_RETURN:g} s for the process that had it")
+                found = None
             await asyncio.sleep(_LOOK)
         self._occupied = ""
 

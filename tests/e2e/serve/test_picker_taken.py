@@ -80,6 +80,20 @@ def test_the_proxies_of_the_second_one_never_ask_the_picker_of_the_first(kind: s
             assert "a task failed" not in second.log
 
 
+def test_a_control_plane_that_restarts_has_its_picker_back_though_another_one_waits_for_the_address() -> None:
+    section = picker_section()
+    with replicas("a") as one, controlling(fleet_of(_pool(one), **section)) as first:
+        eventually(lambda: first.status["picker"]["running"])
+        with controlling(fleet_of(_pool(one), **section)) as second:
+            eventually(lambda: TAKEN in second.log)
+            for end in (first.stop, first.kill):
+                end()
+                first.start()
+                eventually(lambda: first.status["picker"]["running"])
+                assert TAKEN not in first.log
+                assert not second.status["picker"]["running"]
+
+
 @contextmanager
 def _holders(bind: Address) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
     """Two processes of which each has the one socket that listens at the address, by process id."""
