@@ -16,6 +16,8 @@ from lbctl.model.parse_cache import ParseCache
 from lbctl.targets.load import complete
 from tests.benchmarks.fleets import fleet
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 _FLEET = """\
 version: 1
 listeners: {public: {bind: "127.0.0.1:8080"}}

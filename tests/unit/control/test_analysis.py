@@ -27,6 +27,8 @@ from lbctl.ir.routes import Analysis, AnalysisMetric, Forward, Rollout, RolloutS
 from lbctl.ir.topology import Topology
 from tests.benchmarks.analysis import ROWS, simulate
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 CRITERIA = Analysis(interval=10_000, min_requests=200, max_error_rate=2.0, failures=2)
 STEPS = (RolloutStep(10, 20_000), RolloutStep(50, 20_000), RolloutStep(100))
 FINE = IntervalObservation(RequestCounts(1000, 5), RequestCounts(9000, 45), reporting=3)

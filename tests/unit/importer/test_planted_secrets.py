@@ -14,6 +14,8 @@ import yaml
 
 from tests.support.importer import imported, samples
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 NGINX = """
 set $key "{}";
 set $upstream_token {};

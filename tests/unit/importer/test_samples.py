@@ -15,6 +15,8 @@ from tests.benchmarks.imports import counts
 from tests.support.importer import directives, imported, samples
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in samples(kind)]
 VALUES = re.compile(r"/\S+\.(?:pem|crt|key|crl)|\d+(?:\.\d+){3}/\d+")
 """Files of TLS and networks: what protects is made of them."""

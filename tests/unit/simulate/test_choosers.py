@@ -15,6 +15,8 @@ from lbctl.simulate.setup import SpeedChange
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, drained, load, pool, replayed, shares
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 WANTED = [5 / 8, 2 / 8, 1 / 8]
 
 

@@ -17,6 +17,8 @@ from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, UNLIMITED, load, pool, replayed
 
+pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+
 FRAIL = replace(pool(1.0, 1.0, 1.0), passive=None)
 DEAD = Outage("r1", 20.0)
 STEADY = load(1000, 20.0, 100, 100)
