@@ -72,7 +72,7 @@ class ControlPlane:
         while not self.ready():
             self.assert_alive()
             assert time.monotonic() < deadline, f"lbctl serve is not ready\n{self.tail()}"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
@@ -56,17 +57,23 @@ def release() -> None:
 
 def listening(port: int) -> set[str]:
     """Return the inodes of the sockets that listen on `port`, on any address."""
-    return {row[9] for row in _sockets_of_tcp() if row[3] == _LISTEN and _port(row[1]) == port}
+    listeners = (row for rows in _sockets_of_tcp() for row in itertools.takewhile(lambda row: row[3] == _LISTEN, rows))
+    return {row[9] for row in listeners if _port(row[1]) == port}
 
 
 def has_clients(port: int) -> bool:
     """Return whether a connection to `port` is open, also one that only its server has closed yet."""
-    return any(row[3] in (_ESTABLISHED, _CLOSE_WAIT) and _port(row[2]) == port for row in _sockets_of_tcp())
+    connections = (row for rows in _sockets_of_tcp() for row in rows)
+    return any(row[3] in (_ESTABLISHED, _CLOSE_WAIT) and _port(row[2]) == port for row in connections)
 
 
-def _sockets_of_tcp() -> list[list[str]]:
-    tables = (Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
-    return [row.split() for table in tables for row in table.splitlines()[1:]]
+def _sockets_of_tcp() -> Iterator[Iterator[list[str]]]:
+    """Yield the rows of TCP and those of TCP over IPv6, read one by one: first come the sockets that listen, and then
+    thousands of connections that are closed already."""
+    for name in ("tcp", "tcp6"):
+        with Path("/proc/net", name).open(encoding="ascii") as table:
+            next(table)
+            yield (row.split() for row in table)
 
 
 def _port(address: str) -> int:
