@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain, count
 from typing import Any
 
 from lbctl.base.diagnostics import Path
@@ -132,7 +133,7 @@ def _members(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
 
 
 def _replicas(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -> None:
-    draft, replicas = context.draft, list[dict[str, Any]]()
+    draft, replicas, taken = context.draft, list[dict[str, Any]](), set[str]()
     weighted = len({server.get("weight", "1") for server in servers if server.get("weight", "1") != "0"}) > 1
     for server in servers:
         address = values.server_address(server.address)
@@ -150,16 +151,16 @@ def _replicas(context: HaproxyImport, path: Path, servers: Sequence[ServerLine])
             replica["priority"] = 1
         if server.has("disabled") or weight == "0":
             replica["drain"] = True
-        replica["name"] = _unique_name(replica["name"], replicas)
+        replica["name"] = _unique_name(replica["name"], taken)
+        taken.add(replica["name"])
         replicas.append(replica)
         draft.ledger.carry((*path, "replicas", len(replicas) - 1), server.line)
     draft.put((*path, "replicas"), replicas)
 
 
-def _unique_name(name: str, replicas: Sequence[dict[str, Any]]) -> str:
+def _unique_name(name: str, taken: Collection[str]) -> str:
     base = sane_name(name, "replica")
-    taken = {item["name"] for item in replicas}
-    return next(item for item in (base, *(f"{base[:58]}-{n}" for n in range(2, 9999))) if item not in taken)
+    return next(item for item in chain((base,), (f"{base[:58]}-{n}" for n in count(2))) if item not in taken)
 
 
 def _per_replica(value: str) -> int | None:

@@ -112,7 +112,9 @@ class ControlPlane:
 
     def write(self, fleet: Fleet, name: str = "fleet.yaml") -> None:
         """Replace the fleet's file as a whole."""
-        self.write_text(yaml.safe_dump(json.loads(json.dumps(self._with_logs(fleet))), sort_keys=False), name)
+        self.write_text(
+            yaml.dump(json.loads(json.dumps(self._with_logs(fleet))), Dumper=yaml.CSafeDumper, sort_keys=False), name
+        )
 
     def _with_logs(self, fleet: Fleet) -> Fleet:
         """Return the fleet with a port of its own for the traffic log of an nginx that is driven."""

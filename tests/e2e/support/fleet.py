@@ -83,7 +83,7 @@ class Rendered:
 def write(fleet: Fleet, directory: Path) -> Path:
     """Writes fleet.yaml into `directory`; its path. A part that stands twice is written twice, not as an alias."""
     path = directory / "fleet.yaml"
-    path.write_text(yaml.safe_dump(json.loads(json.dumps(fleet)), sort_keys=False))
+    path.write_text(yaml.dump(json.loads(json.dumps(fleet)), Dumper=yaml.CSafeDumper, sort_keys=False))
     return path
 
 

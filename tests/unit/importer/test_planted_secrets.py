@@ -159,7 +159,7 @@ def haproxy(file: Path, plant: Planter) -> str:
 
 
 def envoy(file: Path, plant: Planter) -> str:
-    tree = yaml.safe_load(file.read_text())
+    tree = yaml.load(file.read_text(), yaml.CSafeLoader)
     tree["static_resources"]["secrets"] = yaml.safe_load(plant(ENVOY_SECRETS))
     for cluster in tree["static_resources"]["clusters"]:
         cluster.update(yaml.safe_load(plant(ENVOY_CLUSTER)))
