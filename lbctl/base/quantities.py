@@ -153,8 +153,14 @@ def parse_address(value: object) -> Endpoint:
         raise QuantityError(f"{show(value)} is not an address", hint)
     if value.startswith("unix:"):
         path = value.removeprefix("unix:")
-        if not _SOCKET.fullmatch(path) or "/../" in f"{path}/":
-            raise QuantityError(f"{show(value)} is not the path of a unix socket", "as unix:/run/replica.sock")
+        if not path.startswith("/"):
+            hint = "a path that begins with /, as unix:/run/replica.sock"
+            raise QuantityError(f"{show(value)} is a unix socket without an absolute path", hint)
+        if "/../" in f"{path}/":
+            raise QuantityError(f"{show(value)} has .. in its path", "the path without it, as unix:/run/replica.sock")
+        if not _SOCKET.fullmatch(path):
+            hint = "letters, digits and . _ / -, 104 characters at most, as unix:/run/replica.sock"
+            raise QuantityError(f"{show(value)} is not the path of a unix socket", hint)
         return Endpoint(path=path)
     if "://" in value:
         raise QuantityError(f"{show(value.partition('://')[0] + '://…')} is a URL", f"write {_host_and_port(value)}")

@@ -7,12 +7,15 @@ control plane or a proxy itself listens: requests of clients would reach it with
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from lbctl.base.diagnostics import Path, dotted
 from lbctl.base.hosts import IPV4, address_of, is_forbidden, is_loopback, is_metadata
 from lbctl.base.quantities import Endpoint
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address
 from lbctl.ir.proxies import picker_http
+from lbctl.model.node import descend
 from lbctl.model.pool import Pool
 
 _HINT = "the address at which the replica serves"
@@ -21,8 +24,19 @@ _UNUSUAL = frozenset({0, 100, 169, *range(224, 256)})
 """The first bytes of all IPv4 addresses that need a closer look."""
 
 
-OwnAddresses = dict[tuple[int, str], tuple[str, str]]
-"""(port, path) → the host and the owner of each place at which lbctl or a proxy of the fleet listens."""
+class Listening(NamedTuple):
+    """Who listens at a place."""
+
+    host: str
+    """The address that it listens on; empty for a unix socket."""
+    owner: str
+    """What it is, as a message calls it."""
+    key: Path
+    """The path of the key that says where it listens."""
+
+
+OwnAddresses = dict[tuple[int, str], Listening]
+"""(port, path) → who listens there, of lbctl and of the proxies of the fleet."""
 
 
 def own_addresses(ctx: Context) -> OwnAddresses:
@@ -35,15 +49,15 @@ def check_addresses(ctx: Context, name: str, pool: Pool, own: OwnAddresses) -> N
     from_file = name in ctx.discovered
     for index, replica in enumerate(pool.replicas):
         path = ("pools", name, "replicas", index, "address")
-        owner = _owner(own, replica.address)
+        owner = _owner(ctx, own, replica.address)
         if _is_impossible(replica.address.host):
             ctx.error("LB122", f"no replica can have the address {address(replica.address)}", path, _HINT)
         elif from_file and replica.address.path:
             ctx.error("LB122", "a file of targets may name no socket", path, _HINT)
         elif owner and from_file:
-            ctx.error("LB122", f"{owner} listens there", path, _HINT)
+            ctx.error("LB122", owner, path, _HINT)
         elif owner:
-            ctx.warn("LB122", f"{owner} listens there", path, _HINT)
+            ctx.warn("LB122", owner, path, _HINT)
 
 
 def _is_impossible(host: str) -> bool:
@@ -53,24 +67,34 @@ def _is_impossible(host: str) -> bool:
     return bool(host) and (is_metadata(host, parsed) or (parsed is not None and is_forbidden(parsed)))
 
 
-def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], tuple[str, str]]]:
+def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], Listening]]:
     control = ctx.fleet.control
-    picker = control.picker.bind
-    http = picker_http(address(picker))
-    own = (control.xds.bind, control.api.bind, picker, Endpoint(http.host, http.port))
-    places = [(bind, "lbctl serve") for bind in own]
+    picker: Path = ("control", "picker", "bind")
+    http = picker_http(address(control.picker.bind))
+    places: list[tuple[Endpoint, str, Path]] = [
+        (control.xds.bind, "xDS of lbctl serve", ("control", "xds", "bind")),
+        (control.api.bind, "the API of lbctl serve", ("control", "api", "bind")),
+        (control.picker.bind, "the picker", picker),
+        (Endpoint(http.host, http.port), "the picker's HTTP, at the port after its address", picker),
+    ]
     for name, proxy in ctx.fleet.proxies.items():
-        places += [(proxy.metrics, f"the metrics page of {name}")] if proxy.metrics else []
-        places += [(proxy.admin, f"the admin interface of {name}")] if proxy.admin else []
-        places += [(Endpoint(path=proxy.runtime_api), f"the admin socket of {name}")] if proxy.runtime_api else []
-    for place, owner in places:
-        yield (place.port, place.path), (place.host, owner)
+        path: Path = ("proxies", name)
+        places += [(proxy.metrics, f"the metrics page of {name}", (*path, "metrics"))] if proxy.metrics else []
+        places += [(proxy.admin, f"the admin interface of {name}", (*path, "admin"))] if proxy.admin else []
+        socket = Endpoint(path=proxy.runtime_api or "")
+        places += [(socket, f"the admin socket of {name}", (*path, "runtime_api"))] if proxy.runtime_api else []
+    for place, owner, key in places:
+        yield (place.port, place.path), Listening(place.host, owner, key)
 
 
-def _owner(own: OwnAddresses, place: Endpoint) -> str:
-    """Return who listens at the address, or an empty string."""
-    host, owner = own.get((place.port, place.path), ("", ""))
-    if not owner:
+def _owner(ctx: Context, own: OwnAddresses, place: Endpoint) -> str:
+    """Return who listens at the address, and by which key, or an empty string."""
+    found = own.get((place.port, place.path))
+    if found is None:
         return ""
-    is_here = is_loopback(place.host) and (host in _WILDCARDS or is_loopback(host))
-    return owner if place.path or place.host == host or is_here else ""
+    is_here = is_loopback(place.host) and (found.host in _WILDCARDS or is_loopback(found.host))
+    if not (place.path or place.host == found.host or is_here):
+        return ""
+    node = descend(ctx.source.root, found.key)
+    where = f"see {node.position}" if node is not None else "by default"
+    return f"{address(place)} is the address of {found.owner}: {dotted(found.key)}, {where}"

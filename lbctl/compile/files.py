@@ -81,7 +81,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
         yield d.Diagnostic("LB110", fault, node.position, path, "", severity)
         return
     if leads_out(source, node):
-        hint = "keep the file below the fleet's directory"
+        hint = "keep the file below the fleet's directory, or write its absolute path"
         yield d.Diagnostic("LB502", f"{d.show(written)} leads out of its directory", node.position, path, hint)
 
 

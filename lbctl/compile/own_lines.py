@@ -78,7 +78,7 @@ def _text(ctx: Context, path: Path) -> str | None:
     assert node is not None
     if leads_out(ctx.source, node):
         message = f"{show(str(node.value))} leads out of its directory"
-        ctx.error("LB502", message, path, "keep the file below the fleet's directory")
+        ctx.error("LB502", message, path, "keep the file below the fleet's directory, or write its absolute path")
         return None
     file = file_of(ctx.source, node)
     content = ctx.source.target_contents.get(str(file))

@@ -38,8 +38,9 @@ def check_picker(ctx: Context) -> None:
     """
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
-        hint = "ip:port, and the port after it for HAProxy and nginx"
-        ctx.error("LB307", f"the picker needs two ports, and {bind} has no next one", _BIND, hint)
+        found = f"{address(bind)} is a unix socket" if bind.path else f"there is none after {address(bind)}"
+        message = f"the picker needs an address and the port after it, which HAProxy and nginx ask: {found}"
+        ctx.error("LB307", message, _BIND, f"an IP address with a port from 1 to {_LAST_PORT - 1}, as 127.0.0.1:18001")
     elif any(pool.balance.algorithm == "pick" for pool in ctx.fleet.pools.values()):
         _check_clashes(ctx, address(bind))
 

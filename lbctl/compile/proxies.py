@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Sequence
 
-from lbctl.base.diagnostics import Path
+from lbctl.base.diagnostics import Path, show
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
 from lbctl.compile.own_lines import own_lines
@@ -156,15 +156,12 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
 
 
 def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB145: a proxy that runs takes relative paths from other directories than lbctl does."""
+    """Report LB145: a proxy that runs takes a relative `config` from another directory than lbctl does."""
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
-    for key, value, example in (
-        ("config", config, f"/etc/{proxy.kind}/{posixpath.basename(config or '')}"),
-        ("runtime_api", proxy.runtime_api, f"/run/{proxy.kind}/{posixpath.basename(proxy.runtime_api or '')}"),
-    ):
-        if value is not None and not value.startswith("/"):
-            message = f"{value} is relative, and {proxy.kind} starts in a directory of its own"
-            ctx.error("LB145", message, (*path, key), f"an absolute path, like {example}")
+    if config is not None and not config.startswith("/"):
+        message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in a directory of its own"
+        hint = f"a path that begins with /, as /etc/{proxy.kind}/{posixpath.basename(config)}"
+        ctx.error("LB145", message, (*path, "config"), hint)
 
 
 def version_text(version: tuple[int, ...]) -> str:

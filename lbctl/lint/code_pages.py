@@ -91,8 +91,9 @@ TIMES = (
     code_page(
         "LB307",
         "an address of the picker without a next port",
-        "Envoys ask `control.picker.bind`, HAProxy and nginx the port after it.",
-        "As 127.0.0.1:18001.",
+        "Envoys ask `control.picker.bind`, HAProxy and nginx the port after it. There is none after 65535, nor after a "
+        "unix socket.",
+        "An IP address with a port from 1 to 65534, as 127.0.0.1:18001.",
     ),
     code_page(
         "LB308",
@@ -116,8 +117,8 @@ SECURITY = (
     code_page(
         "LB502",
         "a path out of the fleet's directory",
-        "A relative path leads above the directory of the PATH.",
-        "Keep the file below it, or give an absolute path.",
+        "A path has `..` in it, or a relative one leads out of the directory of the PATH by a link.",
+        "Keep the file below that directory, or write its absolute path, without `..`.",
     ),
     code_page(
         "LB503",

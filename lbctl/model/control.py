@@ -56,7 +56,7 @@ class Proxy(Section):
         None, description="Its main file. `serve` writes it; `render` takes its directory for relative files."
     )
     reload: Reload | None = Field(None, description="With `config`: `serve` writes the file and reloads the proxy.")
-    runtime_api: v.FilePath | None = Field(
+    runtime_api: v.AbsolutePath | None = Field(
         None, description="HAProxy's admin socket: `serve` sets weights, drains and health there at once."
     )
     user: v.Account | None = Field(

@@ -26,7 +26,7 @@ from lbctl.model.values.http import (
     is_cookie_value,
     unique_headers,
 )
-from lbctl.model.values.locations import CheckUrl, FilePath, Network, StoreUrl, Url
+from lbctl.model.values.locations import AbsolutePath, CheckUrl, FilePath, Network, StoreUrl, Url
 from lbctl.model.values.names import (
     NAME,
     PORT_NAME,
@@ -74,6 +74,7 @@ __all__ = [
     "HEADER_VALUE",
     "NAME",
     "PORT_NAME",
+    "AbsolutePath",
     "Account",
     "Address",
     "Bind",

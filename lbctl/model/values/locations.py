@@ -22,6 +22,8 @@ _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^
 
 def _file(value: object) -> str:
     hint = "letters, digits, spaces and . _ / @ + = : , ~ -; not - at the start of a name"
+    if isinstance(value, str) and value.startswith("~"):
+        hint = "nothing puts a home directory in the place of ~: write the path from / on, as /home/NAME/FILE"
     if not isinstance(value, str) or not re.fullmatch(_FILE, value):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     parts = value.split("/")
@@ -30,8 +32,20 @@ def _file(value: object) -> str:
     if any(part.startswith("-") or part != part.strip() for part in parts) or value.endswith("/"):
         raise refuse("LB013", f"{show(value)} is not the path of a file", hint)
     if ".." in parts:
-        raise refuse("LB502", f"{show(value)} climbs out of its directory", "keep the file below the fleet's directory")
+        raise refuse(
+            "LB502", f"{show(value)} has .. in it", "without it: an absolute path, or one below the fleet's directory"
+        )
     return value
+
+
+def _absolute(value: object) -> str:
+    if isinstance(value, str) and value and not value.startswith("/"):
+        raise refuse(
+            "LB145",
+            f"{show(value)} is not an absolute path, and a proxy starts in a directory of its own",
+            "a path that begins with /, as /run/haproxy/admin.sock",
+        )
+    return _file(value)
 
 
 FilePath = Annotated[
@@ -41,6 +55,7 @@ FilePath = Annotated[
         _FILE_WHOLE, "a file: its path; a relative one from the file that names it, and below the fleet's directory"
     ),
 ]
+AbsolutePath = Annotated[str, PlainValidator(_absolute), schema(f"(?=/){_FILE_WHOLE}", "a socket: its absolute path")]
 _IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
 _NETWORK = rf"({_IPV4}|([0-9A-Fa-f]{{0,4}}:){{2,8}}([0-9A-Fa-f]{{0,4}}|{_IPV4}))(/[0-9]{{1,3}})?"
 

@@ -70,6 +70,21 @@ def test_an_address_without_a_port_is_called_that(text: str) -> None:
         q.parse_address(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("unix:~/h.sock", "without an absolute path", "begins with /"),
+        ("unix:h.sock", "without an absolute path", "begins with /"),
+        ("unix:/run/../h.sock", "has .. in its path", "without it"),
+        ("unix:/run/~h.sock", "not the path of a unix socket", "letters, digits and . _ / -, 104 characters"),
+    ],
+)
+def test_the_path_of_a_socket_is_refused_with_what_is_wrong_about_it(text: str, said: str, hint: str) -> None:
+    with pytest.raises(q.QuantityError, match=said) as error:
+        q.parse_address(text)
+    assert hint in error.value.hint
+
+
 @given(st.integers(1, 30 * 24 * 3_600_000))
 def test_a_duration_prints_as_what_reads_back_the_same(millis: int) -> None:
     assert q.parse_duration(str(q.Duration(millis))) == millis

@@ -104,6 +104,45 @@ def test_a_port_of_the_picker_that_somebody_else_has_is_an_error_at_its_address(
 
 
 @pytest.mark.parametrize(
+    ("bind", "found"),
+    [
+        ("127.0.0.1:65535", "there is none after 127.0.0.1:65535"),
+        ("[::1]:65535", "there is none after [::1]:65535"),
+        ("unix:/run/p.sock", "unix:/run/p.sock is a unix socket"),
+    ],
+)
+def test_an_address_of_the_picker_without_a_next_port_is_named_as_it_was_written(bind: str, found: str) -> None:
+    _, (error,) = compiling(f'version: 1\ncontrol: {{picker: {{bind: "{bind}"}}}}\n')
+    assert str(error) == (
+        "-:2:26: error LB307 control.picker.bind: the picker needs an address and the port after it, which HAProxy and "
+        f"nginx ask: {found} (an IP address with a port from 1 to 65534, as 127.0.0.1:18001)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("port", "control", "said"),
+    [
+        (9001, 'control: {picker: {bind: "0.0.0.0:9001"}}\n', "the picker: control.picker.bind, see -:5:26"),
+        (
+            9001,
+            'control: {picker: {bind: "127.0.0.1:9000"}}\n',
+            "the picker's HTTP, at the port after its address: control.picker.bind, see -:5:26",
+        ),
+        (18001, "", "the picker: control.picker.bind, by default"),
+        (9001, 'control: {api: {bind: "127.0.0.1:9001"}}\n', "the API of lbctl serve: control.api.bind, see -:5:23"),
+    ],
+)
+def test_a_replica_at_an_address_of_lbctl_is_told_whose_it_is_and_where_that_is_written(
+    port: int, control: str, said: str
+) -> None:
+    pool = f'pools:\n  p:\n    {{balance: {{algorithm: pick}}, replicas: [{{address: "127.0.0.1:{port}"}}]}}\n'
+    _, (warning,) = compiling(f"version: 1\n{pool}{control}")
+    place, message = str(warning).split(" warning LB122 pools.p.replicas[0].address: ")
+    assert place == "-:4:55:"
+    assert message == f"127.0.0.1:{port} is the address of {said} (the address at which the replica serves)"
+
+
+@pytest.mark.parametrize(
     ("more", "owner"),
     [
         (

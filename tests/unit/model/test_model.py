@@ -125,6 +125,28 @@ def test_what_other_proxies_call_otherwise_is_answered_with_the_right_word(repli
     check(f"version: 1\npools: {{p: {{replicas: [{replica}]}}}}\n", "LB011" if "backup" in replica else "LB013", hint)
 
 
+@pytest.mark.parametrize(
+    ("proxy", "code", "message"),
+    [
+        ("config: ▶~/h.cfg", "LB013", "write the path from / on"),
+        (
+            "config: ▶../h.cfg",
+            "LB502",
+            "has .. in it (without it: an absolute path, or one below the fleet's directory)",
+        ),
+        ("config: ▶/etc/../h.cfg", "LB502", "has .. in it"),
+        ("runtime_api: ▶~/h.sock", "LB145", "is not an absolute path, and a proxy starts in a directory of its own"),
+        ("runtime_api: ▶../h.sock", "LB145", "(a path that begins with /, as /run/haproxy/admin.sock)"),
+        ("runtime_api: ▶/run/../h.sock", "LB502", "has .. in it"),
+    ],
+)
+def test_a_path_is_refused_with_what_would_be_right_for_its_key(proxy: str, code: str, message: str) -> None:
+    fleet, mark = marked(f"version: 1\nproxies: {{h: {{kind: haproxy, {proxy}}}}}\n")
+    _, found = reading(fleet)
+    assert places(found) == [f"{mark} {code}"]
+    assert message in str(found[0])
+
+
 @pytest.mark.parametrize(("size", "right"), [("50M", "50MiB"), ("10MB", "10MiB"), ("1g", "1GiB"), ("8kb", "8KiB")])
 def test_a_size_in_other_units_is_answered_with_the_right_one(size: str, right: str) -> None:
     check(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:1", max_body: ▶{size}}}}}\n', "LB013", f"write {right}")
