@@ -29,7 +29,7 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import decode
 
-_HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
+_HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "CACHED (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
 _MOST_SENT = 48 << 10
 """Bytes of a body that are sent to a running server, as they are written in JSON."""
 
@@ -150,9 +150,13 @@ def _lines(explanation: schema.PickExplanation) -> Iterator[str]:
 
 
 def _cells(row: schema.PickCandidate) -> tuple[str, ...]:
-    numbers = (row.rate, row.work, row.wait)
+    rate, work, cached, wait = (
+        "-" if value is None else f"{value:.4g}" for value in (row.rate, row.work, row.cached, row.wait)
+    )
+    if row.cached is not None and not row.counted:
+        cached = f"{cached}, not counted"
     name, address, reason = map(_printable, (row.name, row.address, row.reason or "-"))
-    return (name, address, *("-" if value is None else f"{value:.4g}" for value in numbers), reason)
+    return (name, address, rate, work, cached, wait, reason)
 
 
 def _printable(text: str) -> str:

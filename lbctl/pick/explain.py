@@ -131,21 +131,34 @@ def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: 
 
 
 def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
-    subject = equal[0] if len(equal) == 1 else f"Any of {', '.join(equal[:-1])} or {equal[-1]}"
-    verb = f"{subject} gets the request:" if len(equal) == 1 else f"{subject} gets the request, at random:"
-    holders = ", ".join(view.tier.names[index] for index in view.saved)
-    least = "it has the least expected wait" if len(equal) == 1 else "they have the same expected wait"
+    several = len(equal) > 1
+    subject = f"Any of {_listed(equal, 'or')}" if several else equal[0]
+    verb = f"{subject} gets the request{', at random' if several else ''}:"
+    credited = {view.tier.names[index] for index in view.credited}
+    holders = [view.tier.names[index] for index in sorted(view.saved)]
+    least = "they have the same expected wait" if several else "it has the least expected wait"
+    they, theirs = ("they have", "their") if several else ("it has", "its")
+    kept = "this session" if view.home in holders else "the longest beginning of this prompt"
+    if several and 0 < len(credited & set(equal)) < len(equal):
+        names = _listed([name for name in equal if name in credited], "and")
+        return f"{verb} {names} may have {kept} in the cache, and the others have a wait that is as much shorter."
     match reason:
         case "session":
-            return f"{verb} it has served this session before, and its load is within the bound."
+            return f"{verb} {they} served this session before, and {theirs} load is within the bound."
         case "prefix":
-            return f"{verb} it has seen the longest beginning of this prompt, and its load is within the bound."
+            return f"{verb} {they} seen the longest beginning of this prompt, and {theirs} load is within the bound."
         case "session_busy" | "prefix_busy":
-            return f"{verb} {holders} may have it in the cache, which the load there outweighs, and {least}."
+            names = _listed(holders, "and")
+            return f"{verb} {least}; {names} may have {kept} in the cache, which the load there outweighs."
         case "session_gone":
-            return f"{verb} the session's replica cannot get requests, and {least}."
+            return f"{verb} {least}; the session's replica cannot get requests."
         case _:
             return f"{verb} no cache is known to help, and {least}."
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    """Return names as a sentence has them: `a, b and c`, where `last` is "and"."""
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _adapter_sentence(

@@ -40,7 +40,7 @@ def test_the_choice_and_its_reason_come_first(fleet: str, tmp_path: Path, capsys
     assert first == "big gets the request: no cache is known to help, and it has the least expected wait."
     assert "prompt         about 1000 tokens, 15 blocks to recognise it by" in others
     assert "model          sql, an adapter" in others
-    assert others[-1].split(maxsplit=5) == ["gone", "10.0.0.3:8000", "-", "-", "-", "drained by the files"]
+    assert others[-1].split(maxsplit=6) == ["gone", "10.0.0.3:8000", "-", "-", "-", "-", "drained by the files"]
 
 
 def test_a_session_key_of_the_body_is_given_as_its_value(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:

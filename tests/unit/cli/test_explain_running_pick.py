@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,8 +171,29 @@ def test_an_adapter_that_has_decided_is_the_reason(
     assert "which counts 2000 tokens." in text
 
 
+def test_the_tokens_in_a_cache_are_shown_and_whether_they_count(
+    control: Picking, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "body"
+    path.write_text(json.dumps({"prompt": "word " * 3200}))
+    body, command = path.read_bytes(), [*COMMAND, "--body", str(path), *options]
+
+    def cached() -> dict[str, str]:
+        rows = [line for line in shown(command, capsys).splitlines() if " 10.0.0." in line]
+        return {row.split()[0]: row.split("  ")[-3].strip() for row in (re.sub("  +", "  ", line) for line in rows)}
+
+    assert cached() == {"big": "-", "small": "-", "gone": "-"}
+    question = PickerQuestion(Caller("llama"), {}, body, len(body), frozenset({"10.0.0.2:8000"}))
+    seen = control.service.pick(question)
+    control.service.finished(seen.id)
+    assert cached() == {"big": "-", "small": "3200", "gone": "-"}
+    other = json.dumps({"prompt": "other " * 100_000}).encode()
+    control.service.pick(PickerQuestion(Caller("llama"), {}, other, len(other), frozenset({"10.0.0.2:8000"})))
+    assert cached() == {"big": "-", "small": "3200, not counted", "gone": "-"}
+
+
 def test_the_units_of_the_figures_are_in_the_head_of_the_table(
     options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = shown([*COMMAND, *options], capsys).splitlines()
-    assert any("RATE  WORK (TOKENS)  WAIT (TOKENS/RATE)" in line for line in lines)
+    assert any("RATE  WORK (TOKENS)  CACHED (TOKENS)  WAIT (TOKENS/RATE)" in line for line in lines)

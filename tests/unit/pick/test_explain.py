@@ -54,3 +54,41 @@ def test_an_adapter_that_decides_between_equal_replicas_is_named(weight: float, 
     explained = explain(features, table, Books(), memory, 0.0)
     assert explained.choices == ("b",)
     assert "The adapter sql decided" in explained.sentence
+
+
+def said(weights: dict[str, float], seen: tuple[str, ...], busy: tuple[str, ...] = (), session: str = "") -> str:
+    """Return the sentence about a request of 4,000 tokens whose prompt `seen` have, and whose session the last of them,
+    while `busy` have work of 900,000 tokens."""
+    table = PoolTable(
+        "p", PickPolicy(()), tuple(Candidate(name, f"{name}:1", weight=weights[name]) for name in weights)
+    )
+    features = Features("p", session=session or None, prefix=(1, 2, 3, 4), prompt_tokens=4000.0)
+    books, memory = Books(), AffinityMemory()
+    for name in seen:
+        memory.remember(features, name, 0.0)
+    for name in busy:
+        books.started(name, "p", name, 900_000.0, 0.0)
+    return explain(features, table, books, memory, 0.0).sentence
+
+
+def test_the_sentence_is_about_all_replicas_that_it_names() -> None:
+    three = {"a": 1.0, "b": 1.0, "c": 1.0}
+    assert said(three, ("a", "b")) == (
+        "Any of a or b gets the request, at random: they have seen the longest beginning of this prompt, and their "
+        "load is within the bound."
+    )
+    assert said(three, ("a",)).startswith("a gets the request: it has seen the longest beginning")
+    assert said(three, ("b", "a"), session="s") == (
+        "a gets the request: it has served this session before, and its load is within the bound."
+    )
+    assert said(three, ("a", "b"), busy=("a", "b")) == (
+        "c gets the request: it has the least expected wait; a and b may have the longest beginning of this prompt in "
+        "the cache, which the load there outweighs."
+    )
+    assert said(three, ("a",), busy=("a",), session="s") == (
+        "Any of b or c gets the request, at random: they have the same expected wait; a may have this session in the "
+        "cache, which the load there outweighs."
+    )
+    assert said({"b": 1.0, "c": 2.0}, ("a",), session="s") == (
+        "c gets the request: it has the least expected wait; the session's replica cannot get requests."
+    )
