@@ -100,9 +100,10 @@ def pick(
 ) -> int:  # fmt: skip
     """Which replica the picker would name for a request to POOL, and why.
 
-    What was read of the request, who may be picked, the scores. RATE is the weight, WORK the tokens in flight that are
-    not computed yet, and WAIT that work and the request's own, divided by the rate. By the fleet in PATH… every replica
-    is idle and as the files have it; without PATH the running picker says what it would do now. Nothing is recorded.
+    What was read of the request, who may be picked, the scores. RATE is the weight with slow start, WORK the tokens in
+    flight that are not computed yet, CACHED those of the prompt that the cache may hold, and WAIT the work divided by
+    the rate, and the request's own by the weight. By the fleet in PATH… every replica is idle and as the files have it;
+    without PATH the running picker says what it would do now. Nothing is recorded.
     """
     from lbctl.cli.explain_pick import PickQuery, answer, explain_running
 
@@ -132,6 +133,8 @@ class Undecided:
     """The replica's part of the pool's requests, from 0 to 1."""
     ramp: float
     """The factor of slow start by lbctl, from 0 to 1."""
+    picker_ramp: float
+    """The factor of slow start that the picker counts, from 0 to 1."""
     overrides: tuple[schema.Override, ...]
     """What operators hold."""
 
@@ -156,6 +159,7 @@ def _undecided(remote: ServeClient, pool: str, row: schema.Replica) -> Undecided
         sent=row.weight,
         share=row.share,
         ramp=row.ramp,
+        picker_ramp=row.picker_ramp,
         overrides=tuple(item for item in overrides if item.pool == pool and item.replica in (None, row.name)),
     )
 
@@ -209,7 +213,9 @@ def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str
 
 
 def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
-    """Yield the line about slow start, which lbctl does for a proxy that has none."""
+    """Yield the lines about slow start, which lbctl does for the picker and for a proxy that has none."""
+    if row.picker_ramp < 1:
+        yield "slow start", f"the picker gives it {row.picker_ramp:.0%} of its weight so far"
     if row.ramp < 1:
         yield "slow start", f"nginx has {row.ramp:.0%} of the weight so far; Envoy and HAProxy ramp by themselves"
 

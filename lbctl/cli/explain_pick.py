@@ -155,7 +155,8 @@ def _cells(row: schema.PickCandidate) -> tuple[str, ...]:
     )
     if row.cached is not None and not row.counted:
         cached = f"{cached}, not counted"
-    name, address, reason = map(_printable, (row.name, row.address, row.reason or "-"))
+    reason = row.reason or (f"slow start: it has {row.ramp:.0%} of its weight" if row.ramp < 1 else "-")
+    name, address, reason = map(_printable, (row.name, row.address, reason))
     return (name, address, rate, work, cached, wait, reason)
 
 

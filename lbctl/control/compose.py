@@ -193,7 +193,7 @@ def for_proxy(
     `now` is in seconds, and `min_interval` is the seconds between two changes of weights that the proxy can follow.
     """
     snapshot = _without(composed.snapshot, failing)
-    ramps = ramps.follow(snapshot, now)
+    ramps = ramps.follow(snapshot.topology.pools, composed.snapshot, failing, now)
     factors = ramps.factors(snapshot.topology, now, min_interval)
     next_change = ramps.next_change(snapshot.topology, now, min_interval)
     return ForProxy(_ramped(snapshot, factors), ramps, factors, next_change)

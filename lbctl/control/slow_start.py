@@ -3,8 +3,10 @@
 Envoy and HAProxy ramp by themselves and must not get a ramp twice, so a ramp is never part of the weights that the
 control loop decides. The formula is Envoy's, read at the beginning of each step, so that a replica never gets more than
 Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window where that is longer:
-with the defaults (60 s, 10 %, 30 s) a replica has 10 % of its weight, after 30 s 50 %, after 60 s all of it. Pure:
-times are seconds on one clock and are arguments.
+with the defaults (60 s, 10 %, 30 s) a replica has 10 % of its weight, after 30 s 50 %, after 60 s all of it.
+
+Who ramps is also what the picker goes by. As behind Envoy and HAProxy, a replica ramps that is new or whose checks have
+failed, and not one that was only drained. Pure: times are seconds on one clock and are arguments.
 """
 
 from __future__ import annotations
@@ -40,19 +42,30 @@ def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ramps:
-    """Which replicas ramp. A replica ramps when it joins a pool that was there before, or comes back to it."""
+    """Which replicas ramp. A replica ramps when it joins a pool that was there before, or has been down.
+
+    A drained one, or one that deep health has taken out, keeps its place: it has its whole weight when it is let in.
+    Once it is removed from the proxies, because its drain deadline has passed, it comes back as a new one.
+    """
 
     ready: frozenset[Key] | None = None
-    """The replicas that took requests at the last call of `follow`; None before the first."""
+    """The replicas that had joined at the last call of `follow`; None before the first."""
     since: Mapping[Key, float] = field(default_factory=dict)
     """When each replica that ramps joined."""
 
-    def follow(self, snapshot: Snapshot, now: float) -> Ramps:
-        """The ramps after the replicas that take requests may have changed."""
-        pools = {pool.name: pool for pool in snapshot.topology.pools}
-        ready = frozenset(key for pool in pools.values() for key in _ready(pool, snapshot))
+    def follow(
+        self, all_pools: Iterable[Pool], snapshot: Snapshot, failing: Mapping[str, frozenset[str]], now: float
+    ) -> Ramps:
+        """The ramps after the replicas that take requests may have changed.
+
+        `all_pools` are those of the snapshot that matter, `failing` the replicas (pool → names) whose checks fail.
+        """
+        pools = {pool.name: pool for pool in all_pools}
+        up = [key for pool in pools.values() for key in _up(pool, failing.get(pool.name, frozenset()))]
         if self.ready is None:
-            return Ramps(ready)
+            return Ramps(frozenset(up))
+        resting = {name: drained_of(pool, snapshot) for name, pool in pools.items()}
+        ready = frozenset(key for key in up if key in self.ready or key[1] not in resting[key[0]])
         earlier_pools = {name for name, _, _ in self.ready}
         since = {key: began for key, began in self.since.items() if key in ready and _ramps(pools[key[0]], now - began)}
         since |= {key: now for key in ready - self.ready if key[0] in earlier_pools and _ramps(pools[key[0]], 0.0)}
@@ -92,9 +105,8 @@ def lowest(factors: Iterable[Factors]) -> Factors:
     return lowest_factors
 
 
-def _ready(pool: Pool, snapshot: Snapshot) -> list[Key]:
-    drained = drained_of(pool, snapshot)
-    return [(pool.name, item.name, item.address) for item in pool.replicas if item.name not in drained]
+def _up(pool: Pool, failing: frozenset[str]) -> list[Key]:
+    return [(pool.name, item.name, item.address) for item in pool.replicas if item.name not in failing]
 
 
 def _ramps(pool: Pool, age: float) -> bool:

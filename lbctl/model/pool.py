@@ -297,7 +297,8 @@ class Pool(Section):
     )
     slow_start: SlowStart | None = Field(
         None,
-        description="The weight of a new replica increases gradually. Without it: as by default, but off with `hash`.",
+        description="The weight of a replica that is new or was down increases gradually. Without it: as by default, "
+        "but off with `hash`.",
     )
     health: Health = Field(Health.default(), description="Who is fit to get requests.")
     telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")

@@ -73,7 +73,11 @@ class Consideration:
     rates: list[float]
     """What each can do, slow start included."""
     waits: list[float]
-    """The expected wait at each without any cache: tokens divided by the rate."""
+    """The expected wait at each without any cache: tokens divided by the rate, the request's own by the whole one.
+
+    So slow start limits the work in flight at a replica, and an idle one gets requests from its first moment on: were
+    the request's own divided too, no request would go there under light load before its slow start has ended.
+    """
     in_flight: list[float]
     """The requests in flight at each; empty where no cache is known to help."""
     saved: dict[int, float]
@@ -111,7 +115,7 @@ class Consideration:
             share = min(1.0, self._occupancy(elsewhere) / self._occupancy(index))
             tokens, delayed = tokens * share * share, min(DELAY, self.in_flight[elsewhere])
         ramp = self.rates[index] / self.tier.rates[index]
-        return tokens * (1 / self.rates[index] + delayed * ramp * len(self.rates) / self.total_rate)
+        return tokens * (1 / self.tier.rates[index] + delayed * ramp * len(self.rates) / self.total_rate)
 
     def _occupancy(self, index: int) -> float:
         return (self.in_flight[index] + 1) / self.rates[index]
@@ -168,12 +172,15 @@ def consider(
     works = [load.work for load in loads]
     rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
     own = features.prompt_tokens + REQUEST_TOKENS
-    waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
+    if rates is tier.rates:
+        waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
+    else:
+        waits = [work / rate + own / whole for work, rate, whole in zip(works, rates, tier.rates, strict=True)]
     loaded = affinity.with_adapter(features, now)
     if loaded:
         waits = [
             wait if name in loaded else wait + ADAPTER_TOKENS / rate
-            for name, wait, rate in zip(tier.names, waits, rates, strict=True)
+            for name, wait, rate in zip(tier.names, waits, tier.rates, strict=True)
         ]
     places, home = tier.places, affinity.home(features, now)
     memory = (home,) if home and home.replica in places else affinity.holders(features, now)
@@ -202,9 +209,7 @@ def _within_bound(view: Consideration, own: float, bound: float) -> Iterator[int
 def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
     rates = tier.rates.copy()
     for index in tier.ramping:
-        started = tier.candidates[index].started
-        if table.slow_start is not None and started is not None:
-            rates[index] *= table.slow_start.factor(now - started)
+        rates[index] *= table.ramp(tier.candidates[index], now)
     return rates
 
 

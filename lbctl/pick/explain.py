@@ -31,6 +31,8 @@ class CandidateRow:
     """Why it may not; empty if it may."""
     rate: float | None
     """What it can do relative to the others, slow start included; None if it is not eligible."""
+    ramp: float
+    """The factor of slow start in `rate`, from 0 to 1."""
     work: float | None
     """The work in flight there, in tokens; None if it is not eligible."""
     cached: float | None
@@ -38,7 +40,10 @@ class CandidateRow:
     counted: bool
     """Whether its cache counts: its load is within the bound."""
     wait: float | None
-    """The expected wait: tokens divided by the rate, without the cache; None if it is not eligible."""
+    """The expected wait without the cache; None if it is not eligible.
+
+    It is the tokens divided by the rate, the request's own by the rate without slow start.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ def _row(view: Consideration, index: int) -> CandidateRow:
         eligible=True,
         reason="",
         rate=view.rates[index],
+        ramp=view.rates[index] / view.tier.rates[index],
         work=view.works[index],
         cached=view.saved.get(index),
         counted=index in view.credited,
@@ -113,7 +119,7 @@ def _row(view: Consideration, index: int) -> CandidateRow:
 
 def _refused(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> CandidateRow:
     reason = _refusal(candidate, table, features, books)
-    return CandidateRow(candidate.name, candidate.address, False, reason, None, None, None, False, None)
+    return CandidateRow(candidate.name, candidate.address, False, reason, None, 1.0, None, None, False, None)
 
 
 def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> str:
@@ -171,7 +177,7 @@ def _adapter_sentence(
         return ""
     loading = [
         0.0 if name in holders else ADAPTER_TOKENS / rate
-        for name, rate in zip(view.tier.names, view.rates, strict=True)
+        for name, rate in zip(view.tier.names, view.tier.rates, strict=True)
     ]
     without = [score - cost for score, cost in zip(scores, loading, strict=True)]
     least = min(without)

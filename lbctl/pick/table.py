@@ -122,6 +122,12 @@ class PoolTable:
             slow_start=pool.slow_start,
         )
 
+    def ramp(self, candidate: Candidate, now: float) -> float:
+        """Return the factor of slow start on what a replica can do, from 0 to 1; 1 where it does not ramp."""
+        if self.slow_start is None or candidate.started is None:
+            return 1.0
+        return self.slow_start.factor(now - candidate.started)
+
     @cached_property
     def names(self) -> frozenset[str]:
         """The names of all replicas."""

@@ -104,6 +104,7 @@ REPLICA = schema.Replica(
     requests_per_second=None,
     in_flight=None,
     ramp=1.0,
+    picker_ramp=1.0,
     drained=None,
     out=False,
     reasons=(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica, ForProxy
@@ -45,6 +46,8 @@ class PublishedWeight:
     """Kind of proxy → the integer weight there; a kind where the replica gets nothing new is absent."""
     ramp: float = 1.0
     """The lowest factor of slow start that lbctl applies for a proxy that has none."""
+    picker_ramp: float = 1.0
+    """The factor of slow start that the picker counts."""
     notes: tuple[str, ...] = ()
     """Where a proxy's balancing makes something else of its weight."""
     share: float = 0.0
@@ -57,11 +60,12 @@ def published_weights(
     proxies: Iterable[Proxy],
     own: Mapping[str, ForProxy],
     shares: Mapping[str, float] | None = None,
+    picker_ramps: Mapping[str, float] = MappingProxyType({}),
 ) -> Mapping[str, PublishedWeight]:
     """Return replica → its weight.
 
     `own` is proxy → what is composed for that proxy alone, `shares` what is decided for each replica over all proxies;
-    without it the shares are those of the composed fleet.
+    without it the shares are those of the composed fleet. `picker_ramps` is replica → the picker's factor < 1.
     """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
@@ -71,6 +75,7 @@ def published_weights(
             item,
             {kind: weights[item.replica.name] for kind, weights in quantised.items() if item.replica.name in weights},
             ramps.get(item.replica.name, 1.0),
+            picker_ramps.get(item.replica.name, 1.0),
             _notes(pool, item.replica.name, quantised),
             item.share if shares is None else shares.get(item.replica.name, 0.0),
         )
@@ -160,6 +165,7 @@ def decision(
         quantised=dict(published.quantised),
         notes=published.notes,
         ramp=_rounded(published.ramp),
+        picker_ramp=_rounded(published.picker_ramp),
         verdict=item.verdict,
         reasons=item.reasons,
         overrides=tuple(override(each) for each in about),

@@ -44,13 +44,16 @@ class DecisionViews(PartialViews):
         acknowledged = decision_rows.acknowledged(rows, served.cached_snapshot.version)
         shares = ShareTable(served.composed.whole, carriers(served, rows, self._parts.supervisor, self._parts.recent))
         topology, own = served.composed.whole.topology, self._parts.supervisor.composed()
+        ramps = self._parts.picker.feed.ramps()
         proxies = (*xds_proxies(topology, xds_kinds()).all, *self._parts.publisher.driven(topology))
         return schema.Decisions(
             tuple(
                 row
                 for pool in controlled(topology)
                 for row in self._decisions(
-                    decision_rows.published_weights(pool, served.composed, proxies, own, shares.decided(pool.name)),
+                    decision_rows.published_weights(
+                        pool, served.composed, proxies, own, shares.decided(pool.name), ramps.get(pool.name, {})
+                    ),
                     pool,
                     served.composed.overrides,
                     acknowledged,

@@ -8,7 +8,7 @@ from dataclasses import field
 from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica
 from lbctl.control.health import DeepHealth
-from lbctl.control.slow_start import lowest
+from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_replicas
 from lbctl.serve.api import schema
@@ -35,6 +35,8 @@ class LiveState:
     """(pool, replica) → the result of lbctl's active checks."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
     """(pool, replica) → its deep health, where it has telemetry."""
+    picker_ramps: Factors = field(default_factory=dict)
+    """The slow-start factors that the picker counts."""
     times: StateTimes = field(default_factory=StateTimes)
     """When each replica came into its state."""
     now: float = 0.0
@@ -158,6 +160,7 @@ class _Rows:
             requests_per_second=round(self._rates.get(key, 0.0), 3) if facts.is_reported else None,
             in_flight=in_flight,
             ramp=round(self._ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
+            picker_ramp=round(live.picker_ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
             drained=when(item.drained_since),
             out=item.status in ("ejected", "removed"),
             reasons=_reasons(item, state),
@@ -176,9 +179,12 @@ class _Rows:
             conditions=live.ledger.conditions(key, live.now),
             carriers=sum(len(each.nodes) or 1 for each in facts.carriers),
             ramps={
-                each.proxy.name: factor
-                for each in facts.carriers
-                if (factor := each.factors.get(key.pool, {}).get(key.replica)) is not None
+                name: factor
+                for name, factors in (
+                    *((each.proxy.name, each.factors) for each in facts.carriers),
+                    ("the picker", live.picker_ramps),
+                )
+                if (factor := factors.get(key.pool, {}).get(key.replica)) is not None
             },
             health=live.health.get(key),
             in_flight=in_flight,

@@ -77,6 +77,7 @@ class PoolViews(PartialViews):
             self._parts.nodes.reports_refused(),
             checks=self._parts.supervisor.checks,
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
+            picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,
             now=self._parts.traffic.clock(),
             at=time.time(),

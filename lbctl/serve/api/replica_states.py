@@ -52,7 +52,7 @@ class ReplicaFacts:
     carriers: int = 0
     """The number of proxies that may send requests to it."""
     ramps: Mapping[str, float] = field(default_factory=dict)
-    """Proxy → the slow-start factor that lbctl applies for it."""
+    """Proxy → the slow-start factor that lbctl applies for it, and that of the picker."""
     health: DeepHealth | None = None
     """Its deep health; None where it has no telemetry."""
     in_flight: int | None = None

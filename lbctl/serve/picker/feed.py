@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from lbctl.control.slow_start import Factors, Ramps
 from lbctl.pick.table import PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import tables, wire
-from lbctl.serve.picker.tables import Arrivals, FleetMeasurements, NewSamples
+from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 
 _INTERVAL = 0.25
 """The pause between two looks at what is measured, in seconds."""
@@ -85,7 +86,7 @@ class Feed:
         self._clock = clock
         self._served: PublishedFleet | None = None
         self._tables: dict[str, PoolTable] | None = None
-        self._arrivals = Arrivals()
+        self._ramps = Ramps()
         self._samples = NewSamples()
         self._subscriptions: dict[FeedSubscription, tuple[str, str] | None] = {}
         self._news = asyncio.Event()
@@ -99,6 +100,15 @@ class Feed:
     def tables(self) -> Mapping[str, PoolTable]:
         """Pool → its newest table."""
         return self._tables or {}
+
+    def ramps(self) -> Factors:
+        """Return pool → replica → the factor < 1 of slow start that the picker counts for it now."""
+        now = self._clock()
+        by_pool = {
+            name: {item.name: factor for item in table.candidates if (factor := table.ramp(item, now)) < 1}
+            for name, table in self.tables.items()
+        }
+        return {name: factors for name, factors in by_pool.items() if factors}
 
     def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
         """Return pool → replica → the part of prompt tokens that its engine found in its cache, where it says so."""
@@ -133,21 +143,24 @@ class Feed:
         """Keep the tables current until the task is cancelled."""
         while True:
             started = time.perf_counter()
-            self._update()
+            self.update()
             pause = max(_INTERVAL, _COST * (time.perf_counter() - started))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._news.wait()
             self._news.clear()
 
-    def _update(self) -> None:
+    def update(self) -> None:
+        """Make the tables anew by what is served and measured now, and send what has changed."""
         served = self._served
         if served is None:
             return
         measured = self._measure()
         pools = tables.picked_pools(served)
-        self._arrivals.keep(pool.name for pool in pools)
-        for line in self._changes({pool.name: tables.table(served, pool, measured, self._arrivals) for pool in pools}):
+        failing = {pool.name: tables.failing(pool, measured) for pool in pools}
+        self._ramps = self._ramps.follow(pools, served.composed.snapshot, failing, measured.now)
+        since = self._ramps.since
+        for line in self._changes({pool.name: tables.table(served, pool, measured, since) for pool in pools}):
             self._put(line)
         samples = wire.samples(self._samples.of(pools, measured))
         of_proxies = wire.proxy_samples(self._samples.of_proxies(pools, measured))

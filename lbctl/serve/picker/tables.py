@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 
 from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
 from lbctl.control.compose import EffectiveReplica
+from lbctl.control.slow_start import Key
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.pick.table import Candidate, PoolTable
@@ -49,42 +51,32 @@ class FleetMeasurements:
     """(pool, replica) → how often its engine's counters have started again; absent: never."""
 
 
-class Arrivals:
-    """Remembers when each replica became fit, for slow start; those that are fit at the first look have no ramp."""
-
-    def __init__(self) -> None:
-        self._since: dict[ReplicaKey, float | None] = {}
-        self._pools: set[str] = set()
-
-    def started(self, pool: str, fit: Mapping[str, bool], now: float) -> Mapping[str, float | None]:
-        """Return when each fit replica of a pool became fit; None: longer ago than can be known."""
-        first = pool not in self._pools
-        self._pools.add(pool)
-        before = {key.replica: since for key, since in self._since.items() if key.pool == pool}
-        after = {name: before.get(name, None if first else now) for name, is_fit in fit.items() if is_fit}
-        self._since = {key: since for key, since in self._since.items() if key.pool != pool}
-        self._since |= {ReplicaKey(pool, name): since for name, since in after.items()}
-        return after
-
-    def keep(self, pools: Iterable[str]) -> None:
-        """Forget all pools but these."""
-        self._pools &= set(pools)
-        self._since = {key: since for key, since in self._since.items() if key.pool in self._pools}
-
-
 def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
     """Return the pools whose replicas the picker chooses, with the replicas that proxies have."""
     return tuple(pool for pool in served.composed.snapshot.topology.pools if pool.balance.pick is not None)
 
 
-def table(served: PublishedFleet, pool: Pool, measured: FleetMeasurements, arrivals: Arrivals) -> PoolTable:
-    """Return the table of a pool with the algorithm `pick`."""
+def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
+    """Return the names of the replicas that the checks of lbctl or of the proxies find down.
+
+    A proxy to which a replica is drained, as it is for a moment after the end of a drain, says nothing of its checks.
+    """
+    return frozenset(
+        item.name
+        for item in pool.replicas
+        if _failed_check(measured, ReplicaKey(pool.name, item.name))
+        or _away(measured, ReplicaKey(pool.name, item.name), but="draining")
+    )
+
+
+def table(
+    served: PublishedFleet, pool: Pool, measured: FleetMeasurements, since: Mapping[Key, float] = MappingProxyType({})
+) -> PoolTable:
+    """Return the table of a pool with the algorithm `pick`. `since`: when the replicas in their slow start joined."""
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
-    reasons = {item.replica.name: _reason(pool, item, measured) for item in effective}
-    started = arrivals.started(pool.name, {name: not why for name, why in reasons.items()}, measured.now)
     candidates = (
-        _candidate(served, pool, item, measured, reasons[item.replica.name], started.get(item.replica.name))
+        _candidate(served, pool, item, measured, since.get((pool.name, item.replica.name, item.replica.address)))
         for item in effective
     )
     return PoolTable.of(pool, candidates)
@@ -165,10 +157,9 @@ def _candidate(
     pool: Pool,
     item: EffectiveReplica,
     measured: FleetMeasurements,
-    reason: str,
     started: float | None,
 ) -> Candidate:
-    replica = item.replica
+    replica, reason = item.replica, _reason(pool, item, measured)
     signals = _signals(pool, replica.name, measured)
     return Candidate(
         name=replica.name,
@@ -199,14 +190,25 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> 
     key = ReplicaKey(pool.name, item.replica.name)
     if item.status != "in":
         return "; ".join(item.reasons) or item.status
+    return _failed_check(measured, key) or _away(measured, key)
+
+
+def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
+    """Return what the active check of lbctl finds wrong; empty where nothing is."""
     check = measured.checks.get(key)
-    if check is not None and check.out:
-        return f"the active check of lbctl fails: {check.reason}"
-    away = measured.conditions(key)
-    if away and 2 * len(away) >= measured.judged_by(key):
-        name, condition = min(away.items())
-        return f"{name} says {condition.state}: {condition.reason}"
-    return ""
+    return f"the active check of lbctl fails: {check.reason}" if check is not None and check.out else ""
+
+
+def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
+    """Return why at least half of the proxies that say what they think of a replica do not send to it; else empty.
+
+    `but`: a condition that does not count.
+    """
+    away = {name: item for name, item in measured.conditions(key).items() if item.state != but}
+    if not away or 2 * len(away) < measured.judged_by(key):
+        return ""
+    name, condition = min(away.items())
+    return f"{name} says {condition.state}: {condition.reason}"
 
 
 def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str, dict[str, float]]:

@@ -99,7 +99,8 @@ _NOTES = {
     "are",
     "pool.health.grpc": "an answer other than SERVING is known at the end of the check's timeout",
     "pool.load_shedding": "a drained replica counts as unfit",
-    "pool.slow_start": "after a replica was down, not at HAProxy's start; a straight ramp",
+    "pool.slow_start": "after a replica was down, or drained in a pool with affinity; not at HAProxy's start; a "
+    "straight ramp",
     "pool.health.passive.consecutive_5xx": "only where it is written or all of the pool may be out, and never at the "
     "only replica of a pool: HAProxy knows no max_ejection; connect failures count as well; back after ejection_time "
     "without an active check, else after healthy_threshold good checks",

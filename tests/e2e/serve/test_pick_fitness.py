@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.web import BaseRequest
 
+from lbctl.cli import run
 from tests.e2e.support.client import Client
 from tests.e2e.support.control import ControlPlane
 from tests.e2e.support.fleet import entry
@@ -132,3 +133,59 @@ def test_a_request_arrives_as_it_was_sent_and_one_that_breaks_off_moves_no_sessi
             assert client.post("/", b'{"prompt": 1}', session).status == 502
             replica.behave(fault="")
             assert {home() for _ in range(4)} == {found}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_drain_leaves_no_slow_start_behind_and_what_was_down_ramps_with_requests_from_the_first_on(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with replicas("a", "b", "c") as (a, b, c):
+        active = {"http": {"path": "/health"}, "interval": "500ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
+        pool: dict[str, Any] = {
+            "replicas": [entry(item) for item in (a, b, c)],
+            "balance": {"algorithm": "pick"},
+            "health": {"active": active},
+            "slow_start": {"window": "1h"},
+        }
+        with picked(kind, pool) as (control, client):
+
+            def shares() -> dict[str, float]:
+                """Of requests of no session, one after another."""
+                load = client.load(60, 1, lambda _: Request("POST", "/", (), b"{}"), keep_alive=False)
+                load.assert_no_failure()
+                return load.shares()
+
+            def state() -> tuple[str, str]:
+                (row,) = control.get("pools")["pools"]
+                return next((item["state"], item["state_reason"]) for item in row["replicas"] if item["name"] == "a")
+
+            def by_hand(command: str) -> None:
+                assert run([command, "pool/a", "--wait", *_server(control), *_token(control)]) == 0
+
+            eventually(lambda: set(shares()) == {"a", "b", "c"} and control.metric("lbctl_pick_decisions_total") > 60)
+            by_hand("drain")
+            eventually(lambda: set(shares()) == {"b", "c"})
+            by_hand("undrain")
+            eventually(lambda: shares().get("a", 0.0) > 0.15)
+            assert state() == ("in", "")
+
+            a.behave(health=503)
+            eventually(lambda: "a" not in shares() and _reasons(control)["a"])
+            a.behave(health=200)
+            eventually(lambda: shares().get("a", 0.0) > 0.15)
+            eventually(lambda: state()[0] == "ramping")
+            said = "the picker gives it 10% of its weight"
+            assert said in state()[1]
+            capsys.readouterr()
+            assert run(["explain", "weight", "pool/a", *_server(control)]) == 0
+            assert f"slow start     {said} so far" in capsys.readouterr().out
+            assert run(["explain", "pick", "pool", *_server(control)]) == 0
+            assert "slow start: it has 10% of its weight" in capsys.readouterr().out
+
+
+def _server(control: ControlPlane) -> list[str]:
+    return ["--server", control.url]
+
+
+def _token(control: ControlPlane) -> list[str]:
+    return ["--token-file", str(control.state / "api-token")]

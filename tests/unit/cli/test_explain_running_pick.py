@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,8 +42,8 @@ class Picking(Fleet):
         assert made is not None, found
         composed = compose(Snapshot(made.topology), LoopOutput(), (), {}, 0.0)
         served = cast(PublishedFleet, SimpleNamespace(composed=composed))
-        measured, arrivals = tables.FleetMeasurements(0.0), tables.Arrivals()
-        sent = {pool.name: tables.table(served, pool, measured, arrivals) for pool in tables.picked_pools(served)}
+        measured = tables.FleetMeasurements(0.0)
+        sent = {pool.name: tables.table(served, pool, measured) for pool in tables.picked_pools(served)}
         self.service = PickService()
         for name in sent.keys() - {"empty"}:
             self.service.set_table(name, sent[name])
@@ -190,6 +192,19 @@ def test_the_tokens_in_a_cache_are_shown_and_whether_they_count(
     other = json.dumps({"prompt": "other " * 100_000}).encode()
     control.service.pick(PickerQuestion(Caller("llama"), {}, other, len(other), frozenset({"10.0.0.2:8000"})))
     assert cached() == {"big": "-", "small": "3200, not counted", "gone": "-"}
+
+
+def test_a_replica_in_its_slow_start_is_shown_with_how_far_it_is(
+    control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = control.service.tables["llama"]
+    joined = time.monotonic() - 24.0
+    members = (replace(item, started=joined if item.name == "big" else None) for item in served.candidates)
+    control.service.set_table("llama", replace(served, candidates=tuple(members)))
+    big, small, _ = shown([*COMMAND, *options], capsys).splitlines()[-3:]
+    assert big.split(maxsplit=6)[-1] == "slow start: it has 40% of its weight"
+    assert big.split()[2] == "1.6"
+    assert small.split(maxsplit=6)[-1] == "-"
 
 
 def test_the_units_of_the_figures_are_in_the_head_of_the_table(

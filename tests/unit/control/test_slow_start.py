@@ -37,37 +37,58 @@ def test_aggression_bends_it_as_envoys_formula_does() -> None:
     assert stepped(SlowStart(60_000, 10.0, 2.0), 15.0, 15.0) == 0.25**0.5
 
 
+def _after(ramps: Ramps, snapshot: Snapshot, now: float, failing: str = "") -> Ramps:
+    return ramps.follow(snapshot.topology.pools, snapshot, {"p": frozenset(failing)}, now)
+
+
 def test_nobody_ramps_at_the_start() -> None:
     snapshot = _snapshot("a", "b")
-    ramps = Ramps().follow(snapshot, 0.0)
+    ramps = _after(Ramps(), snapshot, 0.0)
     assert ramps.factors(snapshot.topology, 0.0, 30.0) == {}
     assert ramps.next_change(snapshot.topology, 0.0, 30.0) is None
 
 
 def test_a_replica_that_joins_ramps_and_so_does_one_that_comes_back() -> None:
-    ramps = Ramps().follow(_snapshot("a", "b", out=("b",)), 0.0)
+    ramps = _after(Ramps(), _snapshot("a", "b"), 0.0, failing="b")
     fleet = _snapshot("a", "b", "c")
-    ramps = ramps.follow(fleet, 100.0)
+    ramps = _after(ramps, fleet, 100.0)
     assert ramps.factors(fleet.topology, 100.0, 30.0) == {"p": {"b": 0.1, "c": 0.1}}
     assert ramps.next_change(fleet.topology, 100.0, 30.0) == 130.0
     assert ramps.factors(fleet.topology, 130.0, 30.0) == {"p": {"b": 0.5, "c": 0.5}}
     assert ramps.next_change(fleet.topology, 130.0, 30.0) == 160.0
     assert ramps.factors(fleet.topology, 160.0, 30.0) == {}
     assert ramps.next_change(fleet.topology, 160.0, 30.0) is None
-    assert ramps.follow(fleet, 160.0).since == {}
+    assert _after(ramps, fleet, 160.0).since == {}
 
 
 def test_a_replica_that_leaves_while_it_ramps_begins_again() -> None:
-    ramps = Ramps().follow(_snapshot("a"), 0.0).follow(_snapshot("a", "b"), 10.0)
     fleet = _snapshot("a", "b")
-    ramps = ramps.follow(_snapshot("a", "b", out=("b",)), 20.0).follow(fleet, 50.0)
+    ramps = _after(_after(Ramps(), _snapshot("a"), 0.0), fleet, 10.0)
+    ramps = _after(_after(ramps, fleet, 20.0, failing="b"), fleet, 50.0)
     assert ramps.factors(fleet.topology, 50.0, 30.0) == {"p": {"b": 0.1}}
 
 
+def test_a_drain_begins_no_ramp_and_ends_none() -> None:
+    fleet, drained = _snapshot("a", "b"), _snapshot("a", "b", out=("b",))
+    for before in (fleet, drained):
+        ramps = _after(_after(Ramps(), before, 0.0), drained, 10.0)
+        assert _after(ramps, fleet, 20.0).since == {}
+    joined = _after(_after(Ramps(), _snapshot("a"), 0.0), fleet, 10.0)
+    back = _after(_after(joined, drained, 20.0), fleet, 50.0)
+    assert back.factors(fleet.topology, 50.0, 30.0) == {"p": {"b": 0.5}}
+
+
+def test_a_replica_that_joins_drained_ramps_from_the_end_of_the_drain_on() -> None:
+    fleet = _snapshot("a", "b")
+    ramps = _after(_after(Ramps(), _snapshot("a"), 0.0), _snapshot("a", "b", out=("b",)), 10.0)
+    assert _after(ramps, fleet, 90.0).factors(fleet.topology, 90.0, 30.0) == {"p": {"b": 0.1}}
+
+
 def test_a_new_pool_and_one_without_slow_start_do_not_ramp() -> None:
-    assert Ramps().follow(_snapshot(), 0.0).follow(_snapshot("a"), 1.0).since == {}
+    assert _after(_after(Ramps(), _snapshot(), 0.0), _snapshot("a"), 1.0).since == {}
     off = _snapshot("a", "b", rules=None)
-    assert Ramps().follow(_snapshot("a", rules=None), 0.0).follow(off, 1.0).factors(off.topology, 1.0, 30.0) == {}
+    ramps = _after(_after(Ramps(), _snapshot("a", rules=None), 0.0), off, 1.0)
+    assert ramps.factors(off.topology, 1.0, 30.0) == {}
 
 
 def test_of_proxies_at_different_paces_the_lowest_factor_counts() -> None:

@@ -200,6 +200,15 @@ def test_a_new_replica_s_share_grows_in_its_slow_start() -> None:
     assert share(60) == pytest.approx(0.5, abs=0.02)
 
 
+def test_an_idle_replica_in_its_slow_start_gets_requests_as_other_idle_ones_do() -> None:
+    world = World(table(*THREE, candidate("d", started=0.0), slow_start=SlowStart(60_000, 10.0, 1.0)))
+    counts = dict.fromkeys("abcd", 0)
+    for _ in range(400):
+        counts[names(world.ask())[0]] += 1
+        world.books.finished(str(world.number))
+    assert [counts[name] for name in "abcd"] == pytest.approx([100] * 4, abs=35)
+
+
 # ── Caches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

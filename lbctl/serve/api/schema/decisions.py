@@ -90,7 +90,9 @@ class Decision:
     notes: tuple[str, ...]
     """Where a proxy's balancing does not follow the weight."""
     ramp: float
-    """The factor of slow start by lbctl, from 0 to 1."""
+    """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
+    picker_ramp: float
+    """The factor of slow start that the picker counts, from 0 to 1."""
     verdict: str
     """What deep health says: `in`, `floor` or `out`."""
     reasons: tuple[str, ...]

@@ -55,6 +55,8 @@ class PickCandidate:
     """Why it may not; empty if it may."""
     rate: float | None
     """What it can do relative to the others, slow start included; None if it is not eligible."""
+    ramp: float
+    """The factor of slow start in `rate`, from 0 to 1."""
     work: float | None
     """The work in flight there, in tokens; None if it is not eligible."""
     cached: float | None
@@ -62,7 +64,8 @@ class PickCandidate:
     counted: bool
     """Whether its cache counts: its load is within the bound."""
     wait: float | None
-    """The expected wait: tokens divided by the rate, without the cache; None if it is not eligible."""
+    """The expected wait without the cache: the work divided by the rate, and the request's own tokens by the rate
+    without slow start; None if it is not eligible."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Replica:
     capacity: float
     """What it can carry, relative to the others of its pool."""
     state: ReplicaState
-    """`in`: it gets its share. `ramping`: its weight rises in steps after it has joined or come back. `slow`: its
+    """`in`: it gets its share. `ramping`: its weight rises after it has joined or come back. `slow`: its
     weight is clearly below its capacity, since it is slower than its peers. `hot`: so, since it is fuller or hotter.
     `down`: an active check fails. `ejected`: deep health or a proxy's passive check keeps requests away. `draining`:
     drained, with requests in flight. `drained`: drained. `removed`: its drain deadline has passed, no proxy has it."""
@@ -55,6 +55,8 @@ class Replica:
     """Requests that it has now, of the proxies that report them; None where none does."""
     ramp: float
     """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
+    picker_ramp: float
+    """The factor of slow start that the picker counts, from 0 to 1."""
     drained: Timestamp | None
     """When its drain began; None where it is not drained."""
     out: bool

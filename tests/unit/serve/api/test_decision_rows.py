@@ -203,6 +203,18 @@ def test_explain_shows_the_weight_that_nginx_has_while_it_ramps() -> None:
     assert "slow start" not in dict(_lines(rows[0], rows))
 
 
+def test_explain_shows_how_far_the_picker_s_slow_start_is() -> None:
+    item = pool(2, telemetry=WATCHED)
+    composed = compose(Snapshot(Topology((), (), (item,))), LoopOutput(), (), {}, 0.0)
+    weights = decision_rows.published_weights(item, composed, (), {}, picker_ramps={"r00001": 0.4})
+    first, second = (
+        decision_rows.decision(each, weights[each.replica], (), ACKNOWLEDGED, 0.0)
+        for each in decisions(Talk(item).state, NAME)
+    )
+    assert dict(_lines(second, (first, second)))["slow start"] == "the picker gives it 40% of its weight so far"
+    assert "slow start" not in dict(_lines(first, (first, second)))
+
+
 def test_two_nginx_that_ramp_at_their_own_paces_have_a_number_each() -> None:
     _, weights, rows = _ramping(30.0, 45.0)
     assert weights["r00001"].quantised.keys() == {"envoy", "nginx n0", "nginx n1"}

@@ -100,6 +100,14 @@ def test_slow_start_by_lbctl_is_in_the_share_and_the_state() -> None:
     assert (row.replicas[1].state, row.replicas[1].ramp, row.replicas[1].share) == ("ramping", 0.1, 0.090909)
 
 
+def test_slow_start_by_the_picker_is_in_the_state() -> None:
+    composed = fleet(pool((replica("a"), replica("b")), slow_start=SlowStart(60_000)))
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState(picker_ramps={NAME: {"b": 0.4}}))
+    a, b = row.replicas
+    assert (b.state, b.state_reason) == ("ramping", "slow start: the picker gives it 40% of its weight")
+    assert (a.state, a.picker_ramp, b.picker_ramp, b.ramp) == ("in", 1.0, 0.4, 1.0)
+
+
 def test_traffic_is_what_the_reporting_proxies_count_and_the_silent_ones_are_named() -> None:
     ledger, composed = TrafficLedger(), fleet(TWO)
     a, b = ReplicaKey(NAME, "r00000"), ReplicaKey(NAME, "r00001")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
+from lbctl.control.slow_start import Factors
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.weight import Weight
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.picker import tables
-from lbctl.serve.picker.tables import Arrivals, FleetMeasurements, NewSamples
+from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
 from lbctl.signals.merge import Signal, Signals
@@ -56,10 +58,9 @@ def _served(
 def _table(
     served: PublishedFleet,
     measured: FleetMeasurements = FleetMeasurements(50.0),  # noqa: B008 -- a frozen value
-    arrivals: Arrivals | None = None,
 ) -> PoolTable:
     (pool,) = tables.picked_pools(served)
-    return tables.table(served, pool, measured, arrivals or Arrivals())
+    return tables.table(served, pool, measured)
 
 
 def _candidates(table: PoolTable) -> dict[str, Candidate]:
@@ -135,14 +136,73 @@ def test_signals_are_known_while_they_are_fresh() -> None:
     assert (stale.queue, stale.kv) == (None, None)
 
 
-def test_a_replica_that_becomes_fit_later_begins_then() -> None:
-    arrivals = Arrivals()
-    first = _table(_served(drain=True), FleetMeasurements(50.0), arrivals)
-    assert {item.started for item in first.candidates} == {None}
-    after = _table(_served(), FleetMeasurements(60.0), arrivals)
-    assert {name: item.started for name, item in _candidates(after).items()} == {"a": None, "b": 60.0, "c": None}
-    later = _table(_served(), FleetMeasurements(70.0), arrivals)
-    assert _candidates(later)["b"].started == 60.0
+class _Following:
+    """A feed that follows fleets and measurements."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.measured = FleetMeasurements(0.0)
+        self.feed = Feed(lambda: replace(self.measured, now=self.now), clock=lambda: self.now)
+
+    def after(self, now: float, served: PublishedFleet, **measured: Any) -> Factors:
+        """Return the ramps at a time, with this fleet and these measurements."""
+        self.now, self.measured = now, FleetMeasurements(now, **measured)
+        self.feed.follow(served)
+        self.feed.update()
+        return self.feed.ramps()
+
+
+DRAIN = Override("drain", "chat", "b")
+EJECTED = LoopOutput(ejections={"chat": {"b": ("XID 79",)}})
+DOWN = {B: CheckState(out=True, since=0.0, reason="refused")}
+
+
+def test_a_replica_that_was_only_drained_has_its_whole_weight_at_once() -> None:
+    assert _unfit(_table(_served(EJECTED))) == {"b": "XID 79"}
+    for drained in (_served(drain=True), _served(LoopOutput(), DRAIN), _served(EJECTED)):
+        feed = _Following()
+        assert feed.after(0.0, _served()) == {}
+        assert feed.after(50.0, drained) == {}
+        assert feed.after(60.0, _served()) == {}
+    from_the_start = _Following()
+    from_the_start.after(0.0, _served(drain=True))
+    assert from_the_start.after(60.0, _served()) == {}
+
+
+def test_a_proxy_that_has_not_seen_the_end_of_a_drain_begins_no_slow_start() -> None:
+    ledger, feed = TrafficLedger(), _Following()
+    ledger.set_conditions("edge", {B: ReplicaCondition("draining", "MAINT")}, 50.0)
+    late: dict[str, Any] = {
+        "conditions": lambda key: ledger.conditions(key, 50.0),
+        "judged_by": lambda key: ledger.judged_by(key, 50.0),
+    }
+    feed.after(0.0, _served())
+    assert feed.after(50.0, _served(LoopOutput(), DRAIN), **late) == {}
+    assert feed.after(50.5, _served(), **late) == {}
+    assert feed.after(55.0, _served()) == {}
+
+
+def test_a_replica_that_was_down_ramps_also_if_it_was_drained_meanwhile() -> None:
+    feed = _Following()
+    feed.after(0.0, _served())
+    feed.after(50.0, _served(), checks=DOWN)
+    assert feed.after(60.0, _served()) == {"chat": {"b": 0.1}}
+    assert feed.after(84.0, _served()) == {"chat": {"b": 0.4}}
+    assert feed.after(120.0, _served()) == {}
+    feed.after(130.0, _served(LoopOutput(), DRAIN))
+    feed.after(131.0, _served(LoopOutput(), DRAIN), checks=DOWN)
+    assert feed.after(140.0, _served(LoopOutput(), DRAIN)) == {}
+    assert feed.after(200.0, _served()) == {"chat": {"b": 0.1}}, "it begins with its first requests"
+
+
+def test_a_replica_that_is_removed_after_its_drain_deadline_comes_back_as_a_new_one() -> None:
+    feed = _Following()
+    feed.after(0.0, _served())
+    topology = compiled(FLEET.format(drain="false")).topology
+    late = compose(Snapshot(topology), LoopOutput(), (DRAIN,), {("chat", "b"): 1.0}, 1_000.0)
+    feed.after(50.0, cast(PublishedFleet, SimpleNamespace(composed=late)))
+    assert [item.name for item in feed.feed.tables["chat"].candidates] == ["a", "c"]
+    assert feed.after(60.0, _served()) == {"chat": {"b": 0.1}}
 
 
 def test_a_measurement_of_an_engine_is_sent_once_with_its_age() -> None:
