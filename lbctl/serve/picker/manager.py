@@ -31,7 +31,7 @@ _LATE = 3.0
 """Seconds without a report, of which there is one a second, after which the picker does not count as running."""
 _LOOK = 1.0
 """Seconds between two looks whether an address is free."""
-_RETURN = 10.0
+_RETURN = 20.0
 """Seconds for which the address of another fleet's picker is left free: its serve may only be restarted."""
 _SAMPLES = 500
 _MOVE = "give control.picker.bind, or --picker-bind, another port"
