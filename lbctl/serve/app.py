@@ -119,6 +119,7 @@ class App:
         if services is not None:
             services.traffic.close()
             await services.publisher.discovery.stop()
+            await services.reconciler.end()
             await services.telemetry.save()
         if self._state is not None:
             await self._state.close()
@@ -208,7 +209,8 @@ class App:
 
     async def _follow_discovery(self, services: Services) -> None:
         async for _ in services.publisher.discovery.changes():
-            await services.reconciler.refresh("discovery")
+            await services.reconciler.refresh("discovery", save=False)
+            services.reconciler.save_soon()
 
     async def _follow_drains(self, services: Services) -> None:
         while True:

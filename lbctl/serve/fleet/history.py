@@ -74,6 +74,7 @@ class FleetHistory:
         self._state = state
         self._saved: RestoredHistory | None = restored
         """What is stored; None where that is unknown."""
+        self._turn = asyncio.Lock()
         self._texts: dict[str, tuple[SourceText, ...]] = {}
         """Digest → the files that are not saved yet, or that a rollback serves."""
         self._unrevised: _Unrevised | None = None
@@ -211,21 +212,26 @@ class FleetHistory:
             raise NotSavedError(f"the rollback cannot be saved, and nothing was changed: {error}") from error
 
     async def save(self) -> None:
-        """Save what has changed, and delete the files that no entry has any more. Raises StoreError."""
-        for digest, compressed in list(self._unsaved.items()):
-            await self._state.save_history_files(digest, compressed)
-            del self._unsaved[digest]
-        before = self._saved
-        if before is None or self.entries != before.entries:
-            await self._state.save_history(self.entries)
-            kept = {item.digest for item in self.entries}
-            for digest in {item.digest for item in (before.entries if before else ())} - kept:
-                await self._state.delete_history_files(digest)
-        if before is None or self.rollback != before.rollback:
-            await self._state.save_rollback(self.rollback)
-        self._saved = RestoredHistory(self.entries, self.rollback)
-        needed = {self.rollback.digest} if self.rollback else set()
-        self._texts = {digest: files for digest, files in self._texts.items() if digest in needed}
+        """Save what has changed, and delete the files that no entry has any more. Raises StoreError.
+
+        What changes while it waits for the store is saved the next time.
+        """
+        async with self._turn:
+            wanted, before = RestoredHistory(self.entries, self.rollback), self._saved
+            for digest, compressed in list(self._unsaved.items()):
+                await self._state.save_history_files(digest, compressed)
+                self._unsaved.pop(digest, None)
+            if before is None or wanted.entries != before.entries:
+                await self._state.save_history(wanted.entries)
+                kept = {item.digest for item in wanted.entries}
+                for digest in {item.digest for item in (before.entries if before else ())} - kept:
+                    await self._state.delete_history_files(digest)
+            if before is None or wanted.rollback != before.rollback:
+                await self._state.save_rollback(wanted.rollback)
+            if self._saved is before:
+                self._saved = wanted
+            needed = {*self._unsaved, *({self.rollback.digest} if self.rollback else ())}
+            self._texts = {digest: files for digest, files in self._texts.items() if digest in needed}
 
 
 def _within_limits(entries: tuple[ServedFleet, ...]) -> tuple[ServedFleet, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lbctl.model.load import SourceText
@@ -68,6 +69,7 @@ class Reconciler:
         self._saver = FleetSaver(publisher, state, history)
         self._state = state
         self._lock = asyncio.Lock()
+        self._unsaved = asyncio.Event()
         self._followed: Mapping[Path, str] = {}
         self._leader_files: tuple[SourceText, ...] | None = None
         self._following = False
@@ -106,7 +108,7 @@ class Reconciler:
         """Serve the own files from now on, and save what is served."""
         async with self._lock:
             self._following, self._leader_files = False, None
-            self._saver.save_all()
+            await self._saver.save_all()
             await self._read(False, _FILES)
             await self._save(None)
             await self._record()
@@ -134,7 +136,8 @@ class Reconciler:
     async def refresh(self, cause: str, *, save: bool = True) -> None:
         """Publish the same fleet again, with the discovered replicas, weights, overrides and drains of now.
 
-        `cause` is logged. `save=False`: nothing has changed that a restart must know.
+        `cause` is logged. `save=False`: nothing has changed that a restart must know, or `save_soon` follows. Nothing
+        that is published later waits for the save: a disk or a store may take seconds.
         """
         async with self._lock:
             try:
@@ -147,8 +150,8 @@ class Reconciler:
                 log.failure(f"lbctl itself failed{stays(self._publisher)}", because_of=cause)
                 return
             self._publications.report(result, cause)
-            if save:
-                await self._save(None)
+        if save:
+            await self._save(None)
 
     async def _find_revision(self) -> None:
         """Look up the commit of what is served, without the lock: nothing that proxies wait for waits for git."""
@@ -156,13 +159,32 @@ class Reconciler:
             async with self._lock:
                 await self._save(None)
 
-    async def save_again(self) -> None:
-        """Repeat a save that has failed, as on a full disk, until the task is cancelled."""
+    def save_soon(self) -> None:
+        """Have `keep_saved` save what is served."""
+        self._unsaved.set()
+
+    async def keep_saved(self) -> None:
+        """Save when `save_soon` asks for it, and repeat a save that has failed, as on a full disk, until cancelled."""
         while True:
-            await asyncio.sleep(SAVE_AGAIN)
-            if self._saver.is_pending:
-                async with self._lock:
-                    await self._save(None)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_AGAIN):
+                    await self._unsaved.wait()
+            if self._unsaved.is_set() or self._saver.is_pending:
+                await self._save_between_changes()
+
+    async def end(self) -> None:
+        """Save what `keep_saved` has not saved yet."""
+        if self._unsaved.is_set():
+            await self._save_between_changes()
+
+    async def _save_between_changes(self) -> None:
+        async with self._lock:
+            self._unsaved.clear()
+        try:
+            await self._save(None)
+        except asyncio.CancelledError:
+            self._unsaved.set()
+            raise
 
     # ── Reading and serving; the caller holds the lock ───────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from lbctl.serve import log
@@ -16,7 +17,10 @@ SAVE_AGAIN = 5.0
 
 
 class FleetSaver:
-    """Saves what is served, as far as it has changed. A save that fails is logged, and remains pending."""
+    """Saves what is served, as far as it has changed. A save that fails is logged, and remains pending.
+
+    Saves are made one after the other, in the order of the calls.
+    """
 
     def __init__(self, publisher: Publisher, state: SavedState, history: FleetHistory) -> None:
         self.is_pending = False
@@ -27,6 +31,7 @@ class FleetSaver:
         self._saved: SavedFleet | None = None
         self._newest: SavedFleet | None = None
         """The files that are served, which a failed save may not have saved yet."""
+        self._turn = asyncio.Lock()
         self._drains: dict[tuple[str, str], float] | None = dict(publisher.drained)
         """The drains as they are saved; None where that is unknown."""
 
@@ -47,31 +52,36 @@ class FleetSaver:
         """Save again with the next attempt: what the state has may be newer than what is served."""
         self.is_pending = True
 
-    def save_all(self) -> None:
+    async def save_all(self) -> None:
         """Save everything the next time: what the state has is unknown."""
-        self._saved, self._drains, self.is_pending = None, None, True
+        async with self._turn:
+            self._saved, self._drains, self.is_pending = None, None, True
 
     async def save(self, saved: SavedFleet | None) -> None:
         """Save the served fleet, the answers of discovery and the drains, as far as they have changed."""
         served = self._publisher.served
         if served is None:
             return
-        answers = self._publisher.accepted.answers
+        answers, drains = self._publisher.accepted.answers, dict(served.composed.drains)
         self._newest = files = saved or self._newest or self._saved
         fleet = replace(files, discovered=answers, version=served.cached_snapshot.version) if files else None
-        try:
-            if fleet is not None and fleet != self._saved:
-                await self._state.save_fleet(fleet)
-                self._saved = fleet
-            if served.composed.drains != self._drains:
-                await self._state.save_drains(served.composed.drains)
-                self._drains = dict(served.composed.drains)
-            await self._history.save()
-        except StoreError as error:
-            if not self.is_pending:
-                log.error(f"not saved for a restart, and tried again every {SAVE_AGAIN:g} s: {error}")
-            self.is_pending = True
-        else:
-            if self.is_pending:
-                log.event("what is served is saved for a restart again")
-            self.is_pending = False
+        async with self._turn:
+            try:
+                await self._write(fleet, drains)
+            except StoreError as error:
+                if not self.is_pending:
+                    log.error(f"not saved for a restart, and tried again every {SAVE_AGAIN:g} s: {error}")
+                self.is_pending = True
+            else:
+                if self.is_pending:
+                    log.event("what is served is saved for a restart again")
+                self.is_pending = False
+
+    async def _write(self, fleet: SavedFleet | None, drains: dict[tuple[str, str], float]) -> None:
+        if fleet is not None and fleet != self._saved:
+            await self._state.save_fleet(fleet)
+            self._saved = fleet
+        if drains != self._drains:
+            await self._state.save_drains(drains)
+            self._drains = drains
+        await self._history.save()

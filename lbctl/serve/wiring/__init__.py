@@ -124,7 +124,7 @@ def _acting_tasks(
         "expiry of overrides": operator.overrides.run,
         "rollouts": operator.rollouts.run,
         "analysis of rollouts": operator.rollouts.run_analysis,
-        "saving again": reconciler.save_again,
+        "saving": reconciler.keep_saved,
         "drivers": supervisor.run,
     }
 
