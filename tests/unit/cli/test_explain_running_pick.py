@@ -17,6 +17,7 @@ import requests
 from lbctl.cli import run
 from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
+from lbctl.ir.pools import SlowStart
 from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.api import pick_rows, schema
 from lbctl.serve.fleet.publisher import PublishedFleet
@@ -198,9 +199,11 @@ def test_a_replica_in_its_slow_start_is_shown_with_how_far_it_is(
     control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = control.service.tables["llama"]
-    joined = time.monotonic() - 24.0
+    a_day = 86_400.0
+    joined = time.monotonic() - 0.4 * a_day
     members = (replace(item, started=joined if item.name == "big" else None) for item in served.candidates)
-    control.service.set_table("llama", replace(served, candidates=tuple(members)))
+    ramp = SlowStart(window=int(a_day * 1000))
+    control.service.set_table("llama", replace(served, candidates=tuple(members), slow_start=ramp))
     big, small, _ = shown([*COMMAND, *options], capsys).splitlines()[-3:]
     assert big.split(maxsplit=6)[-1] == "slow start: it has 40% of its weight"
     assert big.split()[2] == "1.6"
