@@ -99,3 +99,17 @@ def test_a_replica_that_refuses_is_not_picked_and_the_others_share_its_requests(
 
             eventually(refused)
             assert load(100).shares() == pytest.approx({"b": 0.5, "c": 0.5}, abs=0.12)
+
+
+@pytest.mark.parametrize("kind", [*EDGES])
+def test_the_last_replica_can_be_drained_too_and_let_in_again(kind: str) -> None:
+    with replicas("a") as one, EDGES[kind]() as site:
+        fleet = _fleet(site, one)
+        with edges.started_edge(site, fleet), controlling(fleet) as control:
+            eventually(lambda: control.proxies[site.name]["state"] == "SYNCED" and site.get().ok)
+            credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
+            for command, status in (("drain", 503), ("undrain", 200)):
+                lbctl = [sys.executable, "-m", "lbctl", command, "pool/a", *credentials]
+                subprocess.run(lbctl, check=True, capture_output=True)
+                eventually(lambda status=status: site.get().status == status)  # type: ignore[misc]
+                eventually(lambda: control.proxies[site.name]["state"] == "SYNCED")
