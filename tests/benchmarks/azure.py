@@ -32,14 +32,14 @@ from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, lateness
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from tests.benchmarks.descriptors import many_connections
-from tests.e2e.support import background, edges
-from tests.e2e.support.binaries import Kind, require
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import Fleet, render, started, write
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.proxies import main_file, proxy_of
-from tests.e2e.support.waiting import eventually
 from tests.support.paths import DATA
+from tests.support.processes import background, edges
+from tests.support.processes.binaries import Kind, require
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import Fleet, render, started, write
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.proxies import main_file, proxy_of
+from tests.support.processes.waiting import eventually
 
 TRACE = DATA / "traces" / "azure-2023-conversation.csv"
 LOAD, FAULT, SETTLE, SECONDS, REST = 0.75, 20.0, 50.0, 150.0, 2.0

@@ -31,11 +31,11 @@ from tests.benchmarks.data_path_by_hand import (
     TENANTS,
     Wanted,
 )
-from tests.e2e.support.binaries import KINDS, Kind
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running, serving
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import KINDS, Kind
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running, serving
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
 
 _SMALL, _LARGE = 1_000, 100_000
 _TOKENS = "/sse?n=100&gap=0.001&pad=20"

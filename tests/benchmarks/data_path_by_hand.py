@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica
+from tests.support.processes.binaries import Kind
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica
 
 COOKIE = "lb_variant"
 TENANTS = {f"sk-{number}": f"tenant-{number}" for number in range(10)}

@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.benchmarks.ha_faults import FAKETIME, FAULTS, LEASE, NAMES, Sampler, Size, Trial, running, shares
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import eventually
 from tests.support.stores import STORES
 
 _RATE = 300.0

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tests.e2e.support import edges
-from tests.e2e.support.control import XdsEnvoy, driven
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.members import MemberPlane, bootstrap_of_members, leader_of, members
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.tcp_proxy import TcpProxy, tcp_proxy
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.control import XdsEnvoy, driven
+from tests.support.processes.edges import Edge
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.members import MemberPlane, bootstrap_of_members, leader_of, members
+from tests.support.processes.ports import HOST
+from tests.support.processes.tcp_proxy import TcpProxy, tcp_proxy
+from tests.support.processes.waiting import eventually
 from tests.support.stores import STORES, Server
 
 NAMES = ("e1", "e2", "e3")

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.xds_clients import Client, clients
-from tests.e2e.support.fleet import Fleet, bind
-from tests.e2e.support.members import MemberPlane, members
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.fleet import Fleet, bind
+from tests.support.processes.members import MemberPlane, members
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 from tests.support.stores import STORES, RedisServer, Server
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.e2e.support.client import Client, Steady
-from tests.e2e.support.control import ControlPlane
-from tests.e2e.support.kubernetes import Deployment, deployment, three
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.client import Client, Steady
+from tests.support.processes.control import ControlPlane
+from tests.support.processes.kubernetes import Deployment, deployment, three
+from tests.support.processes.waiting import eventually
 
 _RATE = 100
 """Requests a second through each proxy."""

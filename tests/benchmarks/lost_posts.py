@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.e2e.support.binaries import Binary
-from tests.e2e.support.fleet import Fleet, bind, running
-from tests.e2e.support.ports import HOST
+from tests.support.processes.binaries import Binary
+from tests.support.processes.fleet import Fleet, bind, running
+from tests.support.processes.ports import HOST
 
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _BINARIES: tuple[Binary, ...] = ("haproxy", "haproxy-2.8")

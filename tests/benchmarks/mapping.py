@@ -34,10 +34,10 @@ from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.lengths import lognormal
 from lbctl.targets.quantise import quantise
 from tests.benchmarks.descriptors import many_connections
-from tests.e2e.support.binaries import Kind, require
-from tests.e2e.support.fleet import render, started, write
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.proxies import main_file, proxy_of
+from tests.support.processes.binaries import Kind, require
+from tests.support.processes.fleet import render, started, write
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.proxies import main_file, proxy_of
 
 WARM, SECONDS, REST = 20.0, 70.0, 6.0
 AT_ONCE = 700.0

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.e2e.support.binaries import Binary
-from tests.e2e.support.client import Load
-from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.scripted_picker import ScriptedPicker, free_port_pair, scripted_picker
+from tests.support.processes.binaries import Binary
+from tests.support.processes.client import Load
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import replicas
+from tests.support.processes.scripted_picker import ScriptedPicker, free_port_pair, scripted_picker
 
 RATE, TIMES = 200, int(sys.argv[1]) if len(sys.argv) > 1 else 20
 _REQUEST = Request(

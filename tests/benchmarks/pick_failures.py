@@ -24,13 +24,13 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from lbctl.serve.picker.ext_proc import ProcessorStream, _chosen
 from lbctl.serve.picker.question import Caller
 from lbctl.serve.picker.service import PickService
-from tests.e2e.support.client import Load
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.fleet import entry, fleet_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import await_picker, frozen, pid_of
-from tests.e2e.support.ports import HOST, free_pair, release
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.client import Load
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import await_picker, frozen, pid_of
+from tests.support.processes.ports import HOST, free_pair, release
+from tests.support.processes.replicas import replicas
 
 RATE, TIMES = 200, int(sys.argv[1]) if len(sys.argv) > 1 else 20
 _REQUEST = Request("POST", "/v1/completions", {"x-session-id": "s1"}, b'{"prompt": "hello"}')

@@ -27,12 +27,12 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.environment import environment
 from tests.benchmarks.memory import resident
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import await_picker, picker_section
-from tests.e2e.support.ports import HOST, free_pair, release
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import await_picker, picker_section
+from tests.support.processes.ports import HOST, free_pair, release
+from tests.support.processes.replicas import replicas
 
 REPLICAS, CLIENTS, SECONDS, PROMPTS = 200, 8, 5.0, 100_000
 _POLICY = PickPolicy((SessionKey(header="x-session-id"),))

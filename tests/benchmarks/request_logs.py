@@ -15,10 +15,10 @@ from typing import Any
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from lbctl.xds.protocol import request_logs
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import Fleet, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
 
 _REQUESTS, _CONNECTIONS, _ROUNDS = 8_000, 8, 2
 _TICKS = os.sysconf("SC_CLK_TCK")

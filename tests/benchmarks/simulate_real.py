@@ -36,10 +36,10 @@ from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 from lbctl.targets.load import load as load_fleet
 from tests.benchmarks.descriptors import many_connections
-from tests.e2e.support import background
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, bind, running, write
-from tests.e2e.support.ports import HOST
+from tests.support.processes import background
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, bind, running, write
+from tests.support.processes.ports import HOST
 
 LOAD, SECONDS, PROMPT, ANSWER, DRAWS, SCALE = 0.65, 60.0, 1155.0, 211.0, 5, 2.0
 LATE = 0.03

@@ -22,7 +22,7 @@ from lbctl.xds.resource import CDS, EDS, LDS, RDS
 from tests.benchmarks.fleets import fleet
 from tests.benchmarks.xds_clients import Client, all_have, clients
 from tests.benchmarks.xds_process import Server, serve, server
-from tests.e2e.support.certs import Authority
+from tests.support.processes.certs import Authority
 
 HEAD = f"\n{'XDS':<58} {'LBCTL':>9} {'FLOOR':>9} {'RATIO':>7} {'LIMIT':>8}"
 _SUBJECTS = ("floor", "lbctl")

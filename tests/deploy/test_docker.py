@@ -18,10 +18,10 @@ import requests
 import yaml
 
 from lbctl.cli import group, run
-from tests.e2e.support.binaries import require
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.waiting import eventually
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
+from tests.support.processes.ports import free_port
+from tests.support.processes.waiting import eventually
 from tests.support.tools import require_tool
 
 KIT = ROOT / "deploy" / "docker"

@@ -19,8 +19,8 @@ import pytest
 import requests
 
 from tests.docs.pages import blocks
-from tests.e2e.support.ports import free_port
 from tests.support.paths import ROOT
+from tests.support.processes.ports import free_port
 from tests.support.tools import require_tool
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -20,12 +20,12 @@ import yaml
 from lbctl.cli import group, run
 from lbctl.serve.state.kubernetes_objects import rights
 from tests.docs.pages import blocks
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
 from tests.support import helm
 from tests.support.paths import ROOT
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 BASE = ROOT / "deploy" / "kustomize" / "base"
 CHART = ROOT / "deploy" / "helm" / "lbctl"

@@ -19,13 +19,13 @@ import yaml
 
 from lbctl.cli import group, run
 from tests.docs.pages import blocks
-from tests.e2e.support.binaries import require
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.ports import free_port, listens
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.ports import free_port, listens
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 from tests.support.tools import require_tool
 
 KIT = ROOT / "deploy" / "systemd"

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.docs.pages import ROOT
-from tests.e2e.support.binaries import require
-from tests.e2e.support.ports import free_port, hold
+from tests.support.processes.binaries import require
+from tests.support.processes.ports import free_port, hold
 
 _PORT = re.compile(r"(?<![\w.])(?:80[08]0|900[1-9]|9901|180[08]0|18514)(?![\w.])")
 """Those that pages and examples speak of."""

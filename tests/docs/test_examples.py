@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import KINDS, Kind, require
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import KINDS, Kind, require
 
 FOLDER = ROOT / "examples"
 FLEETS = sorted(str(path.relative_to(FOLDER)) for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("migrating/*.yaml")))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import Kind, require
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import Kind, require
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 EXAMPLES: dict[str, Kind] = {"a-nginx-predict": "nginx", "b-envoy-grpc-canary": "envoy", "c-nginx-keepalive": "nginx"}

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import PAGES, ROOT, RUN, Block, Command, blocks
 from tests.docs.reader import Ports, beside_another_envoy, clone, environment
 from tests.docs.shell import Shell
-from tests.e2e.support.binaries import KINDS, require
+from tests.support.processes.binaries import KINDS, require
 
 WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 PATIENCE = 60.0

@@ -23,8 +23,8 @@ import yaml
 from lbctl import __version__
 from lbctl.cli import group, run
 from lbctl.cli.schema import schema
-from tests.e2e.support.binaries import require
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
 
 pytestmark = pytest.mark.e2e
 

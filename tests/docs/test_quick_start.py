@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Block, blocks
-from tests.e2e.support.binaries import require
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.up import alone_at_the_first_port, up
 from tests.support import init as it
 from tests.support.model_servers import model_server
+from tests.support.processes.binaries import require
+from tests.support.processes.ports import free_port
+from tests.support.processes.up import alone_at_the_first_port, up
 
 PLACE = "tests/docs/test_quick_start.py::test_a_newcomer_gets_a_url_with_a_key"
 

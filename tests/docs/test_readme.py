@@ -13,11 +13,11 @@ import pytest
 from lbctl.cli import run
 from tests.docs.pages import ROOT, blocks
 from tests.docs.reader import beside_another_envoy
-from tests.e2e.support import background
-from tests.e2e.support.binaries import KINDS, Kind, require
-from tests.e2e.support.client import Client
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import background
+from tests.support.processes.binaries import KINDS, Kind, require
+from tests.support.processes.client import Client
+from tests.support.processes.ports import free_port
+from tests.support.processes.waiting import eventually
 
 (_STARTS,) = [block.text for block in blocks("README.md") if block.language == "sh"]
 STARTS = {kind: next(line for line in _STARTS.splitlines() if re.search(rf"\b{kind}\b", line)) for kind in KINDS}

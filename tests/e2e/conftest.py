@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import background, ports
-from tests.e2e.support.binaries import KINDS, Kind
+from tests.support.processes import background, ports
+from tests.support.processes.binaries import KINDS, Kind
 
 _HERE = Path(__file__).parent
 

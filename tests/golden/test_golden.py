@@ -13,7 +13,7 @@ import pytest
 
 from lbctl.cli import run
 from lbctl.targets import KINDS
-from tests.e2e.support.binaries import Kind, require
+from tests.support.processes.binaries import Kind, require
 
 HERE = Path(__file__).parent
 CASES = sorted(path.parent.name for path in HERE.glob("*/in.yaml"))

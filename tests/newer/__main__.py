@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 from lbctl.apply.check import version_of
 from lbctl.compile.proxies import version_text
 from tests.docs import regenerate
-from tests.e2e.support.binaries import find
 from tests.newer.results import Result, load, save
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import find
 
 CHECKED = ("tests/golden/test_golden.py", "tests/newer/test_accepted.py")
 TRAFFIC = (

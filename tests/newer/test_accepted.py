@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import KINDS, Kind, rendered_version, require
 from tests.golden.test_golden import CASES, HERE
+from tests.support.processes.binaries import KINDS, Kind, rendered_version, require
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,8 +26,8 @@ from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.ir.topology import Topology
 from lbctl.targets.haproxy import TARGET
-from tests.e2e.support import binaries
-from tests.e2e.support.client import pass_millisecond
+from tests.support.processes import binaries
+from tests.support.processes.client import pass_millisecond
 
 VERSIONS: tuple[binaries.Binary, ...] = ("haproxy", "haproxy-2.8")
 

@@ -25,7 +25,7 @@ from lbctl.init.probe import PATHS, REPOSITORY_INDEX
 from tests.support.paths import FIXTURES
 
 if TYPE_CHECKING:
-    from tests.e2e.support.certs import Pair
+    from tests.support.processes.certs import Pair
 
 METRICS = FIXTURES / "metrics"
 Says = Mapping[str, Any]

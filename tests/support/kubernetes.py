@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import yaml
 from aiohttp import web
 
-from tests.e2e.support.ports import HOST, free_port
+from tests.support.processes.ports import HOST, free_port
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 NODES = "/api/v1/nodes"

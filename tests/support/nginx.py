@@ -19,7 +19,7 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import TARGET
 from lbctl.targets.target import Bundle
-from tests.e2e.support.binaries import require
+from tests.support.processes.binaries import require
 from tests.support.weights import row_of_plain
 
 SOCKET = "front.sock"

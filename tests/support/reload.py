@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome
-from tests.e2e.support.certs import Authority, Pair
+from tests.support.processes.certs import Authority, Pair
 
 HEAD = """\
 version: 1

@@ -27,8 +27,8 @@ from lbctl.ir.proxies import Store
 from lbctl.serve.state.interface import SharedStore
 from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES
 from lbctl.serve.state.open import open_shared
-from tests.e2e.support.ports import HOST, free_port
 from tests.support.kubernetes import ApiServer
+from tests.support.processes.ports import HOST, free_port
 
 _PATIENCE = 30.0
 KUBECONFIG = """

@@ -28,9 +28,9 @@ from tests.benchmarks.peers.engines import SCALE
 from tests.benchmarks.peers.replicas import Engines, Member, engines
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.traces import Arrival
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.picker import await_picker, picker_section
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.picker import await_picker, picker_section
 
 _MIXED, _EQUAL = (1.0, 1.0, 0.4, 0.4, 0.2, 0.2), (1.0,) * 4
 _PATIENCE = 30.0

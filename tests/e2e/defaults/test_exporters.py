@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.support.all_proxies import INTERVAL, STALE_AFTER, pool_by_default, three
-from tests.e2e.support.engines import engines
-from tests.e2e.support.exporters import Exporter
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.all_proxies import INTERVAL, STALE_AFTER, pool_by_default, three
+from tests.support.processes.engines import engines
+from tests.support.processes.exporters import Exporter
+from tests.support.processes.waiting import eventually
 
 
 @pytest.mark.timeout(300)

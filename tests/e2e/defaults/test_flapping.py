@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from tests.e2e.support.all_proxies import INTERVAL, pool_by_default, three
-from tests.e2e.support.client import Client
-from tests.e2e.support.engines import engines
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.all_proxies import INTERVAL, pool_by_default, three
+from tests.support.processes.client import Client
+from tests.support.processes.engines import engines
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import eventually
 
 _DOWN, _UP = 0.5, 0.1
 """`max_step`, of the capacity."""

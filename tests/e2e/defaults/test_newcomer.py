@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.support.all_proxies import STRETCH, got, pool_by_default, three, until
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.fleet import entry
+from tests.support.processes.all_proxies import STRETCH, got, pool_by_default, three, until
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.fleet import entry
 
 _COLD = 30.0
 """Seconds in which it works at a quarter of its speed."""

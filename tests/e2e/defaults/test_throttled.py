@@ -9,10 +9,10 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from tests.e2e.support.all_proxies import MIN_INTERVAL, STRETCH, Got, got, pool_by_default, three, until
-from tests.e2e.support.client import Steady
-from tests.e2e.support.engines import engines
-from tests.e2e.support.exporters import Exporter
+from tests.support.processes.all_proxies import MIN_INTERVAL, STRETCH, Got, got, pool_by_default, three, until
+from tests.support.processes.client import Steady
+from tests.support.processes.engines import engines
+from tests.support.processes.exporters import Exporter
 
 _EIGHT, _FIVE = "abcdefgh", "abcde"
 _SLOTS = 48

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.checks import OFTEN
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
-from tests.e2e.support.grpc_replica import grpc_replicas
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.checks import OFTEN
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
+from tests.support.processes.grpc_replica import grpc_replicas
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _OFTEN = {**OFTEN, "healthy_threshold": 2}
 _CHECKING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.checks import OFTEN
-from tests.e2e.support.dns import DnsServer, serving_dns
-from tests.e2e.support.fleet import Fleet, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.checks import OFTEN
+from tests.support.processes.dns import DnsServer, serving_dns
+from tests.support.processes.fleet import Fleet, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _NAME = "embedder.ml.internal"
 _RESOLVING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])

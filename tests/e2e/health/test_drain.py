@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import entry, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import at_rest
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import entry, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import at_rest
 
 
 def test_a_drained_replica_gets_nothing(kind: Kind) -> None:

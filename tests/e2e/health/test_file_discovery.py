@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, fleet_of, put, running
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, fleet_of, put, running
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 
 def _fleet() -> Fleet:

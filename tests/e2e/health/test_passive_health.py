@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _EJECTING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _POST = Request("POST", "/v1/chat", body=b"{}")

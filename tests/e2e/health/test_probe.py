@@ -15,14 +15,14 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, Replica, TcpCheck
 from lbctl.serve.health.health_check import HealthChecker, Key
 from lbctl.serve.health.thresholds import CheckState
-from tests.e2e.support import background
-from tests.e2e.support.certs import Authority, server_context
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.grpc_replica import GrpcReplica, grpc_replicas
-from tests.e2e.support.nginx_driver import driving
-from tests.e2e.support.replicas import Replica as Server
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import background
+from tests.support.processes.certs import Authority, server_context
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.grpc_replica import GrpcReplica, grpc_replicas
+from tests.support.processes.nginx_driver import driving
+from tests.support.processes.replicas import Replica as Server
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 _HTTP = HttpCheck()
 

@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _ROUTES = {
     "secret": {

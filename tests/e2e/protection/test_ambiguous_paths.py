@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _AUTH = {"api_keys": {"file": "keys"}}
 _ROUTES = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Headers
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Headers
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
 
 _HASHED = hashlib.sha256(b"sk-hashed").hexdigest()
 _KEYS = f"# tenants\nsk-abc: acme\n\nsk-xyz: globex\n  sk:with:colons:  initech\nsha256:{_HASHED}: umbrella\n"

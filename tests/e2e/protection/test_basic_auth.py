@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 _USERS = "# models\nalice: 's3cret: of #alice $x %[src] \"q\"'\nbob: opensesame\n"
 _ALICE = 's3cret: of #alice $x %[src] "q"'

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.at_once import at_once
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.at_once import at_once
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.replicas import Replica, replicas
 
 
 def _burst(kind: Kind, members: list[Replica], turned_away: int | None, **breaker: Any) -> list[Response]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind, is_rendered_for
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, Seen, replicas
+from tests.support.processes.binaries import Kind, is_rendered_for
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, Gateway, fleet_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, Seen, replicas
 
 _BALANCER, _STRANGER = "127.0.0.2", "127.0.0.3"
 _CLIENT = "203.0.113.7"

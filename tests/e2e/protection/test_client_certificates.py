@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import edges
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, Pair, client_context
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, put, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, Pair, client_context
+from tests.support.processes.client import Client
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import Fleet, Gateway, fleet_of, put, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _FIRST, _OTHER = "first.example.com", "other.example.com"
 

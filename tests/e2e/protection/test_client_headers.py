@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.replicas import Seen, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.replicas import Seen, replicas
 
 _BALANCER, _STRANGER = "127.0.0.2", "127.0.0.3"
 _TRUSTING = {"client_address": {"trusted": [f"{_BALANCER}/32"]}}

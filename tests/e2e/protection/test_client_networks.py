@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.binaries import Kind, is_rendered_for
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind, is_rendered_for
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _BALANCER = "127.0.0.2"
 _LISTS: dict[str, Any] = {

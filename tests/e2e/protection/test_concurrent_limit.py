@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.at_once import at_once
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Gateway, bind, fleet_of, running
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.at_once import at_once
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Gateway, bind, fleet_of, running
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _CAN = pytest.mark.parametrize("kind", ["nginx", "haproxy"])
 _STREAM = "/sse?n=600&gap=0.1"

@@ -13,10 +13,10 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-from tests.e2e.support.client import Headers
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.client import Headers
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
 
 _KEYS = """\
 # tenants

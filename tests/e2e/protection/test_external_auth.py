@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, fleet_of, running
-from tests.e2e.support.replicas import Seen, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, fleet_of, running
+from tests.support.processes.replicas import Seen, replicas
 
 _FORGED = [("x-user", "root"), ("X_User", "root"), ("x-tenant", "root"), ("x-secret", "1"), ("cookie", "c=1")]
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from lbctl.base import system_ca
-from tests.e2e.support import edges
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, server_context
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import Fleet, Gateway, entry, fleet_of, pool_of, put, running
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, Seen, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, server_context
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import Fleet, Gateway, entry, fleet_of, pool_of, put, running
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, Seen, replicas
+from tests.support.processes.waiting import eventually
 
 _HOST = "api.example.com"
 _CLIENT = {

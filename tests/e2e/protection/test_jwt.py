@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.tokens import ISSUER, Issuer, bearer, ec_key, rsa_key, signed
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.tokens import ISSUER, Issuer, bearer, ec_key, rsa_key, signed
 
 _CAN = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _ISSUER = Issuer()

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _LIMIT = 64 << 10
 

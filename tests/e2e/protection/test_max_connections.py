@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 _DELAY = 0.8
 

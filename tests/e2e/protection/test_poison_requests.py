@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import replicas
 
 _POST = Request("POST", "/v1/chat", body=b"{}")
 

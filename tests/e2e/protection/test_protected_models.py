@@ -20,9 +20,9 @@ from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, Seen, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, Seen, replicas
 
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _FILES = {"keys": "sk-1: acme\n"}

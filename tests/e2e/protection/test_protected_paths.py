@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import bind, fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import bind, fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}

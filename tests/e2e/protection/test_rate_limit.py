@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Gateway, bind, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _KEYS = "sk-a1: acme\nsk-a2: acme\nsk-g: globex\nsk-d: default\n"
 _AUTH = {"api_keys": {"file": "keys", "header": "x-key"}}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Binary, Kind
-from tests.e2e.support.fleet import Gateway, fleet_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Binary, Kind
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import replicas
 
 _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, Pair, server_context
-from tests.e2e.support.checks import OFTEN
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.grpc_replica import grpc_replicas
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, Pair, server_context
+from tests.support.processes.checks import OFTEN
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.grpc_replica import grpc_replicas
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _NAME = "embedder.internal"
 

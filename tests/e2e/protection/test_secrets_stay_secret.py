@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, put, render, running, write
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.tokens import ISSUER, Issuer, bearer
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, Gateway, fleet_of, put, render, running, write
+from tests.support.processes.replicas import replicas
+from tests.support.processes.tokens import ISSUER, Issuer, bearer
 
 _KEYS = ("sk-Live7f3kQ", "sk-Seldom9dPz", "xoxb-odd$%{}\"'")
 _FILE = "".join(f"{key}: tenant{number}\n" for number, key in enumerate(_KEYS))

@@ -14,11 +14,11 @@ import h2.connection
 import h2.events
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, Seen, replicas
-from tests.e2e.support.tokens import ISSUER, Issuer, bearer
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, Seen, replicas
+from tests.support.processes.tokens import ISSUER, Issuer, bearer
+from tests.support.processes.waiting import eventually
 
 _ISSUER = Issuer()
 _KEYS = {"file": "keys", "header": "x-key"}

@@ -17,10 +17,10 @@ import requests
 from lbctl.cli import run
 from lbctl.serve.api import schema
 from lbctl.serve.api.routes import ROUTES
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.ports import HOST, free_port
 from tests.support.openapi import answer_type, validate
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.ports import HOST, free_port
 
 pytestmark = pytest.mark.e2e
 _PATIENCE = 60.0

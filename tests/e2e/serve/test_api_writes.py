@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 GIGABYTE = 1_000_000_000

@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from lbctl.cli import run
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import fleet_of
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import fleet_of
 
 _POOL = {"replicas": [{"name": name, "address": f"127.0.0.1:{port}"} for name, port in (("a", 9), ("b", 10))]}
 _TOKENS = "anna:operate:token-of-anna\nviewer:read:token-of-viewer\n"

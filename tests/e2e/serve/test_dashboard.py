@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import HOST
 from tests.support.chromium import Page, browsing
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.ports import HOST
 
 pytestmark = pytest.mark.e2e
 READER = "bob-only-reads-this"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.all_proxies import INTERVAL, STALLED_AFTER, Three, pool_by_default, source, three, until
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.exporters import Page
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes.all_proxies import INTERVAL, STALLED_AFTER, Three, pool_by_default, source, three, until
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.exporters import Page
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import at_rest, eventually
 
 _T4 = """\
 # TYPE DCGM_FI_DEV_GPU_TEMP gauge

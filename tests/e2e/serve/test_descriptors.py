@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lbctl.xds.resource import CDS
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 from tests.support.xds import connected
 
 _HELD = 1100

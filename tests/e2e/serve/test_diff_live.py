@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import Fleet, fleet_of, write
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import Fleet, fleet_of, write
 
 _POOL = {
     "replicas": [

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.dns import DnsServer, serving_dns
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.dns import DnsServer, serving_dns
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _NAME = "embedder.ml.internal"
 

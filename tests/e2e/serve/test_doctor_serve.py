@@ -8,11 +8,11 @@ import pytest
 
 from lbctl import __version__
 from lbctl.cli import run
-from tests.e2e.support.control import controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.picker import frozen, picker_section, pid_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import controlling
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.picker import frozen, picker_section, pid_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 
 
 @pytest.mark.e2e

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from tests.e2e.support import edges
-from tests.e2e.support.control import controlling
-from tests.e2e.support.fleet import Fleet, entry, fleet_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.control import controlling
+from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 
 def _fleet(a: Replica, b: Replica, site: edges.Edge, *, drain: bool = False) -> Fleet:

@@ -10,11 +10,11 @@ import sys
 import time
 from contextlib import closing
 
-from tests.e2e.support.control import ControlPlane, controlling, settled
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, controlling, settled
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 
 def fleet(count: int = 4, **pool: object) -> Fleet:

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import controlling
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, write
-from tests.e2e.support.ports import HOST, await_listeners, free_port
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
 from tests.support.fourth_proxy import proxy
 from tests.support.paths import ROOT
+from tests.support.processes.client import Client
+from tests.support.processes.control import controlling
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, write
+from tests.support.processes.ports import HOST, await_listeners, free_port
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 MODULE = "tests.support.fourth_proxy"
 

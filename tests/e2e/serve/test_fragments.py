@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, put, write
-from tests.e2e.support.hosts import HostMachine, haproxy_host, nginx_host
-from tests.e2e.support.picker import picker_section
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, put, write
+from tests.support.processes.hosts import HostMachine, haproxy_host, nginx_host
+from tests.support.processes.picker import picker_section
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _KEYS = {"auth": {"api_keys": {"file": "keys"}}}
 _BEARER = {"authorization": "Bearer of-acme"}

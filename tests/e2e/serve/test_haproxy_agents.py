@@ -13,13 +13,13 @@ import pytest
 
 from lbctl.apply.haproxy import processes
 from lbctl.cli import run
-from tests.e2e.support import edges
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, write
-from tests.e2e.support.ports import listening
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.edges import Edge
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, write
+from tests.support.processes.ports import listening
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 
 def _fleet(members: list[Replica], edge: Edge, *, drained: str = "") -> Fleet:

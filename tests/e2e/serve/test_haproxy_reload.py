@@ -13,13 +13,13 @@ import pytest
 from cryptography import x509
 
 from lbctl.apply.haproxy import reload
-from tests.e2e.support.binaries import Binary
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.fleet import fleet_of, pool_of, put
-from tests.e2e.support.haproxy_driven import VERSIONS, driven
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Binary
+from tests.support.processes.certs import Authority
+from tests.support.processes.fleet import fleet_of, pool_of, put
+from tests.support.processes.haproxy_driven import VERSIONS, driven
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 HEADERS = {"headers": {"response": {"set": {"x-served-by": "lbctl"}}}}

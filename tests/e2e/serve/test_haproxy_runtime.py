@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Binary
-from tests.e2e.support.fleet import entry, fleet_of, pool_of
-from tests.e2e.support.haproxy_driven import VERSIONS, driven
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Binary
+from tests.support.processes.fleet import entry, fleet_of, pool_of
+from tests.support.processes.haproxy_driven import VERSIONS, driven
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 ROUND_ROBIN: dict[str, Any] = {"balance": {"algorithm": "round_robin"}, "slow_start": {"window": "1s"}}
 STREAM = Request(path="/sse?n=40&gap=0.1")

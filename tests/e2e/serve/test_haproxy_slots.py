@@ -10,11 +10,11 @@ import pytest
 
 from lbctl.apply.haproxy import running
 from lbctl.serve.traffic.haproxy import report
-from tests.e2e.support.binaries import Binary
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.haproxy_driven import VERSIONS, Driven, driven
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Binary
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.haproxy_driven import VERSIONS, Driven, driven
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 NAMES = tuple(f"r{number:02}" for number in range(12, 0, -1))
 """The newest come first in the file, so that nothing in it may follow from the first replica."""

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.state import refusing
-from tests.e2e.support.waiting import eventually
-from tests.e2e.support.xds_envoy import XdsEnvoy
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.state import refusing
+from tests.support.processes.waiting import eventually
+from tests.support.processes.xds_envoy import XdsEnvoy
 
 
 def _cli(control: ControlPlane, *words: str) -> int:

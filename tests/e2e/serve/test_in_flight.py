@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import edges
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.driving import bootstrap_of_command
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes import edges
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.driving import bootstrap_of_command
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import at_rest, eventually
 
 _PROGRESS = {
     "kind": "custom",

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import edges
-from tests.e2e.support.client import Client, Steady
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.tokens import ISSUER, Issuer, bearer
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.client import Client, Steady
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import replicas
+from tests.support.processes.tokens import ISSUER, Issuer, bearer
+from tests.support.processes.waiting import eventually
 
 _KEYS = "".join(f"sk-of-{number}: tenant{number}\n" for number in range(10))
 _GOOD = Request("GET", "/", [("authorization", "Bearer sk-of-9")], timeout=20.0)

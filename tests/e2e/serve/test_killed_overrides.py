@@ -9,12 +9,12 @@ import time
 from contextlib import ExitStack
 
 from lbctl.cli import run
-from tests.e2e.support import edges
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes import edges
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import at_rest, eventually
 
 _NAMES = ("edge", "ha", "ng")
 _TTL = 3

@@ -6,11 +6,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.kubernetes import deployment, three
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.client import Client
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.kubernetes import deployment, three
+from tests.support.processes.waiting import eventually
 
 
 def reached(client: Client) -> set[str]:

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from lbctl.apply.reserved_ports import reserve
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.certs import Authority
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (info|warn|error) \S.*")
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from lbctl.apply.haproxy.runtime import Runtime
-from tests.e2e.support import background, edges
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import free_port, hold
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes import background, edges
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.edges import Edge
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.ports import free_port, hold
+from tests.support.processes.waiting import at_rest, eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
 

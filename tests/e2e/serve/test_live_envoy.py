@@ -9,11 +9,11 @@ import pytest
 import requests
 
 from lbctl.cli import run
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import at_rest, eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from tests.e2e.support.control import controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import controlling
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 
 _LINES = {
     "space before the colon": b"Authorization : Bearer HUNTER2",

@@ -10,13 +10,13 @@ from functools import partial
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.ha.sharing import owner_of
 from lbctl.serve.state.audit import CONTROL_PLANE
-from tests.e2e.support import background, edges
-from tests.e2e.support.control import XdsEnvoy, settled
-from tests.e2e.support.engines import engines
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.members import MemberPlane, bootstrap_of_members, members
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import background, edges
+from tests.support.processes.control import XdsEnvoy, settled
+from tests.support.processes.engines import engines
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.members import MemberPlane, bootstrap_of_members, members
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 from tests.support.stores import RedisServer
 
 

@@ -10,10 +10,10 @@ import pytest
 import requests
 
 from lbctl.cli import run
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.members import MemberPlane, members
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.members import MemberPlane, members
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 from tests.support.stores import RedisServer
 
 pytestmark = pytest.mark.e2e

@@ -12,15 +12,15 @@ from typing import Any
 import requests
 import yaml
 
-from tests.e2e.support import edges
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.exporters import Page
-from tests.e2e.support.fleet import Fleet, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.prometheus import CONTRIB, prometheus, until_series
 from tests.support.paths import ROOT
+from tests.support.processes import edges
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.exporters import Page
+from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.prometheus import CONTRIB, prometheus, until_series
 
 _DCGM = """\
 # TYPE DCGM_FI_DEV_GPU_TEMP gauge

@@ -13,13 +13,13 @@ import pytest
 from cryptography import x509
 
 from lbctl.apply.nginx import driver
-from tests.e2e.support import background
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, put
-from tests.e2e.support.nginx_driver import OWN, Site, driving
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import background
+from tests.support.processes.certs import Authority
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, put
+from tests.support.processes.nginx_driver import OWN, Site, driving
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _ROUND_ROBIN = {"algorithm": "round_robin"}
 

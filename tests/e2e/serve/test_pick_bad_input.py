@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from tests.e2e.support.fleet import entry
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import picked
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.fleet import entry
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import picked
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 JSON = ("content-type", "application/json")
 BODIES = {

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import requests
 
-from tests.e2e.support import edges
-from tests.e2e.support.client import Load
-from tests.e2e.support.control import controlling
-from tests.e2e.support.fleet import Fleet, entry, fleet_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import picker_section
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.client import Load
+from tests.support.processes.control import controlling
+from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import picker_section
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 EDGES: dict[str, Callable[[], Any]] = {
     "haproxy": lambda: edges.haproxy(min_interval="100ms"),

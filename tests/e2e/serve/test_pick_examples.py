@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import entry
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import picked
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
 from tests.support.paths import ROOT
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import entry
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import picked
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 TOLD = 6
 """How often each session, document or adapter is asked about."""

@@ -10,13 +10,13 @@ from aiohttp import web
 from aiohttp.web import BaseRequest
 
 from lbctl.cli import run
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane
-from tests.e2e.support.fleet import entry
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import EDGE, KINDS, picked
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane
+from tests.support.processes.fleet import entry
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import EDGE, KINDS, picked
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import at_rest, eventually
 
 FORGED = (
     ("x-lbctl-pick", "hidden"), ("x-lbctl-pick-id", "0"), ("x-lbctl-proxy", "forged"), ("x-lbctl-body-length", "9"),

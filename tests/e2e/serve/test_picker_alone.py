@@ -8,13 +8,13 @@ from typing import Any
 
 import requests
 
-from tests.e2e.support.control import controlling
-from tests.e2e.support.fleet import Gateway, entry, fleet_of, serving
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import alone, picker_section
-from tests.e2e.support.ports import HOST, free_pair, free_port
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import controlling
+from tests.support.processes.fleet import Gateway, entry, fleet_of, serving
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import alone, picker_section
+from tests.support.processes.ports import HOST, free_pair, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 DESTINATION = "x-gateway-destination-endpoint"
 TYPES = "type.googleapis.com/envoy.extensions"

@@ -7,10 +7,10 @@ import signal
 
 import requests
 
-from tests.e2e.support.fleet import entry
-from tests.e2e.support.picker import frozen, picked, pid_of
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.fleet import entry
+from tests.support.processes.picker import frozen, picked, pid_of
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 
 def test_a_stopped_picker_does_not_count_as_running_and_its_fallbacks_outlast_it() -> None:

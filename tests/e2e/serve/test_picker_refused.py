@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 
 from lbctl.apply.reserved_ports import LOOPBACK
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.fleet import entry, fleet_of
-from tests.e2e.support.picker import EDGE
-from tests.e2e.support.ports import free_pair
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.picker import EDGE
+from tests.support.processes.ports import free_pair
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 
 def test_an_address_beyond_loopback_without_client_certificates_is_refused_in_the_log() -> None:

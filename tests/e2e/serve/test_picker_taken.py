@@ -15,15 +15,15 @@ import requests
 from lbctl.cli import run
 from lbctl.cli.listen_address import picker_address
 from lbctl.ir.address import Address
-from tests.e2e.support import edges
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.driving import change
-from tests.e2e.support.fleet import Fleet, entry, fleet_of
-from tests.e2e.support.picker import EDGE, KINDS, alone, await_picker, picker_section
-from tests.e2e.support.ports import HOST, free_pair, hold
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.driving import change
+from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, picker_section
+from tests.support.processes.ports import HOST, free_pair, hold
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 TAKEN = "another process has the address of the picker"
 

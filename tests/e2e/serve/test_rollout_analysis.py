@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support import edges
-from tests.e2e.support.client import Steady
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.exporters import Counter
-from tests.e2e.support.fleet import Fleet, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.prometheus import prometheus
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.client import Steady
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.edges import Edge
+from tests.support.processes.exporters import Counter
+from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.prometheus import prometheus
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _LONG = 120.0
 """Seconds in which a rollout of some intervals is over, on a busy machine too."""

@@ -8,14 +8,14 @@ from contextlib import ExitStack
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support import edges
-from tests.e2e.support.client import Steady
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.engines import Engine, engines
-from tests.e2e.support.fleet import Fleet, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.client import Steady
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.edges import Edge
+from tests.support.processes.engines import Engine, engines
+from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=4", timeout=20.0)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import requests
 
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.state import refusing
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.replicas import replicas
+from tests.support.processes.state import refusing
+from tests.support.processes.waiting import eventually
 
 DRAIN = {"kind": "drain", "pool": "pool", "replica": "a"}
 

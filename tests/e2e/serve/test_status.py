@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support import edges
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.driving import synced
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.driving import synced
+from tests.support.processes.edges import Edge
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 from tests.support.pseudo_terminal import on_terminal
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support import edges
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import edges
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.edges import Edge
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _HEALTH = {
     "active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 5},

@@ -15,15 +15,15 @@ import h2.connection
 import h2.events
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.log_lines import FIELDS, lines_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.log_lines import FIELDS, lines_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 
 def _fleet(members: list[Replica], **more: Any) -> Fleet:

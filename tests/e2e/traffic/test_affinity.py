@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.e2e.support.binaries import Kind, is_rendered_for
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.checks import TCP
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica, Seen, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind, is_rendered_for
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.checks import TCP
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.replicas import Replica, Seen, replicas
+from tests.support.processes.waiting import eventually
 
 _NAME = "lb_replica"
 _KEEPS = pytest.mark.parametrize(

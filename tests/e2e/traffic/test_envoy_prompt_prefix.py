@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 _JSON = {"Content-Type": "application/json"}
 _MEMBERS = ("a", "b", "c", "d")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.fleet import entry, fleet_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.fleet import entry, fleet_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import replicas
 
 
 def _told(response: Response) -> tuple[int, str | None, Any]:

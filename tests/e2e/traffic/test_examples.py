@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.examples import FOLDER, Site, example
-from tests.e2e.support.fleet import Fleet
-from tests.e2e.support.haproxy_queue import waiting, with_runtime_api
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.examples import FOLDER, Site, example
+from tests.support.processes.fleet import Fleet
+from tests.support.processes.haproxy_queue import waiting, with_runtime_api
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import eventually
 
 _CHAT = "/v1/chat/completions"
 _ASK = Request("POST", _CHAT, body=b'{"messages": []}')

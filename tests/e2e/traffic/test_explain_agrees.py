@@ -18,9 +18,9 @@ from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
-from tests.e2e.support.binaries import Kind, rendered_version
-from tests.e2e.support.fleet import Fleet, bind, running, write
-from tests.e2e.support.http1 import Request
+from tests.support.processes.binaries import Kind, rendered_version
+from tests.support.processes.fleet import Fleet, bind, running, write
+from tests.support.processes.http1 import Request
 
 _FLEETS = 4
 _ROUTES = 40

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.checks import TCP
-from tests.e2e.support.client import Client, Load
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.checks import TCP
+from tests.support.processes.client import Client, Load
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _POST = Request("POST", body=b"y" * 20_000)
 

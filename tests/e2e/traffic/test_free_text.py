@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lbctl.ir.header_text import unknown_words
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 VALUES = (
     "a; return 200 x;", "a}", "{", "}", '"', "'", '"; return 200 x; #', "'; x", "\\", "a\\", '\\"', "\\n", "\\x41",

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind, is_rendered_for
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.fleet import Fleet, Gateway, fleet_of, pool_of, running
-from tests.e2e.support.grpc_replica import GrpcReplica, grpc_replicas
-from tests.e2e.support.ports import has_clients
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind, is_rendered_for
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.support.processes.grpc_replica import GrpcReplica, grpc_replicas
+from tests.support.processes.ports import has_clients
+from tests.support.processes.waiting import eventually
 
 _ECHO = "/inference.GRPCInferenceService/Infer"
 _STREAM = "/inference.GRPCInferenceService/InferStream"

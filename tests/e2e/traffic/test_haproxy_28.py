@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.support.fleet import Fleet, bind, entry, fleet_of, pool_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.fleet import Fleet, bind, entry, fleet_of, pool_of, running
+from tests.support.processes.replicas import replicas
 
 KIND = "haproxy-2.8"
 

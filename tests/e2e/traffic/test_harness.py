@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import background
-from tests.e2e.support.binaries import Binary, Kind, require
-from tests.e2e.support.certs import Authority, client_context, server_context
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import serving
-from tests.e2e.support.grpc_replica import grpc_replicas
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes import background
+from tests.support.processes.binaries import Binary, Kind, require
+from tests.support.processes.certs import Authority, client_context, server_context
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import serving
+from tests.support.processes.grpc_replica import grpc_replicas
+from tests.support.processes.http1 import Request
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import at_rest, eventually
 
 
 def _nginx(port: int, pool: list[Replica]) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
-from tests.e2e.support.replicas import Replica, Seen, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.replicas import Replica, Seen, replicas
 
 
 def _fleet(pool: list[Replica], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None) -> Fleet:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, pool_of, running
-from tests.e2e.support.replicas import Seen, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.replicas import Seen, replicas
 
 _ALL = "{client_ip}|{request_id}|{tenant}|{host}|{listener}|{route}|{pool}"
 _ODD = '%[src] %REQ(a)% $x "{client_ip}" {"a": 1}'

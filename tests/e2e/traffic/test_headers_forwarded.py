@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import Seen, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import Seen, replicas
 
 _CLAIMED = {"X-Forwarded-For": "203.0.113.7, 198.51.100.2", "X-Forwarded-Proto": "https"}
 

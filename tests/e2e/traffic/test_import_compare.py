@@ -14,9 +14,9 @@ from lbctl.importer.compare import run
 from lbctl.importer.compare.processes import running
 from lbctl.importer.run import KINDS
 from tests.benchmarks.imports import rows
-from tests.e2e.support.binaries import require
 from tests.support.importer import SAMPLES
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
 
 pytestmark = [pytest.mark.e2e]
 

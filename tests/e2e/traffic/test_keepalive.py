@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from tests.e2e.support.binaries import KINDS
-from tests.e2e.support.fleet import fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import KINDS
+from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import replicas
 
 
 def test_posts_about_as_far_apart_as_the_servers_keep_alive_all_arrive() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.checks import TCP
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, bind, entry, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.checks import TCP
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, bind, entry, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _BOTH = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _PLACES = {

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.support.binaries import KINDS
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import KINDS
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _SILENCE = 70
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 _JSON = {"content-type": "application/json"}
 _HELD = 64 * 1024

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _JSON = {"content-type": "application/json"}

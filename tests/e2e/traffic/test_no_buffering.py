@@ -6,11 +6,11 @@ import socket
 import statistics
 import time
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 _PIECE = 200_000
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Binary
-from tests.e2e.support.fleet import Fleet, Gateway, entry, fleet_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.log_lines import lines_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.scripted_picker import Asked, ScriptedPicker, free_port_pair, scripted_picker
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Binary
+from tests.support.processes.fleet import Fleet, Gateway, entry, fleet_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.log_lines import lines_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.scripted_picker import Asked, ScriptedPicker, free_port_pair, scripted_picker
+from tests.support.processes.waiting import eventually
 
 TIMEOUT = 2.0
 """Seconds: `pick.timeout` for the tests of a picker that does not answer. Who did not wait for it is told from who did,

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import change
-from tests.e2e.support.fleet import Fleet, entry, fleet_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.picker import await_picker, frozen, picker_section, pid_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.driving import change
+from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import await_picker, frozen, picker_section, pid_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 EDGE = "edge"
 TIMEOUT = 0.2

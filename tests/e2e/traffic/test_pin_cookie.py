@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 _PINS = [
     {"cookie": "beta", "equals": "1", "pool": "canary"},

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Gateway, bind, entry, fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Gateway, bind, entry, fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _MATCHES: dict[str, dict[str, Any]] = {
     "short": {"path_prefix": "/v1/"},

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.checks import TCP
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import entry, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.checks import TCP
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import entry, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 
 def test_priority_1_takes_over_when_all_of_priority_0_refuse_and_goes_back(kind: Kind) -> None:

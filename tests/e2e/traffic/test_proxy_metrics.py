@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import bind, fleet_of, running
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import bind, fleet_of, running
+from tests.support.processes.ports import free_port
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 _PAGES = {"nginx": "/stub_status", "haproxy": "/metrics", "envoy": "/metrics"}
 _FIGURES = {"nginx": "server accepts handled requests", "haproxy": "haproxy_backend_", "envoy": "envoy_cluster_"}

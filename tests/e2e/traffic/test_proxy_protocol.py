@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, Gateway, bind, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, Gateway, bind, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
 
 _CLIENT, _CLIENT6 = "203.0.113.9", "2001:db8::9"
 _V2 = b"\r\n\r\n\0\r\nQUIT\n"

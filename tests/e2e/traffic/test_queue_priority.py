@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.haproxy_queue import waiting, with_runtime_api
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.haproxy_queue import waiting, with_runtime_api
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 
 def _fleet(replica: Replica) -> Fleet:

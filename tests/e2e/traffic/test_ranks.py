@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.ports import HOST, free_pair
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.ports import HOST, free_pair
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import eventually
 
 
 def test_each_rank_gets_its_share_and_one_that_is_gone_is_left_out(kind: Kind) -> None:

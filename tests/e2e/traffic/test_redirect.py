@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.fleet import bind, fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.fleet import bind, fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _REDIRECT = {"respond": {"redirect": "https"}}
 

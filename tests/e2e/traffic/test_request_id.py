@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _GIVEN = "client-chosen.id_42"
 _LISTENERS: list[dict[str, Any]] = [{}, {"request_id": "X-Correlation-Id"}]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _ODD = "a \"quoted\" 'word' \\ $host ${x} %[src] %% {} ; # ä €\nsecond line\n"
 

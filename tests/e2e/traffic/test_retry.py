@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
 
 
 def _fleet(members: list[Replica], passive: Mapping[str, Any] | None = None, **retry: Any) -> Fleet:

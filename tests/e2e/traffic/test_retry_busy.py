@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Binary, Kind, is_rendered_for
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.scripted_picker import free_port_pair, scripted_picker
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Binary, Kind, is_rendered_for
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.waiting import eventually
 
 RETRY = {"attempts": 1, "when": ["connect_failure", "replica_busy"]}
 BODY = b"x" * 50_000

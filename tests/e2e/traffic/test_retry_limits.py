@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _NOBODY_LEAVES = {"passive": {"consecutive_connect_failures": 1000, "consecutive_5xx": 1000}}
 

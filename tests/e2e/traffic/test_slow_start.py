@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Gateway, fleet_of, pool_of, running
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
+from tests.support.processes.http1 import Response
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _RAMPING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 4, "healthy_threshold": 1}

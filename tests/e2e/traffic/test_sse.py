@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 _PROMPT = 0.1
 """Seconds between a replica's sending and the client's receiving."""

@@ -6,10 +6,10 @@ import random
 import socket
 import time
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import replicas
 
 _MIB = 1 << 20
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import Fleet, entry, fleet_of, pool_of, running
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import Fleet, entry, fleet_of, pool_of, running
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica, replicas
 
 
 @contextmanager

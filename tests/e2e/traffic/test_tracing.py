@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.collector import Collector, collecting
-from tests.e2e.support.fleet import Fleet, bind, fleet_of, running
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind
+from tests.support.processes.collector import Collector, collecting
+from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _TRACE, _SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 _PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-0[01]")

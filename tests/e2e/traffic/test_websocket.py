@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
 
 
 def test_messages_pass_both_ways(kind: Kind) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.fleet import entry, fleet_of, pool_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.binaries import Kind
+from tests.support.processes.fleet import entry, fleet_of, pool_of, running
+from tests.support.processes.replicas import replicas
 
 ROUND_ROBIN = {"algorithm": "round_robin"}
 

@@ -32,12 +32,12 @@ from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.snapshot import Snapshot, View
 from lbctl.targets import target
 from lbctl.targets.prepare import prepare
-from tests.e2e.support.binaries import Kind, require
-from tests.e2e.support.fleet import render, started
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.proxies import main_file, proxy_of
-from tests.e2e.support.waiting import eventually
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import Kind, require
+from tests.support.processes.fleet import render, started
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.proxies import main_file, proxy_of
+from tests.support.processes.waiting import eventually
 
 _EXAMPLE = ROOT / "examples" / "fleet.yaml"
 _CHAT = {"host": "inference.example.com", "x-tier": "interactive"}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import Kind, require
-from tests.e2e.support.up import Up
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind, require
+from tests.support.processes.up import Up
+from tests.support.processes.waiting import eventually
 
 DEMO = (sys.executable, "-m", "lbctl", "demo")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import require
-from tests.e2e.support.up import Up
+from tests.support.processes.binaries import require
+from tests.support.processes.up import Up
 from tests.support.pseudo_terminal import PseudoTerminal, on_terminal
 
 PATIENCE = 60.0

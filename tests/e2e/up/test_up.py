@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from lbctl.apply.reserved_ports import reserve
-from tests.e2e.support.binaries import Kind, require
-from tests.e2e.support.client import Client
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.up import Up, up
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind, require
+from tests.support.processes.client import Client
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica
+from tests.support.processes.up import Up, up
+from tests.support.processes.waiting import eventually
 
 FLEET = """\
 version: 1

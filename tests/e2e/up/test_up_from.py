@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import require
-from tests.e2e.support.client import Client
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.up import Up, alone_at_the_first_port, up
 from tests.support import init as servers
+from tests.support.processes.binaries import require
+from tests.support.processes.client import Client
+from tests.support.processes.ports import HOST
+from tests.support.processes.up import Up, alone_at_the_first_port, up
 from tests.support.pseudo_terminal import on_terminal
 
 URL = re.compile(r"URL +http://127\.0\.0\.1:(\d+)")

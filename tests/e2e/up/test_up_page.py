@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from tests.docs.pages import blocks
-from tests.e2e.support.binaries import require
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.up import up
+from tests.support.processes.binaries import require
+from tests.support.processes.ports import free_port
+from tests.support.processes.up import up
 
 FLEET = """\
 version: 1

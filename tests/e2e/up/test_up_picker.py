@@ -13,12 +13,12 @@ import pytest
 import requests
 
 from lbctl.base.ports import PICKER
-from tests.e2e.support.binaries import Kind, require
-from tests.e2e.support.client import Client
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.up import up
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import Kind, require
+from tests.support.processes.client import Client
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.up import up
+from tests.support.processes.waiting import eventually
 
 FLEET = """\
 version: 1

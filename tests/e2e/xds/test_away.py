@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.driving import BOTH, both, loaded, synced
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.driving import BOTH, both, loaded, synced
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 _AWAY = 30.0
 _SOON = 10.0

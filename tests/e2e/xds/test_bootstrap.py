@@ -13,14 +13,14 @@ import requests
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import require
-from tests.e2e.support.certs import Authority, Pair
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling
-from tests.e2e.support.fleet import entry, fleet_of
-from tests.e2e.support.picker import await_picker
-from tests.e2e.support.ports import HOST, free_pair, free_port
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.binaries import require
+from tests.support.processes.certs import Authority, Pair
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling
+from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.picker import await_picker
+from tests.support.processes.ports import HOST, free_pair, free_port
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import eventually
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.e2e.support.certs import Authority, Pair, client_context
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import BOTH, both, change, synced
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.certs import Authority, Pair, client_context
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.driving import BOTH, both, change, synced
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _NAME = "edge.example.com"
 

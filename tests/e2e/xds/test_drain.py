@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.driving import BOTH, both, change, loaded
-from tests.e2e.support.fleet import entry, fleet_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.driving import BOTH, both, change, loaded
+from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import at_rest, eventually
 
 
 def _pools(a: Replica, b: Replica, **keys: Any) -> dict[str, Any]:

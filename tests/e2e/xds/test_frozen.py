@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import synced
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.driving import synced
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.waiting import eventually
 
 _HOSTS = 1000
 _PUSHES = 8

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.certs import Authority
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import eventually
 
 LEFT = {"address": "127.0.0.1:1", "name": "left", "zone": "a", "weight": 1}
 _PATIENT = ("--timeout", "60")

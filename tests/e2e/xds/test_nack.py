@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.driving import change, loaded, synced
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.driving import change, loaded, synced
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _TOO_LARGE = r"/\w{1000}/large"
 _WORDS = "program size"

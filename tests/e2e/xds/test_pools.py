@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.e2e.support.client import Steady
-from tests.e2e.support.control import XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import BOTH, both, change, loaded
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.client import Steady
+from tests.support.processes.control import XdsEnvoy, controlling, driven
+from tests.support.processes.driving import BOTH, both, change, loaded
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.replicas import Replica, replicas
 
 
 def _to(name: str, /, **pools: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.driving import BOTH, both, change
-from tests.e2e.support.fleet import fleet_of, running
-from tests.e2e.support.replicas import replicas
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.driving import BOTH, both, change
+from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.replicas import replicas
 
 _LONG = "/v1/[a-z0-9._-]{1,63}/chat/(completions|responses)"
 _LARGEST = "/(" + "|".join(f".{{1,160}}{number}" for number in range(10, 70)) + ")"

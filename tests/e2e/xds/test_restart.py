@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tests.e2e.support.control import XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import BOTH, both, change, loaded, synced
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.replicas import Replica, replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import XdsEnvoy, controlling, driven
+from tests.support.processes.driving import BOTH, both, change, loaded, synced
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _TIMES = 20
 _MOVED = "(membership_change|cluster_(added|modified|removed)|listener_(added|modified|removed)|rds.*config_reload)$"

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from typing import Any
 
-from tests.e2e.support.control import XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import BOTH, both, change, loaded
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.control import XdsEnvoy, controlling, driven
+from tests.support.processes.driving import BOTH, both, change, loaded
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.replicas import Replica, replicas
 
 _HAS_BAD = Request(headers={"cookie": "variant=bad"})
 

@@ -18,13 +18,13 @@ import yaml
 
 from lbctl.cli import run
 from lbctl.xds.resource import CDS, LDS, RDS, SDS
-from tests.e2e.support.certs import Authority, client_context
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, settled
-from tests.e2e.support.driving import change, synced
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.certs import Authority, client_context
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, settled
+from tests.support.processes.driving import change, synced
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import eventually
 from tests.support.xds import Client, connected
 
 _KEY = "sk-Live7f3kQ"

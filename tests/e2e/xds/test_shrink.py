@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.driving import BOTH, both, loaded, synced
-from tests.e2e.support.fleet import fleet_of, pool_of
-from tests.e2e.support.replicas import replicas
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.driving import BOTH, both, loaded, synced
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.replicas import replicas
+from tests.support.processes.waiting import eventually
 
 
 def _reload(control: ControlPlane, *more: str) -> int:

@@ -7,11 +7,11 @@ import time
 import pytest
 import requests
 
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.driving import BOTH, bootstrap_of_command, loaded
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.driving import BOTH, bootstrap_of_command, loaded
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import Replica, replicas
 
 _PATIENCE = 60.0
 _AT_MOST = 5.0

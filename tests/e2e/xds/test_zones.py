@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.e2e.support.control import controlling, driven
-from tests.e2e.support.driving import change, loaded, synced
-from tests.e2e.support.fleet import entry, fleet_of
-from tests.e2e.support.replicas import Replica, replicas
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.driving import change, loaded, synced
+from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.replicas import Replica, replicas
 
 
 def _pool(members: list[Replica], **more: Any) -> dict[str, Any]:

@@ -34,9 +34,9 @@ from lbctl.cli import run
 from lbctl.xds.client.decode import decode
 from lbctl.xds.client.reader import ClientNode, Reader
 from lbctl.xds.client.show import REDACTED, tree
-from tests.e2e.support.certs import Authority
 from tests.support.ads import CDS, EDS, LDS, RDS, SDS, AdsServer, response
 from tests.support.paths import ROOT
+from tests.support.processes.certs import Authority
 
 ADS = {"ads": {}, "resource_api_version": "V3"}
 GOLDEN = ROOT / "tests" / "golden"

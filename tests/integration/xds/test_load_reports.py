@@ -17,7 +17,7 @@ from lbctl.ir.proxies import Proxy, ServerTls
 from lbctl.xds.protocol import load_reports, report_session
 from lbctl.xds.protocol.load_reports import LONGEST, SHORTEST, ClusterLoad, EndpointLoad
 from lbctl.xds.protocol.server import Limits
-from tests.e2e.support.certs import Authority
+from tests.support.processes.certs import Authority
 from tests.support.xds import CachedSnapshot, Running, channel, cluster, running, until
 
 PATH = f"/{load_reports.SERVICE}/{load_reports.METHOD}"

@@ -13,7 +13,7 @@ from lbctl.ir.proxies import Proxy, ServerTls
 from lbctl.xds.protocol.credentials import CredentialsError
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.resource import CDS
-from tests.e2e.support.certs import Authority, Pair
+from tests.support.processes.certs import Authority, Pair
 from tests.support.xds import CachedSnapshot, Client, channel, cluster, connected, running, until
 
 SAN = "spiffe://example.com/edge-1"

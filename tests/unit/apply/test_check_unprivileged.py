@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.binaries import KINDS, Kind, require
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import KINDS, Kind, require
 
 NOBODY = 65534
 NEEDED = "import click, jinja2, pydantic, yaml, google.protobuf, envoy.config.cluster.v3.cluster_pb2"

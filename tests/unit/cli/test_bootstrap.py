@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import require
-from tests.e2e.support.certs import Authority, Pair
-from tests.e2e.support.ports import free_port
+from tests.support.processes.binaries import require
+from tests.support.processes.certs import Authority, Pair
+from tests.support.processes.ports import free_port
 
 CLUSTER = "xds|lbctl"
 TLS = ["--tls-ca", "{ca}", "--tls-cert", "{certificate}", "--tls-key", "{key}"]

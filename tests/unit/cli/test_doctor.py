@@ -25,11 +25,11 @@ from lbctl.cli import run
 from lbctl.cli.doctor import ports
 from lbctl.ir.address import Address
 from lbctl.serve.state.sqlite import DATABASE, VERSION
-from tests.e2e.support.binaries import require
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.ports import free_port
 from tests.support.kubernetes import ApiServer, serving_api
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
+from tests.support.processes.certs import Authority
+from tests.support.processes.ports import free_port
 
 Fleet = dict[str, Any]
 Rows = dict[str, dict[str, str]]

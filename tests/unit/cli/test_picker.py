@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.ports import HOST, free_pair
+from tests.support.processes.ports import HOST, free_pair
 
 TLS = ("--tls-cert", "--tls-key", "--tls-client-ca")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import KINDS, Kind, require
+from tests.support.processes.binaries import KINDS, Kind, require
 
 _FLEET = """\
 version: 1

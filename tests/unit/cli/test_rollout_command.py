@@ -11,10 +11,10 @@ import pytest
 
 from lbctl.cli import run
 from lbctl.serve.api import schema
-from tests.e2e.support.ports import free_port
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
+from tests.support.processes.ports import free_port
 
 NO_REQUESTS = schema.RolloutCounts(0, 0, None)
 COUNTS = schema.RolloutCounts(100, 1, 0.01)

@@ -15,10 +15,10 @@ import pytest
 
 from lbctl.cli import run
 from lbctl.serve.api import schema
-from tests.e2e.support.ports import free_port
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
+from tests.support.processes.ports import free_port
 from tests.support.pseudo_terminal import on_terminal
 
 WAITING = replace(api.DRIVEN, state="WAITING", reason="its next reload is due")

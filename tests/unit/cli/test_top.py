@@ -13,10 +13,10 @@ from lbctl.cli.keys import keys_of
 from lbctl.cli.top_rows import COLUMNS, pool_line, rows_of, sorted_rows
 from lbctl.cli.top_view import ScreenView
 from lbctl.serve.api import schema
-from tests.e2e.support.ports import free_port
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
+from tests.support.processes.ports import free_port
 from tests.support.pseudo_terminal import on_terminal
 
 FAST = replace(

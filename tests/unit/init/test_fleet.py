@@ -17,11 +17,11 @@ from lbctl.cli import run
 from lbctl.init.fleet import fleet_from_urls
 from lbctl.init.identify import page_kind
 from tests.docs.pages import blocks
-from tests.e2e.support.binaries import KINDS, Kind, require
 from tests.support import init as it
 from tests.support.init import LLAMA, Says, serving
 from tests.support.lint import findings
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import KINDS, Kind, require
 
 Output = pytest.CaptureFixture[str]
 

@@ -16,11 +16,11 @@ from aiohttp import web
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run
 from lbctl.init.fleet import fleet_from_urls
-from tests.e2e.support.binaries import KINDS, require
-from tests.e2e.support.certs import Authority
 from tests.support import init as it
 from tests.support.init import Handler, serving
 from tests.support.lint import findings
+from tests.support.processes.binaries import KINDS, require
+from tests.support.processes.certs import Authority
 
 Output = pytest.CaptureFixture[str]
 

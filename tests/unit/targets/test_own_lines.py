@@ -14,7 +14,7 @@ from lbctl.targets import target
 from lbctl.targets.load import Loaded, load
 from lbctl.targets.prepare import prepare
 from lbctl.targets.target import Bundle
-from tests.e2e.support.binaries import require
+from tests.support.processes.binaries import require
 
 _FLEET = """\
 version: 1

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.e2e.support.ports import free_port
 from tests.support import init as servers
+from tests.support.processes.ports import free_port
 
 FLEET = """\
 version: 1
@@ -81,7 +81,7 @@ def test_without_a_proxy_it_says_how_to_install_each(
 
 @pytest.mark.e2e
 def test_a_proxy_that_would_find_no_route_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from tests.e2e.support.binaries import require
+    from tests.support.processes.binaries import require
 
     require("nginx")
     written(here)

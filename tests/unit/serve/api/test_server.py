@@ -25,9 +25,9 @@ from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.connections import MOST, ConnectionLimit, LimitedConnection
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.metrics.instruments import Metrics
-from tests.e2e.support.certs import Authority, client_context, server_context
 from tests.support import api
 from tests.support.api import Fleet
+from tests.support.processes.certs import Authority, client_context, server_context
 
 TOKEN = "a-token-of-some-length"
 JSON = {"content-type": "application/json"}

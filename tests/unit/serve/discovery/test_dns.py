@@ -21,7 +21,7 @@ from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.guard import Guard
 from lbctl.serve.net.resolve import UnresolvedError, resolve, usable_answer
 from lbctl.targets.load import load
-from tests.e2e.support.dns import DnsServer, serving_dns
+from tests.support.processes.dns import DnsServer, serving_dns
 
 _NAME = "embedder.ml.internal"
 _NO_ONE = "127.0.0.1:9"

@@ -16,8 +16,8 @@ from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Pool
 from lbctl.ir.topology import Topology
 from lbctl.serve.discovery.kubernetes import KubernetesSource
 from lbctl.serve.guard import Guard
-from tests.e2e.support.certs import Authority
 from tests.support.kubernetes import NODES, SLICES, ApiServer, endpoint, serving_api
+from tests.support.processes.certs import Authority
 
 COLLECTION = SLICES.format("ml")
 

@@ -14,7 +14,7 @@ from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.targets.load import load
 from lbctl.xds.build.snapshot_cache import Builder
 from lbctl.xds.resource import SDS
-from tests.e2e.support.certs import Authority
+from tests.support.processes.certs import Authority
 
 _FLEET = """\
 version: 1

@@ -16,8 +16,8 @@ import pytest
 from lbctl.ir.proxies import Store
 from lbctl.serve.state.interface import ABSENT, FencedError, SharedStore, StoreError, UnusableError
 from lbctl.serve.state.open import KINDS, open_shared
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.ports import HOST, free_port
+from tests.support.processes.certs import Authority
+from tests.support.processes.ports import HOST, free_port
 from tests.support.stores import EtcdServer, RedisProcess, RedisServer, Sentinel, Server
 
 PREFIX = "test:lbctl"

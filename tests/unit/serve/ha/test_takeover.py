@@ -18,8 +18,8 @@ from lbctl.control.rollouts import Rollouts, step_id
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.state.interface import StoreUnreachableError
-from tests.e2e.support.engines import PAGE
 from tests.support.member import Running, running, until
+from tests.support.processes.engines import PAGE
 from tests.support.stores import RedisServer, shared_server
 from tests.support.web import serving_get
 

@@ -11,7 +11,7 @@ from lbctl.serve.net.kubernetes.client import ApiClient
 from lbctl.serve.net.kubernetes.cluster import Cluster, ClusterError
 from lbctl.serve.state.etcd_client import EtcdClient
 from lbctl.serve.state.interface import StoreUnreachableError
-from tests.e2e.support.ports import HOST, free_port
+from tests.support.processes.ports import HOST, free_port
 
 
 def test_a_closed_client_of_etcd_refuses_calls() -> None:

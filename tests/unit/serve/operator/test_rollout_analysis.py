@@ -34,7 +34,7 @@ from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.wiring import Services
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.protocol.node_status import NodeStatus
-from tests.e2e.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from lbctl.serve.picker.exchange import Exchange, parse
 from lbctl.serve.picker.grpc_server import GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.service import PickService
-from tests.e2e.support.ports import HOST, free_port
+from tests.support.processes.ports import HOST, free_port
 
 
 class _Picker:

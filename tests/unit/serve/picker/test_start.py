@@ -20,7 +20,7 @@ from lbctl.serve.picker import wire
 from lbctl.serve.picker.child import PickerChild, PickerEndedError
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements
-from tests.e2e.support.ports import HOST, free_pair, release
+from tests.support.processes.ports import HOST, free_pair, release
 
 AS_IN_A_CONTAINER = "import os; os.getppid = lambda: 1\n"
 """The parent is the first process of a container."""

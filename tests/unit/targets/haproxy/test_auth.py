@@ -19,8 +19,8 @@ from lbctl.ir.routes import ApiKeys, Auth, Jwt, RateLimit
 from lbctl.ir.secrets import ApiKey, Secrets
 from lbctl.targets.haproxy import TARGET, pem
 from lbctl.targets.haproxy.jwks import UnfitKeyError, VerificationKey, read
-from tests.e2e.support.ports import free_port
 from tests.support.haproxy import VERSIONS, checked, everything, forward, make_view, replicas, running
+from tests.support.processes.ports import free_port
 
 ISSUER = "https://issuer.example.com"
 JWT = Jwt(ISSUER, "jwks.json", ("inference", "a+b"), "org")

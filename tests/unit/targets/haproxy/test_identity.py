@@ -13,8 +13,8 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import TARGET
-from tests.e2e.support.ports import free_port
 from tests.support.haproxy import everything, forward, make_view, replicas, running
+from tests.support.processes.ports import free_port
 
 _PACKAGED = ["user 'haproxy'", "group 'haproxy'", "chroot '/var/lib/haproxy'"]
 

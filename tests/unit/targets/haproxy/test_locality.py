@@ -13,7 +13,6 @@ from lbctl.ir.listeners import Listener, PathMatch, Rule
 from lbctl.ir.pools import ActiveCheck, Balance, GrpcCheck, HttpCheck, LoadShedding, Locality, PassiveCheck, Pool
 from lbctl.ir.routes import Forward, Route, Share
 from lbctl.targets.haproxy import TARGET
-from tests.e2e.support.ports import free_port
 from tests.support.haproxy import (
     VERSIONS,
     Running,
@@ -25,6 +24,7 @@ from tests.support.haproxy import (
     replicas,
     running,
 )
+from tests.support.processes.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -35,10 +35,10 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.features import FEATURES
 from lbctl.targets.haproxy import TARGET, quote
 from lbctl.targets.token import UnquotedError
-from tests.e2e.support import binaries
-from tests.e2e.support.certs import Authority
-from tests.e2e.support.ports import free_port
 from tests.support.haproxy import VERSIONS, checked, everything, forward, make_view, replicas, running
+from tests.support.processes import binaries
+from tests.support.processes.certs import Authority
+from tests.support.processes.ports import free_port
 
 
 def one(name: str, **changes: Any) -> Pool:

@@ -37,8 +37,8 @@ from lbctl.ir.routes import (
     Share,
     StickySplit,
 )
-from tests.e2e.support.ports import free_port
 from tests.support.haproxy import VERSIONS, everything, forward, make_view, replicas, running
+from tests.support.processes.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

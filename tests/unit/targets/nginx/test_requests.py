@@ -34,8 +34,8 @@ from lbctl.ir.routes import (
 )
 from lbctl.ir.secrets import ApiKey
 from lbctl.targets.nginx import TARGET
-from tests.e2e.support.ports import HOST, free_port
 from tests.support.nginx import SOCKET, a_view, ask, at, running, shout
+from tests.support.processes.ports import HOST, free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -15,9 +15,9 @@ from lbctl.ir.address import Address
 from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward, HeaderRules, Pin, Respond, Route, Share, StickySplit
-from tests.e2e.support.binaries import require
-from tests.e2e.support.ports import free_port
 from tests.support.nginx import a_view, ask, at, running
+from tests.support.processes.binaries import require
+from tests.support.processes.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -19,9 +19,9 @@ from lbctl.ir.listeners import AccessLog, Certificate, ClientAddress, Listener, 
 from lbctl.ir.pools import Pool, PoolTls, Replica
 from lbctl.ir.routes import Forward, Respond, Route, Share
 from lbctl.ir.snapshot import View
-from tests.e2e.support.certs import Authority, client_context, server_context
-from tests.e2e.support.ports import free_port
 from tests.support.nginx import SOCKET, a_view, ask, at, running
+from tests.support.processes.certs import Authority, client_context, server_context
+from tests.support.processes.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -23,8 +23,8 @@ from lbctl.targets.load import Loaded, load
 from lbctl.xds.build.nack_locator import message_of
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import CDS, LDS, SDS, SHORT, TYPES
-from tests.e2e.support.binaries import require
-from tests.e2e.support.certs import Authority
+from tests.support.processes.binaries import require
+from tests.support.processes.certs import Authority
 
 ANY = Proxy("somebody", "envoy", (1, 40))
 FLEET = """

@@ -28,7 +28,7 @@ from lbctl.ir.weight import Weight
 from lbctl.targets.load import Loaded, load
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SHORT, TYPES, Resource, Resources
-from tests.e2e.support.certs import Authority
+from tests.support.processes.certs import Authority
 from tests.support.weights import plain_weights
 
 pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time

@@ -23,9 +23,9 @@ from lbctl.xds.build import validate
 from lbctl.xds.build.nack_locator import message_of
 from lbctl.xds.build.snapshot_cache import Builder, UnsoundError
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, Resources
-from tests.e2e.support.binaries import require
-from tests.e2e.support.certs import Authority
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import require
+from tests.support.processes.certs import Authority
 
 ANY = Proxy("somebody", "envoy", (1, 40))
 FLEET = """

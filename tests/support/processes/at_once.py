@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from tests.e2e.support.client import Client
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import at_rest, eventually
+from tests.support.processes.client import Client
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import at_rest, eventually
 
 
 def at_once(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tests.e2e.support.ports import HOST, free_port, hold
+from tests.support.processes.ports import HOST, free_port, hold
 
 _TRIES = 50
 Pick = Callable[["Asked"], str | None]

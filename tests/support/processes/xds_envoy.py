@@ -18,10 +18,10 @@ from typing import Any
 import requests
 
 from lbctl.targets.envoy.bootstrap import CONTROL_PLANE
-from tests.e2e.support.certs import Pair
-from tests.e2e.support.client import Client
-from tests.e2e.support.ports import HOST, listens
-from tests.e2e.support.proxies import Envoy
+from tests.support.processes.certs import Pair
+from tests.support.processes.client import Client
+from tests.support.processes.ports import HOST, listens
+from tests.support.processes.proxies import Envoy
 
 PATIENCE = 120.0
 

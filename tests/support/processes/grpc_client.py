@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tests.e2e.support.ports import HOST
+from tests.support.processes.ports import HOST
 
 _ONCE = [
     ("grpc.enable_retries", 0),

@@ -19,9 +19,9 @@ import grpc
 import grpc.aio
 
 from lbctl.apply.reserved_ports import port_of, reserve
-from tests.e2e.support import background
-from tests.e2e.support.certs import Pair
-from tests.e2e.support.ports import HOST
+from tests.support.processes import background
+from tests.support.processes.certs import Pair
+from tests.support.processes.ports import HOST
 
 _HEALTH = "/grpc.health.v1.Health/"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse: field 1, an enum

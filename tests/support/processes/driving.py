@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.client import Steady
-from tests.e2e.support.control import ControlPlane, XdsEnvoy
-from tests.e2e.support.fleet import Fleet
-from tests.e2e.support.http1 import Request
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.client import Steady
+from tests.support.processes.control import ControlPlane, XdsEnvoy
+from tests.support.processes.fleet import Fleet
+from tests.support.processes.http1 import Request
+from tests.support.processes.waiting import eventually
 
 BOTH = ("delta", "sotw")
 """The node ids of `both`, for `driven(*BOTH)`."""

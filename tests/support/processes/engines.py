@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web import BaseRequest
 
-from tests.e2e.support.replicas import Replica
+from tests.support.processes.replicas import Replica
 
 _STEP, _EACH, _PROMPT = 29.8, 0.202, 0.0715
 """Milliseconds: of a step, for each sequence in it, for each token of a prompt."""

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.e2e.support.control import ControlPlane
+from tests.support.processes.control import ControlPlane
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.support import edges
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import fleet_of
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.replicas import Replica
-from tests.e2e.support.waiting import eventually
 from tests.support.kubernetes import ApiServer, endpoint, serving_api
+from tests.support.processes import edges
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.ports import free_port
+from tests.support.processes.replicas import Replica
+from tests.support.processes.waiting import eventually
 
 NAMESPACE, SERVICE = "ml", "vllm"
 _PER_SLICE = 100

@@ -12,8 +12,8 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.web import BaseRequest
 
-from tests.e2e.support.engines import Engine
-from tests.e2e.support.replicas import Replica
+from tests.support.processes.engines import Engine
+from tests.support.processes.replicas import Replica
 
 _OFTEN = 0.5
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.e2e.support.binaries import Binary, Kind
-from tests.e2e.support.ports import await_listeners, listens
+from tests.support.processes.binaries import Binary, Kind
+from tests.support.processes.ports import await_listeners, listens
 
 _PATIENCE = 60.0
 """Seconds. A machine that runs several tests at once may take many times what a proxy needs."""

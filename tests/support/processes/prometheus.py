@@ -14,9 +14,9 @@ from typing import Any
 import requests
 import yaml
 
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.waiting import eventually
 from tests.support.paths import ROOT
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.waiting import eventually
 from tests.support.tools import require_tool
 
 CONTRIB = ROOT / "contrib" / "prometheus"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import require
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, put, started, write
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.proxies import Haproxy, Nginx, Proxy
+from tests.support.processes.binaries import require
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, put, started, write
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.proxies import Haproxy, Nginx, Proxy
 
 _OWN = "events {{}}\nhttp {{ server {{ listen {host}:{port}; return 204; }} }}\n"
 

@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 
 from lbctl.apply.reserved_ports import port_of, reserve
-from tests.e2e.support import background
-from tests.e2e.support.ports import HOST
+from tests.support.processes import background
+from tests.support.processes.ports import HOST
 
 _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.e2e.support import background
-from tests.e2e.support.ports import HOST, free_port
+from tests.support.processes import background
+from tests.support.processes.ports import HOST, free_port
 
 
 class TcpProxy:

@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.support import edges
-from tests.e2e.support.client import Client
-from tests.e2e.support.control import ControlPlane, controlling, driven
-from tests.e2e.support.fleet import Fleet, fleet_of
-from tests.e2e.support.ports import HOST, free_pair
-from tests.e2e.support.waiting import eventually
-from tests.e2e.support.xds_envoy import XdsEnvoy
+from tests.support.processes import edges
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.ports import HOST, free_pair
+from tests.support.processes.waiting import eventually
+from tests.support.processes.xds_envoy import XdsEnvoy
 
 CLUSTER = "picker|lbctl"
 """The picker's cluster in an Envoy."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.e2e.support.ports import HOST, free_port
+from tests.support.processes.ports import HOST, free_port
 
 _KEY = re.compile(r"^ +key +(sk-\S+)", re.MULTILINE)
 _PATIENCE = 90.0

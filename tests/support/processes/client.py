@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from tests.e2e.support import background
-from tests.e2e.support.grpc_client import Reply, Where, call
-from tests.e2e.support.http1 import Connection, Request, Response, Target
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import background
+from tests.support.processes.grpc_client import Reply, Where, call
+from tests.support.processes.http1 import Connection, Request, Response, Target
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 
 _ANSWERED = 20.0
 """Seconds until what was sent in a stretch of time has been answered, at most."""

@@ -17,12 +17,12 @@ from lbctl.compile.files import files_on_disk
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets.load import load
 from lbctl.targets.prepare import Prepared
-from tests.e2e.support import background
-from tests.e2e.support.binaries import require
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, put, started, write
-from tests.e2e.support.ports import free_port
-from tests.e2e.support.proxies import Nginx
+from tests.support.processes import background
+from tests.support.processes.binaries import require
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, put, started, write
+from tests.support.processes.ports import free_port
+from tests.support.processes.proxies import Nginx
 from tests.support.weights import plain_weights
 
 OWN = "of the owner's own"

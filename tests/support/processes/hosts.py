@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.support.binaries import require
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import put, started
-from tests.e2e.support.http1 import Response
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.proxies import Haproxy, Nginx, Proxy
-from tests.e2e.support.replicas import Replica
+from tests.support.processes.binaries import require
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import put, started
+from tests.support.processes.http1 import Response
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.proxies import Haproxy, Nginx, Proxy
+from tests.support.processes.replicas import Replica
 
 NGINX_STOCK = Path("/etc/nginx/nginx.conf")
 HAPROXY_STOCK = Path("/etc/haproxy/haproxy.cfg")

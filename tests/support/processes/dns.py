@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.support import background
-from tests.e2e.support.ports import HOST
+from tests.support.processes import background
+from tests.support.processes.ports import HOST
 
 _A = 1
 _AAAA = 28

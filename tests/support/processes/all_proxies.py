@@ -21,15 +21,15 @@ import yaml
 
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.percentiles import percentile_of
-from tests.e2e.support import background, edges
-from tests.e2e.support.client import Client, Load, Steady
-from tests.e2e.support.control import ControlPlane, XdsEnvoy, controlling, driven
-from tests.e2e.support.edges import Edge
-from tests.e2e.support.engines import Engine
-from tests.e2e.support.exporters import Exporter
-from tests.e2e.support.fleet import Fleet, fleet_of, pool_of
-from tests.e2e.support.http1 import Request, Response
-from tests.e2e.support.waiting import eventually
+from tests.support.processes import background, edges
+from tests.support.processes.client import Client, Load, Steady
+from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
+from tests.support.processes.edges import Edge
+from tests.support.processes.engines import Engine
+from tests.support.processes.exporters import Exporter
+from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.http1 import Request, Response
+from tests.support.processes.waiting import eventually
 
 STRETCH = 20.0
 """Seconds."""

@@ -23,11 +23,11 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.prepare import Prepared, prepare
-from tests.e2e.support import background
-from tests.e2e.support.binaries import Binary, require
-from tests.e2e.support.client import Client
-from tests.e2e.support.fleet import Fleet, put, started
-from tests.e2e.support.proxies import Haproxy
+from tests.support.processes import background
+from tests.support.processes.binaries import Binary, require
+from tests.support.processes.client import Client
+from tests.support.processes.fleet import Fleet, put, started
+from tests.support.processes.proxies import Haproxy
 from tests.support.weights import plain_weights
 
 VERSIONS: tuple[Binary, ...] = ("haproxy", "haproxy-2.8")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from tests.e2e.support.proxies import Nginx, Proxy
+from tests.support.processes.proxies import Nginx, Proxy
 
 Line = dict[str, Any]
 

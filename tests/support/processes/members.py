@@ -16,10 +16,10 @@ import requests
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.control import ControlPlane, controlling
-from tests.e2e.support.fleet import Fleet
-from tests.e2e.support.ports import HOST
-from tests.e2e.support.waiting import eventually
+from tests.support.processes.control import ControlPlane, controlling
+from tests.support.processes.fleet import Fleet
+from tests.support.processes.ports import HOST
+from tests.support.processes.waiting import eventually
 
 TOKEN = "a-token-that-all-members-have"
 

@@ -20,13 +20,13 @@ from typing import Any
 import yaml
 
 from lbctl.cli import run
-from tests.e2e.support.binaries import Binary, rendered_version, require
-from tests.e2e.support.client import Client
-from tests.e2e.support.grpc_replica import GrpcReplica
-from tests.e2e.support.log_lines import began
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.proxies import Proxy, kind_of, main_file, proxy_of
-from tests.e2e.support.replicas import Replica
+from tests.support.processes.binaries import Binary, rendered_version, require
+from tests.support.processes.client import Client
+from tests.support.processes.grpc_replica import GrpcReplica
+from tests.support.processes.log_lines import began
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.proxies import Proxy, kind_of, main_file, proxy_of
+from tests.support.processes.replicas import Replica
 
 Fleet = dict[str, Any]
 

@@ -26,8 +26,8 @@ from aiohttp import WSMsgType, web
 from aiohttp.web import BaseRequest
 
 from lbctl.apply.reserved_ports import port_of, reserve
-from tests.e2e.support import background
-from tests.e2e.support.ports import HOST
+from tests.support.processes import background
+from tests.support.processes.ports import HOST
 
 _REMEMBERED = 2000
 _AT_ONCE = 0.01  # seconds; a shutdown with 0 would wait for idle connections without end

@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.support.binaries import Kind
-from tests.e2e.support.certs import Authority, Pair, client_context, server_context
-from tests.e2e.support.checks import OFTEN
-from tests.e2e.support.fleet import Fleet, Gateway, bind, running
-from tests.e2e.support.grpc_replica import GrpcReplica
-from tests.e2e.support.replicas import Replica
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import Kind
+from tests.support.processes.certs import Authority, Pair, client_context, server_context
+from tests.support.processes.checks import OFTEN
+from tests.support.processes.fleet import Fleet, Gateway, bind, running
+from tests.support.processes.grpc_replica import GrpcReplica
+from tests.support.processes.replicas import Replica
 
 FOLDER = ROOT / "examples"
 NAME = "inference.example.com"

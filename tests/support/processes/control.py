@@ -23,11 +23,11 @@ from typing import Any
 import requests
 import yaml
 
-from tests.e2e.support.binaries import require
-from tests.e2e.support.fleet import Fleet, put
-from tests.e2e.support.ports import HOST, free_port
-from tests.e2e.support.waiting import eventually
-from tests.e2e.support.xds_envoy import PATIENCE, XdsEnvoy, XdsTls, bootstrap_of
+from tests.support.processes.binaries import require
+from tests.support.processes.fleet import Fleet, put
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.waiting import eventually
+from tests.support.processes.xds_envoy import PATIENCE, XdsEnvoy, XdsTls, bootstrap_of
 
 __all__ = ["ControlPlane", "XdsEnvoy", "XdsTls", "controlling", "driven", "settled"]
 
