@@ -32,11 +32,12 @@ from lbctl.demo.load import Arrival, LoadGenerator, Outcomes, lateness
 from lbctl.demo.replica import PacedReplica
 from lbctl.simulate.engine import CostModel, saturated_rate
 from tests.benchmarks.descriptors import many_connections
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.paths import DATA
 from tests.support.processes import background, edges
 from tests.support.processes.binaries import Kind, require
 from tests.support.processes.control import controlling, driven
-from tests.support.processes.fleet import Fleet, render, started, write
+from tests.support.processes.fleet import render, started
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.proxies import main_file, proxy_of
 from tests.support.processes.waiting import eventually
@@ -200,7 +201,7 @@ def _file_proxy(kind: Kind, pools: Mapping[_Site, Mapping[str, Any]]) -> Iterato
     fleet = {**_fleet(pools), "listeners": {"l": {"bind": f"{HOST}:{port}"}}, "proxies": {"one": entry}}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        rendered = render(kind, write(fleet, directory), directory)
+        rendered = render(kind, write_fleet(directory, fleet), directory)
         if rendered.code:
             raise RuntimeError(rendered.stderr)
         with started(proxy_of(kind, require(kind), directory, directory / main_file(kind), [port])):

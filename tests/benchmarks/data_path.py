@@ -31,9 +31,10 @@ from tests.benchmarks.data_path_by_hand import (
     TENANTS,
     Wanted,
 )
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.certs import Authority, client_context
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running, serving
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running, serving
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import Replica, replicas
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.control import XdsEnvoy, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.members import MemberPlane, bootstrap_of_members, leader_of, members
 from tests.support.processes.ports import HOST
 from tests.support.processes.tcp_proxy import TcpProxy, tcp_proxy

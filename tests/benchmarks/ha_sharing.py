@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.xds_clients import Client, clients
-from tests.support.processes.fleet import Fleet, bind
+from tests.support.fleets import Fleet
+from tests.support.processes.fleet import bind
 from tests.support.processes.members import MemberPlane, members
 from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary
-from tests.support.processes.fleet import Fleet, bind, running
+from tests.support.processes.fleet import bind, running
 from tests.support.processes.ports import HOST
 
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -34,8 +34,9 @@ from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.lengths import lognormal
 from lbctl.targets.quantise import quantise
 from tests.benchmarks.descriptors import many_connections
+from tests.support.fleets import write_fleet
 from tests.support.processes.binaries import Kind, require
-from tests.support.processes.fleet import render, started, write
+from tests.support.processes.fleet import render, started
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.proxies import main_file, proxy_of
 
@@ -209,7 +210,7 @@ def _proxy(kind: Kind, batch: Sequence[Cell], replicas: Mapping[Cell, Sequence[P
             fleet["routes"][f"r{place}"] = {"match": {"path_prefix": f"/p{place}/"}, "pool": f"p{place}"}
             fleet["pools"][f"p{place}"] = _pool(cell, replicas[cell])
             weights |= {engine.port: weight for engine, weight in zip(replicas[cell], cell.weights, strict=True)}
-        rendered = render(kind, write(fleet, directory), directory)
+        rendered = render(kind, write_fleet(directory, fleet), directory)
         if rendered.code:
             raise RuntimeError(rendered.stderr)
         config = directory / main_file(kind)

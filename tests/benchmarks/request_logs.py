@@ -15,8 +15,9 @@ from typing import Any
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from lbctl.xds.protocol import request_logs
+from tests.support.fleets import Fleet
 from tests.support.processes.control import controlling, driven
-from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 

@@ -36,9 +36,10 @@ from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 from lbctl.targets.load import load as load_fleet
 from tests.benchmarks.descriptors import many_connections
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes import background
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, bind, running, write
+from tests.support.processes.fleet import bind, running
 from tests.support.processes.ports import HOST
 
 LOAD, SECONDS, PROMPT, ANSWER, DRAWS, SCALE = 0.65, 60.0, 1155.0, 211.0, 5, 2.0
@@ -137,7 +138,7 @@ def _replicas(engines: Sequence[PacedReplica]) -> list[dict[str, Any]]:
 def _pools(kind: Kind, fleet: Fleet) -> dict[_Site, Pool]:
     """The pools as the simulation takes them, from the same fleet."""
     with tempfile.TemporaryDirectory() as name:
-        loaded = load_fleet([str(write(fleet, Path(name)))], Diagnostics())
+        loaded = load_fleet([str(write_fleet(Path(name), fleet))], Diagnostics())
     if loaded is None:
         raise RuntimeError(f"the fleet for {kind} has errors")
     return {(kind, pool.name): pool for pool in loaded.compiled.topology.pools}

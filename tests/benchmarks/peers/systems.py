@@ -24,11 +24,12 @@ import yaml
 from tests.benchmarks.peers import by_hand
 from tests.benchmarks.peers.cases import CHAT, Case
 from tests.benchmarks.peers.replicas import Member
+from tests.support.fleets import Fleet
 from tests.support.paths import ROOT
 from tests.support.processes import edges
 from tests.support.processes.binaries import KINDS, Kind, require
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, fleet_of, running, serving
+from tests.support.processes.fleet import fleet_of, running, serving
 from tests.support.processes.picker import await_picker, picker_section, pid_of
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.waiting import eventually

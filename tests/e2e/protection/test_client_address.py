@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind, is_rendered_for
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, running
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, Seen, replicas
 

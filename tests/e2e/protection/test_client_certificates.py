@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, Pair, client_context
 from tests.support.processes.client import Client
 from tests.support.processes.control import controlling, driven
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, put, running
+from tests.support.processes.fleet import Gateway, fleet_of, put, running
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, fleet_of, running
+from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.replicas import Seen, replicas
 
 _FORGED = [("x-user", "root"), ("X_User", "root"), ("x-tenant", "root"), ("x-secret", "1"), ("cookie", "c=1")]

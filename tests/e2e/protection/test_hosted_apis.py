@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from lbctl.base import system_ca
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, server_context
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, Gateway, entry, fleet_of, pool_of, put, running
+from tests.support.processes.fleet import Gateway, entry, fleet_of, pool_of, put, running
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import Replica, Seen, replicas
 from tests.support.processes.waiting import eventually

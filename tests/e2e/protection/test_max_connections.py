@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.fleet import bind, fleet_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 _DELAY = 0.8

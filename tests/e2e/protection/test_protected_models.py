@@ -20,8 +20,9 @@ from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, Seen, replicas
 
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])

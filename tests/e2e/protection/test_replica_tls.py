@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, Pair, server_context
 from tests.support.processes.checks import OFTEN
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.grpc_replica import grpc_replicas
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, replicas

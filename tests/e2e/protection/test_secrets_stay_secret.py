@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, put, render, running, write
+from tests.support.processes.fleet import Gateway, fleet_of, put, render, running
 from tests.support.processes.replicas import replicas
 from tests.support.processes.tokens import ISSUER, Issuer, bearer
 
@@ -90,7 +91,7 @@ def test_so_it_is_beside_tokens(kind: Kind) -> None:
 
 def test_haproxy_is_given_hashes(tmp_path: Path) -> None:
     put(tmp_path, {"keys": _FILE})
-    done = render("haproxy", write(_fleet("127.0.0.1:1"), tmp_path), tmp_path / "out")
+    done = render("haproxy", write_fleet(tmp_path, _fleet("127.0.0.1:1")), tmp_path / "out")
     assert done.code == 0, done.stderr
     lines = (tmp_path / "out" / _APART["haproxy"]).read_text().splitlines()
     assert sorted(line.split(" ")[1] for line in lines) == ["tenant0", "tenant1", "tenant2"]
@@ -107,7 +108,7 @@ def test_envoys_admin_port_does_not_show_them() -> None:
 
 def test_a_mode_that_others_could_read_is_corrected(kind: Kind, tmp_path: Path) -> None:
     put(tmp_path, {"keys": _FILE})
-    path = write(_fleet("127.0.0.1:1"), tmp_path)
+    path = write_fleet(tmp_path, _fleet("127.0.0.1:1"))
     file = tmp_path / "out" / _APART[kind]
     for _ in range(2):
         assert render(kind, path, tmp_path / "out").code == 0
@@ -120,7 +121,7 @@ def test_nothing_that_lbctl_prints_holds_a_key(kind: Kind, tmp_path: Path) -> No
     wrong = f"{_FILE}{_KEYS[0]}: twice\n{_KEYS[1]} without a tenant\nsk-third:nothing\nsk-fourth: NO TENANT\n"
     for keys in (_FILE, wrong):
         put(tmp_path, {"keys": keys})
-        path = write(_fleet("127.0.0.1:1"), tmp_path)
+        path = write_fleet(tmp_path, _fleet("127.0.0.1:1"))
         for command in (
             ["render", "-t", kind],
             ["render", "-t", kind, "-d", str(tmp_path / "out"), "--check"],

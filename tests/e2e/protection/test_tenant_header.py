@@ -14,8 +14,9 @@ import h2.connection
 import h2.events
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, Gateway, bind, fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, Seen, replicas
 from tests.support.processes.tokens import ISSUER, Issuer, bearer
 from tests.support.processes.waiting import eventually

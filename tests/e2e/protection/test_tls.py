@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, client_context
-from tests.support.processes.fleet import Fleet, fleet_of, running
+from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, replicas
 

@@ -17,9 +17,10 @@ import requests
 from lbctl.cli import run
 from lbctl.serve.api import schema
 from lbctl.serve.api.routes import ROUTES
+from tests.support.fleets import Fleet
 from tests.support.openapi import answer_type, validate
 from tests.support.processes.control import ControlPlane, controlling
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST, free_port
 
 pytestmark = pytest.mark.e2e

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.control import ControlPlane, controlling
-from tests.support.processes.fleet import Fleet, fleet_of, write
+from tests.support.processes.fleet import fleet_of
 
 _POOL = {
     "replicas": [
@@ -24,7 +25,7 @@ def _changed(control: ControlPlane, fleet: Fleet, directory: Path, capsys: pytes
     """(who is ahead, path → (live, files))."""
     code = run(
         [
-            *("diff", str(write(fleet, directory)), "--against", "live", "--server", control.url),
+            *("diff", str(write_fleet(directory, fleet)), "--against", "live", "--server", control.url),
             *("--exit-code", "-o", "json"),
         ]
     )
@@ -59,7 +60,7 @@ def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.Ca
         assert (who, list(found)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
         assert _changed(control, ahead, tmp_path, capsys)[0] == "both"
 
-        assert run(["diff", str(write(ahead, tmp_path)), "--against", "live", "-o", "markdown", *held[:2]]) == 0
+        assert run(["diff", str(write_fleet(tmp_path, ahead)), "--against", "live", "-o", "markdown", *held[:2]]) == 0
         shown = capsys.readouterr().out
         assert shown.startswith("**lbctl diff:** both are ahead\n\n**The files are ahead**\n\n| What | Running |")
         assert "| `routes.everything.timeouts.idle` | `5m` | `2m` |  |\n" in shown

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.control import controlling
-from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 

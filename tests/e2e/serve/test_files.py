@@ -10,8 +10,9 @@ import sys
 import time
 from contextlib import closing
 
+from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, controlling, settled
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.fourth_proxy import proxy
 from tests.support.paths import ROOT
 from tests.support.processes.client import Client
 from tests.support.processes.control import controlling
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, write
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.ports import HOST, await_listeners, free_port
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
@@ -53,7 +54,7 @@ def toy_fleet(config: Path, port: int, **sections: Any) -> Fleet:
 
 
 def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Path) -> None:
-    file = str(write(toy_fleet(tmp_path / "toy.json", free_port()), tmp_path))
+    file = str(write_fleet(tmp_path, toy_fleet(tmp_path / "toy.json", free_port())))
     assert lbctl("validate", file).returncode == 0
     rendered = lbctl("render", "-t", "toy", "--check", file, binary=binary)
     assert rendered.returncode == 0, rendered.stderr
@@ -67,7 +68,7 @@ def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Pa
     other = tmp_path / "other"
     other.mkdir()
     changed = toy_fleet(tmp_path / "toy.json", free_port())
-    differs = lbctl("diff", "-t", "toy", "--against", file, str(write(changed, other)))
+    differs = lbctl("diff", "-t", "toy", "--against", file, str(write_fleet(other, changed)))
     assert differs.returncode == 0, differs.stderr
     assert "+++ new/toy.json" in differs.stdout
     assert "toy cannot say" in lbctl("lint", file).stderr
@@ -91,7 +92,7 @@ def test_its_own_facts_decide_about_fragments_own_lines_and_files_beside_its_own
         },
         "four": {"kind": "envoy", "form": "fragment"},
     }  # fmt: skip
-    done = lbctl("validate", str(write(fleet, tmp_path)))
+    done = lbctl("validate", str(write_fleet(tmp_path, fleet)))
     faults = [line.partition(" error ")[2] for line in done.stderr.splitlines()]
     for expected in (
         "LB124 proxies.two.config: the files that two has beside its configuration would overwrite those of one",
@@ -107,7 +108,7 @@ def test_its_own_facts_decide_about_fragments_own_lines_and_files_beside_its_own
 def test_a_kind_that_is_not_registered_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
     fleet = toy_fleet(tmp_path / "toy.json", free_port())
     fleet["proxies"]["edge"]["kind"] = "toi"
-    found = lbctl("validate", str(write(fleet, tmp_path)))
+    found = lbctl("validate", str(write_fleet(tmp_path, fleet)))
     assert found.returncode == 1
     assert "LB103" in found.stderr
     assert "toy" in found.stderr

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, put, write
+from tests.support.processes.fleet import fleet_of, pool_of, put
 from tests.support.processes.hosts import HostMachine, haproxy_host, nginx_host
 from tests.support.processes.picker import picker_section
 from tests.support.processes.replicas import Replica, replicas
@@ -57,7 +58,7 @@ def _accepted_within(host: HostMachine, fleet: Fleet, kind: str, own: str, line:
     """`lbctl render --within` accepts the fragment in the host's own file, and refuses another place and bad lines."""
     folder = host.main.parent / "fleet"
     put(folder, {own: line.format("x"), "keys": "of-acme: acme\n"})
-    command = ["render", "-t", kind, "-d", str(folder / "out"), str(write(fleet, folder)), "--within"]
+    command = ["render", "-t", kind, "-d", str(folder / "out"), str(write_fleet(folder, fleet)), "--within"]
     assert run([*command, str(host.main)]) == 0
     assert run([*command, str(folder / "keys")]) in (1, 5)
     put(folder, {own: f"{line.format('x')}no-such-directive x;\n"})

@@ -13,10 +13,11 @@ import pytest
 
 from lbctl.apply.haproxy import processes
 from lbctl.cli import run
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.edges import Edge
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, write
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.ports import listening
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -140,5 +141,7 @@ def _check(control: ControlPlane, capsys: pytest.CaptureFixture[str]) -> tuple[i
 def _render(edge: Edge, fleet: Fleet) -> None:
     source = edge.directory / "again"
     source.mkdir()
-    code = run(["render", "-t", "haproxy", "--proxy", edge.name, "-d", str(edge.directory), str(write(fleet, source))])
+    code = run(
+        ["render", "-t", "haproxy", "--proxy", edge.name, "-d", str(edge.directory), str(write_fleet(source, fleet))]
+    )
     assert code == 0

@@ -10,8 +10,9 @@ import pytest
 
 from lbctl.apply.haproxy import running
 from lbctl.serve.traffic.haproxy import report
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.haproxy_driven import VERSIONS, Driven, driven
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.state import refusing
 from tests.support.processes.waiting import eventually

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import bootstrap_of_command
 from tests.support.processes.engines import Engine, engines
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.waiting import at_rest, eventually
 

@@ -9,9 +9,10 @@ import time
 from contextlib import ExitStack
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import at_rest, eventually

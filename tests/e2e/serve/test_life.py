@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from lbctl.apply.reserved_ports import reserve
+from tests.support.fleets import Fleet
 from tests.support.processes.certs import Authority
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually

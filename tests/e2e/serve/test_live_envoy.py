@@ -9,9 +9,10 @@ import pytest
 import requests
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.engines import Engine, engines
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.waiting import at_rest, eventually
 

@@ -11,10 +11,11 @@ import grpc
 import pytest
 from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import bootstrap_of_command
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

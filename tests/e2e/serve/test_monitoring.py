@@ -12,12 +12,13 @@ from typing import Any
 import requests
 import yaml
 
+from tests.support.fleets import Fleet
 from tests.support.paths import ROOT
 from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.engines import Engine, engines
 from tests.support.processes.exporters import Page
-from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.prometheus import CONTRIB, prometheus, until_series

@@ -13,9 +13,10 @@ import pytest
 from cryptography import x509
 
 from lbctl.apply.nginx import driver
+from tests.support.fleets import Fleet
 from tests.support.processes import background
 from tests.support.processes.certs import Authority
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, put
+from tests.support.processes.fleet import fleet_of, pool_of, put
 from tests.support.processes.nginx_driver import OWN, Site, driving
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas

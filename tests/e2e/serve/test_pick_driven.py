@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import requests
 
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Load
 from tests.support.processes.control import controlling
-from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.picker import picker_section
 from tests.support.processes.replicas import Replica, replicas

@@ -15,11 +15,12 @@ import requests
 from lbctl.cli import run
 from lbctl.cli.listen_address import picker_address
 from lbctl.ir.address import Address
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change
-from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, picker_section
 from tests.support.processes.ports import HOST, free_pair, hold
 from tests.support.processes.replicas import Replica, replicas

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Steady
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.exporters import Counter
-from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.prometheus import prometheus
 from tests.support.processes.replicas import Replica, replicas

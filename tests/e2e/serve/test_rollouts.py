@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client, Steady
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
-from tests.support.processes.fleet import Fleet, pool_of
+from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request, Response
 from tests.support.processes.state import refusing
 from tests.support.processes.waiting import eventually

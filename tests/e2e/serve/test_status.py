@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import synced
 from tests.support.processes.edges import Edge
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 from tests.support.pseudo_terminal import on_terminal

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.edges import Edge
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import Replica, replicas

@@ -15,10 +15,11 @@ import h2.connection
 import h2.events
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, client_context
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.log_lines import FIELDS, lines_of
 from tests.support.processes.ports import HOST

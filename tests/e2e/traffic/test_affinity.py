@@ -9,10 +9,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind, is_rendered_for
 from tests.support.processes.certs import Authority, client_context
 from tests.support.processes.checks import TCP
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.http1 import Request, Response
 from tests.support.processes.replicas import Replica, Seen, replicas
 from tests.support.processes.waiting import eventually

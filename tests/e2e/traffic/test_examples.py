@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
 from tests.support.processes.examples import FOLDER, Site, example
-from tests.support.processes.fleet import Fleet
 from tests.support.processes.haproxy_queue import waiting, with_runtime_api
 from tests.support.processes.http1 import Request, Response
 from tests.support.processes.replicas import Replica

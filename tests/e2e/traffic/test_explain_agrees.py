@@ -18,8 +18,9 @@ from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.binaries import Kind, rendered_version
-from tests.support.processes.fleet import Fleet, bind, running, write
+from tests.support.processes.fleet import bind, running
 from tests.support.processes.http1 import Request
 
 _FLEETS = 4
@@ -141,7 +142,7 @@ def _answer(winner: Rule | None, status: int) -> str:
 
 def _listener(fleet: Fleet, directory: Path) -> Listener:
     diagnostics = Diagnostics()
-    loaded = load([str(write(fleet, directory))], diagnostics)
+    loaded = load([str(write_fleet(directory, fleet))], diagnostics)
     assert loaded is not None, list(diagnostics)
     return loaded.compiled.topology.listeners[0]
 

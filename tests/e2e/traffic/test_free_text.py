@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lbctl.ir.header_text import unknown_words
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 VALUES = (

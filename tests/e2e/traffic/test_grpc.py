@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind, is_rendered_for
 from tests.support.processes.certs import Authority, client_context
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.grpc_replica import GrpcReplica, grpc_replicas
 from tests.support.processes.ports import has_clients
 from tests.support.processes.waiting import eventually

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.processes.fleet import Fleet, bind, entry, fleet_of, pool_of, running
+from tests.support.fleets import Fleet
+from tests.support.processes.fleet import bind, entry, fleet_of, pool_of, running
 from tests.support.processes.replicas import replicas
 
 KIND = "haproxy-2.8"

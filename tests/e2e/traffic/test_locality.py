@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.checks import TCP
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, bind, entry, fleet_of, running
+from tests.support.processes.fleet import bind, entry, fleet_of, running
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 _JSON = {"content-type": "application/json"}

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary
-from tests.support.processes.fleet import Fleet, Gateway, entry, fleet_of, running
+from tests.support.processes.fleet import Gateway, entry, fleet_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.log_lines import lines_of
 from tests.support.processes.replicas import Replica, replicas

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.driving import change
-from tests.support.processes.fleet import Fleet, entry, fleet_of
+from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.picker import await_picker, frozen, picker_section, pid_of
 from tests.support.processes.replicas import Replica, replicas

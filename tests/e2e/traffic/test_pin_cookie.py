@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 _PINS = [

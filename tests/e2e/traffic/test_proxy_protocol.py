@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, Gateway, bind, fleet_of, running
+from tests.support.processes.fleet import Gateway, bind, fleet_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 _CLIENT, _CLIENT6 = "203.0.113.9", "2001:db8::9"

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, Gateway, fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.haproxy_queue import waiting, with_runtime_api
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, replicas

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.haproxy_queue import waiting, with_runtime_api
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.fleet import bind, fleet_of, running
 from tests.support.processes.replicas import replicas
 
 _ODD = "a \"quoted\" 'word' \\ $host ${x} %[src] %% {} ; # ä €\nsecond line\n"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 

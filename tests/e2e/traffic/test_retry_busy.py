@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary, Kind, is_rendered_for
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.scripted_picker import free_port_pair, scripted_picker

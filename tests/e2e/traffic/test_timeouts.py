@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, entry, fleet_of, pool_of, running
+from tests.support.processes.fleet import entry, fleet_of, pool_of, running
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.collector import Collector, collecting
-from tests.support.processes.fleet import Fleet, bind, fleet_of, running
+from tests.support.processes.fleet import bind, fleet_of, running
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Fleet, fleet_of, running
+from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 

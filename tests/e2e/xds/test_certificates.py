@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.support.fleets import Fleet
 from tests.support.processes.certs import Authority, Pair, client_context
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.driving import BOTH, both, change, synced
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

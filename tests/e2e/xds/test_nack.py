@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change, loaded, synced
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes.client import Steady
 from tests.support.processes.control import XdsEnvoy, controlling, driven
 from tests.support.processes.driving import BOTH, both, change, loaded
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.replicas import Replica, replicas
 
 

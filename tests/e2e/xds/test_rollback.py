@@ -6,9 +6,10 @@ import time
 from collections import Counter
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes.control import XdsEnvoy, controlling, driven
 from tests.support.processes.driving import BOTH, both, change, loaded
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 

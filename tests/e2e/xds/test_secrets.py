@@ -18,10 +18,11 @@ import yaml
 
 from lbctl.cli import run
 from lbctl.xds.resource import CDS, LDS, RDS, SDS
+from tests.support.fleets import Fleet
 from tests.support.processes.certs import Authority, client_context
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, settled
 from tests.support.processes.driving import change, synced
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica
 from tests.support.processes.waiting import eventually

@@ -7,9 +7,10 @@ import time
 import pytest
 import requests
 
+from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.driving import BOTH, bootstrap_of_command, loaded
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas
 

@@ -6,10 +6,11 @@ import copy
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.fleets import Fleet
 from tests.support.processes.certs import Authority
 from tests.support.processes.control import XdsEnvoy, controlling, settled
 from tests.support.processes.driving import change, synced
-from tests.support.processes.fleet import Fleet, bind, pool_of
+from tests.support.processes.fleet import bind, pool_of
 from tests.support.processes.replicas import Replica, replicas
 
 _PARTS = ("cds", "eds", "lds", "rds", "sds")

@@ -21,13 +21,14 @@ import yaml
 
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.base.percentiles import percentile_of
+from tests.support.fleets import Fleet
 from tests.support.processes import background, edges
 from tests.support.processes.client import Client, Load, Steady
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine
 from tests.support.processes.exporters import Exporter
-from tests.support.processes.fleet import Fleet, fleet_of, pool_of
+from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request, Response
 from tests.support.processes.waiting import eventually
 

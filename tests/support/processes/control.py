@@ -23,8 +23,9 @@ from typing import Any
 import requests
 import yaml
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import require
-from tests.support.processes.fleet import Fleet, put
+from tests.support.processes.fleet import put
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.waiting import eventually
 from tests.support.processes.xds_envoy import PATIENCE, XdsEnvoy, XdsTls, bootstrap_of

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes.client import Steady
 from tests.support.processes.control import ControlPlane, XdsEnvoy
-from tests.support.processes.fleet import Fleet
 from tests.support.processes.http1 import Request
 from tests.support.processes.waiting import eventually
 

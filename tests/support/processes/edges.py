@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.binaries import require
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, put, started, write
+from tests.support.processes.fleet import put, started
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.proxies import Haproxy, Nginx, Proxy
 
@@ -96,7 +97,9 @@ def _process(edge: Edge, fleet: Fleet) -> Proxy:
         return Nginx(require("nginx"), edge.directory, edge.config, [own])
     source = edge.directory / "source"
     source.mkdir()
-    _command("render", "-t", "haproxy", "--proxy", edge.name, "-d", str(edge.directory), str(write(fleet, source)))
+    _command(
+        "render", "-t", "haproxy", "--proxy", edge.name, "-d", str(edge.directory), str(write_fleet(source, fleet))
+    )
     return _WithPid(require("haproxy"), edge.directory, edge.config, [edge.port])
 
 

@@ -18,11 +18,12 @@ from typing import Any
 
 import yaml
 
+from tests.support.fleets import Fleet
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, Pair, client_context, server_context
 from tests.support.processes.checks import OFTEN
-from tests.support.processes.fleet import Fleet, Gateway, bind, running
+from tests.support.processes.fleet import Gateway, bind, running
 from tests.support.processes.grpc_replica import GrpcReplica
 from tests.support.processes.replicas import Replica
 

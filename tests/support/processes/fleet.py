@@ -17,9 +17,9 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Any
 
-import yaml
-
 from lbctl.cli import run
+from tests.support import fleets
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.binaries import Binary, rendered_version, require
 from tests.support.processes.client import Client
 from tests.support.processes.grpc_replica import GrpcReplica
@@ -27,8 +27,6 @@ from tests.support.processes.log_lines import began
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.proxies import Proxy, kind_of, main_file, proxy_of
 from tests.support.processes.replicas import Replica
-
-Fleet = dict[str, Any]
 
 
 def bind() -> str:
@@ -55,19 +53,12 @@ def fleet_of(
     listener: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Fleet:
-    """Return a fleet with one listener `gateway`, one route `everything` for the path prefix / and one pool `pool`.
+    """Return a fleet as `tests.support.fleets.fleet_of` builds it, on a free port, with a pool of these replicas.
 
     `route` and `listener` add keys to those two; `sections` (listeners, routes, pools …) are merged in by name.
     """
-    fleet: Fleet = {
-        "version": 1,
-        "listeners": {"gateway": {"bind": bind(), **(listener or {})}},
-        "routes": {"everything": {"match": {"path_prefix": "/"}, "pool": "pool", **(route or {})}},
-        "pools": {"pool": dict(pool) if isinstance(pool, Mapping) else pool_of(pool)},
-    }
-    for name, section in sections.items():
-        fleet[name] = {**fleet.get(name, {}), **section}
-    return fleet
+    whole = pool if isinstance(pool, Mapping) else pool_of(pool)
+    return fleets.fleet_of(whole, route=route, listener={"bind": bind(), **(listener or {})}, **sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +69,6 @@ class Rendered:
     stdout: str
     stderr: str
     directory: Path
-
-
-def write(fleet: Fleet, directory: Path) -> Path:
-    """Writes fleet.yaml into `directory`; its path. A part that stands twice is written twice, not as an alias."""
-    path = directory / "fleet.yaml"
-    path.write_text(yaml.dump(json.loads(json.dumps(fleet)), Dumper=yaml.CSafeDumper, sort_keys=False))
-    return path
 
 
 def put(directory: Path, files: Mapping[str, str | bytes]) -> None:
@@ -155,7 +139,7 @@ class _Rendering:
 
     def render(self, fleet: Fleet) -> None:
         whole = fleet if "proxies" in fleet or self._proxies is None else {**fleet, "proxies": self._proxies}
-        rendered = render(self._name, write(whole, self._directory), self._directory / "out", self._options)
+        rendered = render(self._name, write_fleet(self._directory, whole), self._directory / "out", self._options)
         assert rendered.code == 0, f"lbctl render ended with {rendered.code}\n{rendered.stderr}"
         self.messages = rendered.stderr
 

@@ -23,10 +23,11 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import target
 from lbctl.targets.load import load
 from lbctl.targets.prepare import Prepared, prepare
+from tests.support.fleets import Fleet
 from tests.support.processes import background
 from tests.support.processes.binaries import Binary, require
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, put, started
+from tests.support.processes.fleet import put, started
 from tests.support.processes.proxies import Haproxy
 from tests.support.weights import plain_weights
 

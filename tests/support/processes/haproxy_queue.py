@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 
 from lbctl.apply.haproxy.runtime import Runtime
+from tests.support.fleets import Fleet
 from tests.support.processes import background
-from tests.support.processes.fleet import Fleet
 
 
 def with_runtime_api(fleet: Fleet, socket: str) -> Fleet:

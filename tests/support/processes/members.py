@@ -16,8 +16,8 @@ import requests
 import yaml
 
 from lbctl.cli import run
+from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, controlling
-from tests.support.processes.fleet import Fleet
 from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
 

@@ -17,10 +17,11 @@ from lbctl.compile.files import files_on_disk
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets.load import load
 from lbctl.targets.prepare import Prepared
+from tests.support.fleets import Fleet
 from tests.support.processes import background
 from tests.support.processes.binaries import require
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Fleet, put, started, write
+from tests.support.processes.fleet import put, started
 from tests.support.processes.ports import free_port
 from tests.support.processes.proxies import Nginx
 from tests.support.weights import plain_weights
@@ -73,7 +74,7 @@ class Site(Client):
         reload = {"command": [*command], "min_interval": self.min_interval}
         edge = {"kind": "nginx", "config": str(self.config), "reload": reload}
         diagnostics = Diagnostics()
-        loaded = load([str(write({**fleet, "proxies": {"edge": edge}}, self.files))], diagnostics)
+        loaded = load([str(write_fleet(self.files, {**fleet, "proxies": {"edge": edge}}))], diagnostics)
         assert loaded is not None, [str(item) for item in diagnostics]
         proxy = loaded.compiled.topology.proxies[0]
         if self._driver is None:

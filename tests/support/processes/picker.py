@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.fleet import Fleet, fleet_of
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST, free_pair
 from tests.support.processes.waiting import eventually
 from tests.support.processes.xds_envoy import XdsEnvoy
