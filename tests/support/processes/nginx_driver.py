@@ -17,7 +17,7 @@ from lbctl.compile.files import files_on_disk
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets.load import load
 from lbctl.targets.prepare import Prepared
-from tests.support.fleets import Fleet
+from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes import background
 from tests.support.processes.binaries import require
 from tests.support.processes.client import Client
