@@ -1,4 +1,4 @@
-"""The verdicts of the analysis of rollouts, and what they do to a rollout."""
+"""Verdicts of rollout analysis, and their effect on a rollout."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class Course:
         return blocker(self.state, self.rollout, self.now)
 
 
-def test_good_evidence_ends_each_step_after_its_hold_and_promotes_the_rollout() -> None:
+def test_good_evidence_ends_steps_and_promotes_the_rollout() -> None:
     course = Course()
     assert (course.state.phase, course.waits_for) == ("progressing", "the first evaluation of this step")
     assert course.see(FINE).step == 0, "the hold has not passed"
     assert course.see(FINE).step == 1
-    assert course.state.analysis.step_new == RequestCounts(), "each step has evidence of its own"
+    assert course.state.analysis.step_new == RequestCounts(), "each step has its own evidence"
     state = course.see(FINE, FINE)
     assert (state.phase, splits((state,), course.topology)) == ("promoted", {"chat": (("new", 1), ("old", 0))})
 
 
-def test_bad_intervals_in_a_row_roll_back_with_the_numbers_in_the_reason() -> None:
+def test_bad_intervals_in_a_row_roll_back_with_a_reason() -> None:
     course = Course()
     assert course.see(WORSE).phase == "progressing"
     assert course.waits_for == "a good evaluation after 1 of 2 bad ones in a row"
@@ -92,7 +92,7 @@ def test_bad_intervals_in_a_row_roll_back_with_the_numbers_in_the_reason() -> No
     assert act(state, course.rollout, "start", 100).analysis == AnalysisState()
 
 
-def test_a_bad_rollout_pauses_where_the_file_says_so_and_goes_on_with_new_evidence() -> None:
+def test_on_failure_pause_pauses_and_resumes_with_new_evidence() -> None:
     course = Course(on_failure="pause")
     state = course.see(WORSE, WORSE)
     assert (state.phase, state.percent) == ("paused", 10)
@@ -101,7 +101,7 @@ def test_a_bad_rollout_pauses_where_the_file_says_so_and_goes_on_with_new_eviden
     assert course.see(WORSE).phase == "progressing"
 
 
-def test_a_step_that_was_resumed_needs_evidence_of_its_own() -> None:
+def test_a_resumed_step_needs_new_evidence() -> None:
     course = Course(steps=(RolloutStep(10, 15_000), RolloutStep(100)))
     assert course.see(FINE).step == 0, "the hold has not passed"
     course.now += 4
@@ -114,7 +114,7 @@ def test_a_step_that_was_resumed_needs_evidence_of_its_own() -> None:
     assert course.see(FINE).phase == "promoted"
 
 
-def test_a_good_interval_ends_a_row_of_bad_ones_and_an_inconclusive_one_does_not() -> None:
+def test_only_a_good_interval_resets_the_count_of_bad_ones() -> None:
     silent = replace(FINE, silent=("edge",))
     course = Course()
     assert course.see(WORSE, FINE, WORSE).phase == "progressing"
@@ -132,9 +132,7 @@ def test_a_good_interval_ends_a_row_of_bad_ones_and_an_inconclusive_one_does_not
         (replace(FINE, metrics=(MetricValues("m", 1.5, 1.0, 0.0),)), "m: no ratio to 0"),
     ],
 )
-def test_too_little_evidence_neither_promotes_nor_rolls_back_and_says_what_is_missing(
-    observation: IntervalObservation, reason: str
-) -> None:
+def test_too_little_evidence_is_inconclusive_with_a_reason(observation: IntervalObservation, reason: str) -> None:
     course = Course()
     for number in range(1, 10):
         assert course.see(observation).phase == "progressing"
@@ -142,7 +140,7 @@ def test_too_little_evidence_neither_promotes_nor_rolls_back_and_says_what_is_mi
         assert course.waits_for == course.last[1]
 
 
-def test_intervals_with_too_few_requests_are_joined_until_there_are_enough() -> None:
+def test_intervals_with_too_few_requests_are_joined() -> None:
     course = Course()
     few = IntervalObservation(RequestCounts(90, 0), RequestCounts(900, 9), reporting=1)
     course.see(few, few)
@@ -152,7 +150,7 @@ def test_intervals_with_too_few_requests_are_joined_until_there_are_enough() -> 
     assert course.state.analysis.evaluations[-1].new == RequestCounts(270, 0)
 
 
-def test_an_outage_of_both_pools_is_inconclusive_and_not_the_fault_of_the_new_one() -> None:
+def test_an_outage_of_both_pools_is_inconclusive() -> None:
     course = Course()
     outage = IntervalObservation(RequestCounts(1000, 300), RequestCounts(9000, 2700), reporting=1)
     assert course.see(*[outage] * 9).phase == "progressing"
@@ -162,7 +160,7 @@ def test_an_outage_of_both_pools_is_inconclusive_and_not_the_fault_of_the_new_on
     )
 
 
-def test_where_the_old_pools_get_nothing_the_new_one_is_compared_with_max_error_rate() -> None:
+def test_without_old_traffic_max_error_rate_alone_decides() -> None:
     steps = (RolloutStep(100, 20_000), RolloutStep(100))
     alone = IntervalObservation(RequestCounts(1000, 5), RequestCounts(), reporting=1)
     assert Course(steps).see(alone, alone).phase == "promoted"
@@ -179,64 +177,64 @@ def test_a_metric_above_its_ratio_is_bad_and_two_zeros_are_equal() -> None:
     assert course.last == ("bad", "flagged is 1.6 times the old value")
 
 
-def test_evidence_of_long_ago_ends_no_step() -> None:
+def test_old_evidence_does_not_end_a_step() -> None:
     course = Course()
     course.see(FINE)
     assert advance((course.state,), course.topology, 9_999, course.in_force) == (course.state,)
     assert blocker(course.state, course.rollout, 9_999) == "a new evaluation"
 
 
-def test_a_latency_that_nobody_measures_never_passes() -> None:
+def test_an_unmeasured_latency_never_passes() -> None:
     course = Course(latency_metric="total")
     course.see(FINE, FINE, FINE)
     assert course.state.step == 0
     assert course.waits_for == "the latency of 0 of at least 200 requests of the new pool is known"
 
 
-def _timed(new: Iterable[float], old: Iterable[float]) -> IntervalObservation:
+def _with_latencies(new: Iterable[float], old: Iterable[float]) -> IntervalObservation:
     return replace(FINE, latency_new=histogram(new), latency_old=histogram(old))
 
 
-def test_a_slower_pool_is_rolled_back_with_both_percentiles_and_an_equal_one_is_promoted() -> None:
+def test_a_slower_pool_rolls_back_and_an_equal_one_is_promoted() -> None:
     old = [100 + number % 100 for number in range(2000)]
     equal = Course(latency_metric="first_byte", latency_ratio=1.2)
-    assert equal.see(*[_timed(old[:400], old)] * 4).phase == "promoted"
+    assert equal.see(*[_with_latencies(old[:400], old)] * 4).phase == "promoted"
     slower = Course(latency_metric="first_byte", latency_ratio=1.2)
-    state = slower.see(*[_timed([1.6 * each for each in old[:400]], old)] * 2)
+    state = slower.see(*[_with_latencies([1.6 * each for each in old[:400]], old)] * 2)
     assert state.phase == "rolled_back"
     assert "first_byte p95 is 311 ms against 194 ms, × 1.6 of at most 1.2, more than chance explains" in state.reason
 
 
-def test_a_difference_that_may_be_chance_neither_ends_a_step_nor_the_rollout() -> None:
+def test_a_latency_difference_within_chance_is_inconclusive() -> None:
     old = [100 + number % 100 for number in range(2000)]
     course = Course(latency_metric="first_byte", latency_ratio=1.2)
-    assert course.see(*[_timed([1.22 * each for each in old[:200]], old)] * 3).step == 0
+    assert course.see(*[_with_latencies([1.22 * each for each in old[:200]], old)] * 3).step == 0
     assert course.last == (
         "inconclusive",
         "first_byte p95 is 238 ms against 194 ms, × 1.22 of at most 1.2, which may be chance",
     )
 
 
-def test_a_difference_within_what_proxies_can_measure_is_none() -> None:
+def test_a_difference_below_measurement_precision_is_ignored() -> None:
     course = Course(latency_metric="first_byte", latency_ratio=1.2)
-    assert course.see(*[_timed([2.0] * 400, [1.0] * 4000)] * 4).phase == "promoted"
+    assert course.see(*[_with_latencies([2.0] * 400, [1.0] * 4000)] * 4).phase == "promoted"
 
 
-def test_latencies_that_are_too_few_are_joined_while_errors_are_judged_at_once() -> None:
+def test_few_latencies_are_joined_but_errors_count_at_once() -> None:
     course = Course(latency_metric="first_byte", latency_ratio=1.2)
-    course.see(_timed([100.0] * 150, [100.0] * 150))
+    course.see(_with_latencies([100.0] * 150, [100.0] * 150))
     assert course.last == ("inconclusive", "the latency of 150 of at least 200 requests of the new pool is known")
-    course.see(_timed([100.0] * 150, [100.0] * 150))
+    course.see(_with_latencies([100.0] * 150, [100.0] * 150))
     assert course.last == ("good", "")
     worse = replace(WORSE, latency_new=histogram([]), latency_old=histogram([]))
     assert course.see(worse, worse).phase == "rolled_back"
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.95, 0.99])
-def test_a_percentile_of_a_histogram_is_that_of_the_values_within_the_width_of_a_bucket(share: float) -> None:
+def test_histogram_percentiles_are_exact_to_a_bucket_width(share: float) -> None:
     values = sorted(math.exp(number / 150) for number in range(1, 1500))
-    found = histogram(values).percentile(share)
-    assert found == pytest.approx(values[int(share * len(values))], rel=0.05)
+    percentile = histogram(values).percentile(share)
+    assert percentile == pytest.approx(values[int(share * len(values))], rel=0.05)
     assert histogram([]).percentile(share) is None
     assert histogram(values).above(values[700]) == pytest.approx(len(values) - 701, abs=40)
 
@@ -252,7 +250,7 @@ def test_abort_wins_over_the_analysis() -> None:
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.floats(0, 1))
-def test_tails_are_those_of_the_binomial(successes: int, trials: int, probability: float) -> None:
+def test_upper_tail_matches_the_binomial_distribution(successes: int, trials: int, probability: float) -> None:
     expected = sum(
         math.comb(trials, count) * probability**count * (1 - probability) ** (trials - count)
         for count in range(successes, trials + 1)
@@ -261,11 +259,11 @@ def test_tails_are_those_of_the_binomial(successes: int, trials: int, probabilit
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
-def test_all_tests_of_a_rollout_together_have_the_stated_probability_of_a_false_alarm(failures: int) -> None:
+def test_all_intervals_together_keep_the_false_alarm_rate(failures: int) -> None:
     assert sum(level(tests, failures) ** failures for tests in range(1, 100_000)) <= FALSE_ALARM
 
 
-def test_clusters_are_found_and_neither_a_high_rate_nor_an_outage_of_both_is_one() -> None:
+def test_cluster_size_ignores_high_rates_and_common_outages() -> None:
     def pair(new: int, old: int) -> tuple[RequestCounts, RequestCounts]:
         return RequestCounts(1000, new), RequestCounts(9000, old)
 
@@ -273,11 +271,11 @@ def test_clusters_are_found_and_neither_a_high_rate_nor_an_outage_of_both_is_one
     assert cluster_size([pair(5, 0), pair(5, 90)] * 10) > 10
     assert cluster_size([pair(5, 45), pair(300, 2700)] * 10) < 2
     rare = [pair(0, 0), pair(0, 0), pair(0, 30), pair(0, 0)] * 10
-    assert cluster_size(rare) > 20, "a pool without errors says nothing of how many come together"
+    assert cluster_size(rare) > 20, "a pool without errors does not lower the estimate"
 
 
-def test_a_moment_in_which_both_pools_stand_still_hides_no_slow_pool_for_long() -> None:
-    """It delays all requests alike, so that the new pool is not slower in that interval alone."""
+def test_a_common_stall_does_not_hide_a_slow_pool() -> None:
+    """A stall delays the requests of both pools, so that interval does not make the new pool look slower."""
 
     def interval(new: float, old: float, slow: int) -> LatencyValues:
         return LatencyValues("first_byte p90", 1.2, new, old, RequestCounts(80, slow), RequestCounts(120, 12))
@@ -295,6 +293,6 @@ def test_an_equal_pool_is_hardly_ever_rolled_back(row: Any) -> None:
     assert ends.ends["promoted"] >= 59
 
 
-def test_a_doubled_error_rate_is_found_within_three_intervals_at_the_stated_traffic() -> None:
+def test_a_doubled_error_rate_is_detected_in_three_intervals() -> None:
     (row,) = (row for row in ROWS if row.name.startswith("2 % → 4 %, 60,000 requests ("))
     assert simulate(row, 60, 7).fast >= 54

@@ -1,4 +1,4 @@
-"""What proxies get: everything that acts on a replica, laid over the fleet in one place."""
+"""The composed snapshot: weights, drains and ejections applied to the fleet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_000.0
 SLOW = Weight(rate=0.5, room=1.0, speed=0.5)
 
 
-def fleet(*replicas: Replica, **more: Any) -> Snapshot:
+def snapshot_of(*replicas: Replica, **more: Any) -> Snapshot:
     telemetry = Telemetry(sources=({},))  # type: ignore[arg-type]  # any source makes it a pool that is watched
     return Snapshot(Topology((), (), (Pool("p", replicas, telemetry=telemetry, drain_deadline=60_000, **more),)))
 
@@ -32,10 +32,10 @@ def member(name: str, **keys: Any) -> Replica:
     return Replica(name, Address("10.0.0.1", 8000 + ord(name)), **keys)
 
 
-THREE = fleet(member("a"), member("b"), member("c"))
+THREE = snapshot_of(member("a"), member("b"), member("c"))
 
 
-def put_together(
+def composed_of(
     base: Snapshot = THREE,
     *held: Override,
     weights: dict[str, Weight] | None = None,
@@ -51,66 +51,75 @@ def rows(composed: Composed) -> dict[str, EffectiveReplica]:
     return {item.replica.name: item for item in composed.replicas(composed.whole.topology.pools[0])}
 
 
-def test_without_anything_that_acts_the_proxies_get_the_fleet() -> None:
-    composed = put_together()
+def test_without_overrides_the_snapshot_is_unchanged() -> None:
+    composed = composed_of()
     assert composed.snapshot == composed.whole == THREE
     assert [(item.weight, item.status, item.reasons) for item in rows(composed).values()] == [
         (from_capacity(1.0), "in", ())
     ] * 3
 
 
-def test_an_operators_weight_is_over_what_the_loop_has_decided_and_ends_with_its_time() -> None:
+def test_an_operators_weight_overrides_the_loop_until_it_expires() -> None:
     held = Override("weight", "p", "a", 9.0, "too hot", until=NOW + 10)
-    composed = put_together(THREE, held, weights={"a": SLOW, "b": SLOW})
-    found = rows(composed)
-    assert (found["a"].weight, found["b"].weight, found["c"].weight) == (from_capacity(9.0), SLOW, from_capacity(1.0))
-    assert found["a"].reasons == ("weight 9 held by an operator: too hot",)
-    late = put_together(THREE, held, weights={"a": SLOW}, now=NOW + 10)
+    composed = composed_of(THREE, held, weights={"a": SLOW, "b": SLOW})
+    replicas = rows(composed)
+    assert (replicas["a"].weight, replicas["b"].weight, replicas["c"].weight) == (
+        from_capacity(9.0),
+        SLOW,
+        from_capacity(1.0),
+    )
+    assert replicas["a"].reasons == ("weight 9 held by an operator: too hot",)
+    late = composed_of(THREE, held, weights={"a": SLOW}, now=NOW + 10)
     assert (rows(late)["a"].weight, late.overrides) == (SLOW, ())
 
 
-def test_a_drain_by_the_files_or_by_an_operator_sends_nothing_new_and_keeps_its_time() -> None:
-    base = fleet(member("a"), member("b", drain=True), member("c"))
+def test_drains_from_files_and_operators_keep_their_start_time() -> None:
+    base = snapshot_of(member("a"), member("b", drain=True), member("c"))
     held = Override("drain", "p", "c", reason="driver update")
-    composed = put_together(base, held, drains={("p", "b"): NOW - 30})
-    found = rows(composed)
+    composed = composed_of(base, held, drains={("p", "b"): NOW - 30})
+    replicas = rows(composed)
     assert composed.drains == {("p", "b"): NOW - 30, ("p", "c"): NOW}
-    assert {name: (item.status, item.share) for name, item in found.items()} == {
+    assert {name: (item.status, item.share) for name, item in replicas.items()} == {
         "a": ("in", 1.0), "b": ("drained", 0.0), "c": ("drained", 0.0),
     }  # fmt: skip
-    assert (found["b"].reasons, found["b"].drained_since) == (("drained by the files",), NOW - 30)
-    assert found["c"].reasons == ("drained by an operator: driver update",)
+    assert (replicas["b"].reasons, replicas["b"].drained_since) == (("drained by the files",), NOW - 30)
+    assert replicas["c"].reasons == ("drained by an operator: driver update",)
     assert composed.next_deadline(NOW) == NOW + 30
     assert composed.snapshot is composed.whole
 
 
-def test_past_its_deadline_a_replica_is_removed_from_the_proxies_and_still_shown() -> None:
+def test_after_its_drain_deadline_a_replica_is_removed_but_shown() -> None:
     held = Override("drain", "p", "c")
-    composed = put_together(THREE, held, drains={("p", "c"): NOW - 60})
+    composed = composed_of(THREE, held, drains={("p", "c"): NOW - 60})
     assert [item.name for item in composed.snapshot.topology.pools[0].replicas] == ["a", "b"]
     assert composed.removed == {"p": frozenset({"c"})}
-    shown = rows(composed)["c"]
-    assert (shown.status, shown.share, shown.drained_since) == ("removed", 0.0, NOW - 60)
-    assert shown.reasons == ("its drain deadline has passed", "drained by an operator")
+    removed = rows(composed)["c"]
+    assert (removed.status, removed.share, removed.drained_since) == ("removed", 0.0, NOW - 60)
+    assert removed.reasons == ("its drain deadline has passed", "drained by an operator")
 
 
-def test_an_ejected_replica_gets_nothing_and_says_why_and_a_pool_that_is_not_watched_ejects_nobody() -> None:
-    composed = put_together(ejected={"a": ("XID 79",), "gone": ("XID 48",)})
+def test_only_a_watched_pool_ejects_replicas() -> None:
+    composed = composed_of(ejected={"a": ("XID 79",), "gone": ("XID 48",)})
     assert composed.snapshot.out == {"p": frozenset({"a"})}
-    shown = rows(composed)["a"]
-    assert (shown.status, shown.reasons, shown.share, shown.drained_since) == ("ejected", ("XID 79",), 0.0, None)
+    ejected = rows(composed)["a"]
+    assert (ejected.status, ejected.reasons, ejected.share, ejected.drained_since) == (
+        "ejected",
+        ("XID 79",),
+        0.0,
+        None,
+    )
     pool = replace(THREE.topology.pools[0], telemetry=None)
     unwatched = replace(THREE, topology=replace(THREE.topology, pools=(pool,)))
-    assert put_together(unwatched, ejected={"a": ("XID 79",)}, weights={"b": SLOW}).snapshot == unwatched
+    assert composed_of(unwatched, ejected={"a": ("XID 79",)}, weights={"b": SLOW}).snapshot == unwatched
 
 
-def test_where_nobody_is_left_no_replica_has_a_share() -> None:
-    composed = put_together(THREE, Override("drain", "p", "b"), Override("drain", "p", "c"), ejected={"a": ("XID",)})
+def test_no_replica_has_a_share_if_none_is_in() -> None:
+    composed = composed_of(THREE, Override("drain", "p", "b"), Override("drain", "p", "c"), ejected={"a": ("XID",)})
     assert [item.share for item in rows(composed).values()] == [0.0, 0.0, 0.0]
 
 
-def test_a_freeze_is_no_reason_of_a_replica_and_what_is_not_there_holds_nothing() -> None:
-    composed = put_together(THREE, Override("freeze", "p", reason="x"), Override("drain", "q", "a"))
+def test_a_freeze_is_not_a_replica_reason() -> None:
+    composed = composed_of(THREE, Override("freeze", "p", reason="x"), Override("drain", "q", "a"))
     assert [item.kind for item in composed.overrides] == ["freeze"]
     assert {item.reasons for item in rows(composed).values()} == {()}
 
@@ -118,27 +127,29 @@ def test_a_freeze_is_no_reason_of_a_replica_and_what_is_not_there_holds_nothing(
 # ── What has changed ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_weight_that_an_operator_holds_does_not_change_with_what_the_loop_decides() -> None:
+def test_a_held_weight_does_not_change_with_the_loop() -> None:
     held = Override("weight", "p", "a", 9.0)
-    before = put_together(THREE, held)
-    after = put_together(THREE, held, weights={"a": SLOW, "b": SLOW})
+    before = composed_of(THREE, held)
+    after = composed_of(THREE, held, weights={"a": SLOW, "b": SLOW})
     assert weight_changes(before, after) == {"p": {"b": SLOW}}
     assert weight_changes(after, after) == {}
-    assert weight_changes(after, put_together(THREE, weights={"a": SLOW, "b": SLOW})) == {"p": {"a": SLOW}}
+    assert weight_changes(after, composed_of(THREE, weights={"a": SLOW, "b": SLOW})) == {"p": {"a": SLOW}}
 
 
-def test_a_replica_that_gets_nothing_or_is_new_has_no_changed_weight() -> None:
-    before = put_together(fleet(member("a"), member("b")))
-    assert weight_changes(before, put_together(weights={"a": SLOW, "c": SLOW}, ejected={"a": ("XID",)})) == {}
-    assert weight_changes(before, put_together(fleet(member("a", capacity=2.0)))) == {"p": {"a": from_capacity(2.0)}}
+def test_ejected_and_new_replicas_have_no_changed_weight() -> None:
+    before = composed_of(snapshot_of(member("a"), member("b")))
+    assert weight_changes(before, composed_of(weights={"a": SLOW, "c": SLOW}, ejected={"a": ("XID",)})) == {}
+    assert weight_changes(before, composed_of(snapshot_of(member("a", capacity=2.0)))) == {
+        "p": {"a": from_capacity(2.0)}
+    }
 
 
 # ── For a proxy without health checks and slow start ─────────────────────────────────────────────────────────────────
 
 
-def test_a_replica_that_fails_its_active_checks_gets_nothing_and_ramps_when_it_is_back() -> None:
-    base = fleet(member("a", capacity=4.0), member("b", capacity=4.0), slow_start=SlowStart())
-    composed = put_together(base)
+def test_a_replica_ramps_after_it_passes_its_checks_again() -> None:
+    base = snapshot_of(member("a", capacity=4.0), member("b", capacity=4.0), slow_start=SlowStart())
+    composed = composed_of(base)
     failing = for_proxy(composed, {"p": frozenset({"b"})}, Ramps(), 0.0, 30.0)
     assert drained_of(base.topology.pools[0], failing.snapshot) == {"b"}
     assert (failing.factors, failing.next_change) == ({}, None)
@@ -149,19 +160,19 @@ def test_a_replica_that_fails_its_active_checks_gets_nothing_and_ramps_when_it_i
     assert up == ForProxy(composed.snapshot, up.ramps)
 
 
-def test_a_ramp_is_of_the_weight_that_an_operator_holds_or_the_loop_has_decided() -> None:
-    base = fleet(member("a"), member("b"), slow_start=SlowStart())
+def test_a_ramp_scales_the_weight_of_the_operator_or_the_loop() -> None:
+    base = snapshot_of(member("a"), member("b"), slow_start=SlowStart())
     held = Override("weight", "p", "b", 6.0)
-    before = for_proxy(put_together(fleet(member("a"), slow_start=SlowStart())), {}, Ramps(), 0.0, 30.0)
-    joined = for_proxy(put_together(base, held, weights={"a": SLOW}), {}, before.ramps, 1.0, 30.0)
+    before = for_proxy(composed_of(snapshot_of(member("a"), slow_start=SlowStart())), {}, Ramps(), 0.0, 30.0)
+    joined = for_proxy(composed_of(base, held, weights={"a": SLOW}), {}, before.ramps, 1.0, 30.0)
     assert joined.snapshot.weights["p"]["b"].rate == pytest.approx(0.6)
     assert joined.snapshot.weights["p"]["a"] == SLOW
 
 
 def test_a_drain_by_an_operator_and_a_failed_check_add_up() -> None:
-    composed = put_together(THREE, Override("drain", "p", "a"))
-    found = for_proxy(composed, {"p": frozenset({"b"})}, Ramps(), 0.0, 30.0)
-    assert found.snapshot.drained == {"p": frozenset({"a", "b"})}
+    composed = composed_of(THREE, Override("drain", "p", "a"))
+    proxy_view = for_proxy(composed, {"p": frozenset({"b"})}, Ramps(), 0.0, 30.0)
+    assert proxy_view.snapshot.drained == {"p": frozenset({"a", "b"})}
 
 
 def _split_fleet(**shares: int) -> Snapshot:
@@ -170,7 +181,7 @@ def _split_fleet(**shares: int) -> Snapshot:
     return Snapshot(Topology((), (route,), pools))
 
 
-def test_an_operators_split_is_over_that_of_the_files_as_long_as_those_stay() -> None:
+def test_an_operators_split_holds_until_the_files_change() -> None:
     held = Override("split", route="chat", shares=(("new", 9), ("old", 1)), replaced=(("new", 0), ("old", 1)))
     files = _split_fleet(new=0, old=1)
     composed = compose(files, LoopOutput(), (held,), {}, NOW)
@@ -182,6 +193,6 @@ def test_an_operators_split_is_over_that_of_the_files_as_long_as_those_stay() ->
 
 
 @pytest.mark.parametrize("value", [10**400, 2_000_000, 2e6])
-def test_a_weight_that_is_too_large_is_refused_in_words(value: float) -> None:
+def test_a_weight_above_the_maximum_is_rejected(value: float) -> None:
     with pytest.raises(ValueError, match="is too much: a weight is at most 1000000"):
         checked_weight(value)

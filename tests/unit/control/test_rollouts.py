@@ -18,7 +18,9 @@ from lbctl.ir.topology import Topology
 STEPS = (RolloutStep(5, 60_000), RolloutStep(50, 120_000), RolloutStep(100))
 
 
-def fleet(mode: str = "timed", version: str = "v2", old: int = 100, old_version: str = "v1", **more: Any) -> Topology:
+def topology_of(
+    mode: str = "timed", version: str = "v2", old: int = 100, old_version: str = "v1", **more: Any
+) -> Topology:
     rollout = Rollout("new", mode, more.pop("steps", STEPS))  # type: ignore[arg-type]
     route = Route("chat", Forward((Share("new", 0), Share("old", old))), rollout=rollout)
     pools = (Pool("new", model=Model("m", version)), Pool("old", model=Model("m", old_version)))
@@ -26,7 +28,7 @@ def fleet(mode: str = "timed", version: str = "v2", old: int = 100, old_version:
 
 
 HAVE_IT = ("chat",)
-"""The routes whose step a proxy has."""
+"""Routes whose current step a proxy has applied."""
 
 
 def only(states: tuple[RolloutState, ...]) -> RolloutState:
@@ -35,12 +37,12 @@ def only(states: tuple[RolloutState, ...]) -> RolloutState:
 
 
 def begun(topology: Topology) -> tuple[RolloutState, ...]:
-    """The rollout of the fleet at the time 0, whose first step a proxy has."""
+    """Return the rollout of the fleet at time 0, after a proxy has applied its first step."""
     return advance(follow((), topology, 0), topology, 0, HAVE_IT)
 
 
-def test_time_moves_a_rollout_one_step_at_a_time_to_its_end() -> None:
-    topology = fleet()
+def test_a_timed_rollout_advances_one_step_at_a_time() -> None:
+    topology = topology_of()
     states = begun(topology)
     assert splits(states, topology) == {"chat": (("new", 1), ("old", 19))}
     assert advance(states, topology, 59.9, HAVE_IT) == states
@@ -54,7 +56,7 @@ def test_time_moves_a_rollout_one_step_at_a_time_to_its_end() -> None:
 
 
 def test_a_hold_passes_only_while_a_proxy_has_the_step() -> None:
-    topology = fleet()
+    topology = topology_of()
     rollout = topology.routes[0].rollout
     assert rollout is not None
     states = follow((), topology, 0)
@@ -69,16 +71,16 @@ def test_a_hold_passes_only_while_a_proxy_has_the_step() -> None:
     assert only(advance(states, topology, 200_010, HAVE_IT)).step == 1
 
 
-def test_a_step_that_the_proxies_never_get_never_ends_and_a_person_ends_it_all_the_same() -> None:
-    topology = fleet()
+def test_only_an_operator_ends_a_step_no_proxy_has() -> None:
+    topology = topology_of()
     rollout = topology.routes[0].rollout
     assert rollout is not None
     state = act(only(follow((), topology, 0)), rollout, "promote", 10)
     assert (state.step, advance((state,), topology, 100_000, ("other",))) == (1, (state,))
 
 
-def test_a_person_starts_and_ends_the_steps_of_a_manual_rollout() -> None:
-    topology = fleet("manual")
+def test_an_operator_starts_and_ends_steps_of_a_manual_rollout() -> None:
+    topology = topology_of("manual")
     rollout = topology.routes[0].rollout
     assert rollout is not None
     state = only(follow((), topology, 0))
@@ -94,8 +96,8 @@ def test_a_person_starts_and_ends_the_steps_of_a_manual_rollout() -> None:
     assert (state.phase, percents) == ("promoted", [5, 50, 100])
 
 
-def test_a_pause_stops_the_time_of_a_step_and_a_share_by_hand_holds_until_it_goes_on() -> None:
-    topology = fleet()
+def test_a_pause_stops_the_hold_and_keeps_a_manual_share() -> None:
+    topology = topology_of()
     rollout = topology.routes[0].rollout
     assert rollout is not None
     state = act(only(begun(topology)), rollout, "pause", 40)
@@ -108,7 +110,7 @@ def test_a_pause_stops_the_time_of_a_step_and_a_share_by_hand_holds_until_it_goe
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_abort_wins_at_every_step_and_after_the_last(after: int) -> None:
-    topology = fleet("manual")
+    topology = topology_of("manual")
     rollout = topology.routes[0].rollout
     assert rollout is not None
     state = act(only(follow((), topology, 0)), rollout, "start", 0)
@@ -119,15 +121,15 @@ def test_abort_wins_at_every_step_and_after_the_last(after: int) -> None:
     assert follow((state,), topology, 9) == advance((state,), topology, 9_999, HAVE_IT) == (state,)
 
 
-def test_files_end_a_rollout_or_begin_a_new_one_and_replicas_do_not() -> None:
-    topology = fleet()
+def test_changed_files_supersede_or_restart_a_rollout() -> None:
+    topology = topology_of()
     states = advance(begun(topology), topology, 60, HAVE_IT)
-    other_split = fleet(old=99)
+    other_split = topology_of(old=99)
     assert splits(states, other_split) == {}
     ended = follow(states, other_split, 70)
     assert only(ended).phase == "superseded"
     assert follow(ended, other_split, 80) == ended
-    new_model = fleet(version="v3")
+    new_model = topology_of(version="v3")
     assert splits(states, new_model) == {}
     again = only(follow(states, new_model, 70))
     assert (again.phase, again.step, again.since) == ("progressing", 0, 70)
@@ -137,8 +139,8 @@ def test_files_end_a_rollout_or_begin_a_new_one_and_replicas_do_not() -> None:
 
 
 @pytest.mark.parametrize("end", ["abort", "superseded", "promoted"])
-def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None:
-    first, second = fleet(), fleet(version="v3")
+def test_an_ended_rollout_keeps_its_end_when_files_return(end: str) -> None:
+    first, second = topology_of(), topology_of(version="v3")
     rollout = first.routes[0].rollout
     assert rollout is not None
     states = advance(begun(first), first, 60, HAVE_IT)
@@ -162,8 +164,8 @@ def test_a_rollout_that_the_files_have_again_stays_as_it_ended(end: str) -> None
     assert (started.phase, started.step) == ("progressing", 0)
 
 
-def test_another_model_of_an_old_pool_ends_a_rollout_that_runs_and_none_that_has_ended() -> None:
-    topology, other = fleet(), fleet(old_version="v1.1")
+def test_a_new_model_of_an_old_pool_ends_a_running_rollout() -> None:
+    topology, other = topology_of(), topology_of(old_version="v1.1")
     running = advance(begun(topology), topology, 60, HAVE_IT)
     assert splits(running, other) == {}, "the split of the files holds with the first publication of the files"
     ended = only(follow(running, other, 70))
@@ -175,17 +177,17 @@ def test_another_model_of_an_old_pool_ends_a_rollout_that_runs_and_none_that_has
     assert splits(after, other) == splits(promoted, other) == {"chat": (("new", 1), ("old", 0))}
 
 
-def test_a_rollout_that_an_earlier_version_has_saved_goes_on_and_notes_the_models() -> None:
-    topology = fleet()
+def test_a_rollout_saved_by_an_earlier_version_continues() -> None:
+    topology = topology_of()
     saved = (replace(only(follow((), topology, 0)), models=""),)
     assert splits(saved, topology) == {"chat": (("new", 1), ("old", 19))}
     state = only(follow(saved, topology, 1))
     assert (state.phase, state.since) == ("progressing", 0)
-    assert only(follow((state,), fleet(old_version="v1.1"), 2)).phase == "superseded"
+    assert only(follow((state,), topology_of(old_version="v1.1"), 2)).phase == "superseded"
 
 
 @given(st.lists(st.integers(0, MAX_SHARE), min_size=1, max_size=4), st.integers(0, MAX_SHARE), st.integers(0, 10_000))
-def test_the_others_keep_their_proportions_at_any_share(others: list[int], to: int, hundredths: int) -> None:
+def test_other_pools_keep_their_proportions_at_any_share(others: list[int], to: int, hundredths: int) -> None:
     base = (*((f"p{number}", share) for number, share in enumerate(others)), ("to", to))
     shares = dict(shares_at(base, "to", hundredths / 100))
     total = sum(shares.values())

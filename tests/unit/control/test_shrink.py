@@ -1,4 +1,4 @@
-"""What a change takes away, and whether that is more than is allowed at once."""
+"""The limit on the share of replicas that one change may remove."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lbctl.ir.topology import Topology
 pytestmark = pytest.mark.slow
 
 
-def fleet(dns: tuple[str, ...] = (), **pools: int) -> Topology:
-    """Pools with so many replicas; those in `dns` ask for them."""
+def topology_of(dns: tuple[str, ...] = (), **pools: int) -> Topology:
+    """Return a topology with these pools and replica counts; the pools in `dns` discover their replicas by DNS."""
     discovery = DnsDiscovery("embedder.test", 80)
     return Topology(
         (),
@@ -26,7 +26,7 @@ def _replicas(count: int) -> tuple[Replica, ...]:
     return tuple(Replica(f"r{index}", Address("10.0.0.1", 8000 + index)) for index in range(count))
 
 
-def found(before: Topology, after: Topology, most: float = 50.0) -> list[str]:
+def shrunk_paths(before: Topology, after: Topology, most: float = 50.0) -> list[str]:
     return [".".join(map(str, item.path)) for item in shrinks(before, after, most)]
 
 
@@ -45,46 +45,46 @@ def found(before: Topology, after: Topology, most: float = 50.0) -> list[str]:
         (1000, 667, 33.3, False),
     ],
 )
-def test_a_pool_may_lose_as_much_as_is_written_and_not_more(
-    before: int, after: int, most: float, refused: bool
-) -> None:
-    assert found(fleet(a=before, big=90_000), fleet(a=after, big=90_000), most) == (["pools.a"] if refused else [])
+def test_a_pool_may_lose_at_most_max_shrink(before: int, after: int, most: float, refused: bool) -> None:
+    assert shrunk_paths(topology_of(a=before, big=90_000), topology_of(a=after, big=90_000), most) == (
+        ["pools.a"] if refused else []
+    )
 
 
-def test_the_message_names_the_pool_the_replicas_before_and_after_and_the_way_on() -> None:
-    told = str(shrinks(fleet(a=10, b=10), fleet(a=4, b=10), 50.0)[0])
-    assert told == (
+def test_the_message_names_pool_counts_and_the_confirming_flag() -> None:
+    message = str(shrinks(topology_of(a=10, b=10), topology_of(a=4, b=10), 50.0)[0])
+    assert message == (
         "error LB930 pools.a: the pool a would go from 10 to 4 replicas (-60%), which is more than max_shrink (50%) "
         "(`lbctl reload --allow-shrink` confirms it)"
     )
 
 
-def test_with_zero_nothing_may_go() -> None:
-    assert found(fleet(a=10), fleet(a=9), 0.0) == ["pools.a", "pools"]
-    assert found(fleet(a=10, b=9), fleet(a=10, b=9), 0.0) == []
+def test_max_shrink_zero_forbids_any_loss() -> None:
+    assert shrunk_paths(topology_of(a=10), topology_of(a=9), 0.0) == ["pools.a", "pools"]
+    assert shrunk_paths(topology_of(a=10, b=9), topology_of(a=10, b=9), 0.0) == []
 
 
-def test_the_whole_fleet_is_judged_too_with_pools_that_have_gone() -> None:
-    assert found(fleet(a=4, b=6), fleet(a=4)) == ["pools"]
-    assert found(fleet(a=6, b=4), fleet(a=6)) == []
+def test_removed_pools_count_for_the_whole_fleet() -> None:
+    assert shrunk_paths(topology_of(a=4, b=6), topology_of(a=4)) == ["pools"]
+    assert shrunk_paths(topology_of(a=6, b=4), topology_of(a=6)) == []
 
 
-def test_a_pool_under_another_name_is_no_loss() -> None:
-    assert found(fleet(a=10), fleet(b=10)) == []
+def test_a_renamed_pool_is_not_a_loss() -> None:
+    assert shrunk_paths(topology_of(a=10), topology_of(b=10)) == []
 
 
-def test_several_small_losses_are_one_of_the_fleet_when_together_they_are_too_many() -> None:
-    before = fleet(**{f"p{index}": 2 for index in range(10)})
-    assert found(before, fleet(**{f"p{index}": 1 for index in range(9)})) == ["pools"]
+def test_many_small_losses_add_up_for_the_fleet() -> None:
+    before = topology_of(**{f"p{index}": 2 for index in range(10)})
+    assert shrunk_paths(before, topology_of(**{f"p{index}": 1 for index in range(9)})) == ["pools"]
 
 
-def test_a_pool_that_has_no_answer_from_the_dns_yet_is_not_judged() -> None:
-    before = fleet(dns=("a",), a=10, b=2)
-    assert found(before, fleet(dns=("a",), a=0, b=2)) == []
-    assert found(fleet(a=10, b=2), fleet(dns=("a",), a=0, b=2)) == []
-    assert found(before, fleet(dns=("a",), a=3, b=2)) == ["pools.a", "pools"]
+def test_a_pool_without_a_dns_answer_is_not_judged() -> None:
+    before = topology_of(dns=("a",), a=10, b=2)
+    assert shrunk_paths(before, topology_of(dns=("a",), a=0, b=2)) == []
+    assert shrunk_paths(topology_of(a=10, b=2), topology_of(dns=("a",), a=0, b=2)) == []
+    assert shrunk_paths(before, topology_of(dns=("a",), a=3, b=2)) == ["pools.a", "pools"]
 
 
 def test_an_empty_fleet_loses_nothing() -> None:
-    assert found(fleet(), fleet()) == []
-    assert found(fleet(), fleet(a=1)) == []
+    assert shrunk_paths(topology_of(), topology_of()) == []
+    assert shrunk_paths(topology_of(), topology_of(a=1)) == []

@@ -1,4 +1,4 @@
-"""Each strategy by itself: what is known of the replicas in, multipliers of their capacities out."""
+"""Each weighting strategy alone: observations of the replicas in, multipliers of their capacities out."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ STALE = 15.0
 
 
 def subjects(*speeds: float | None, at: float = 100.0, gpus: str = "") -> list[Subject]:
-    found: list[Subject] = []
+    replicas: list[Subject] = []
     for place, speed in enumerate(speeds):
         gpu = gpus[place] if gpus else "H"
         there = seen(at, speed=speed) if speed is not None else None
-        found.append((replica(f"r{place}", gpu=gpu), (gpu, 1), there, Estimate(), there is not None))
-    return found
+        replicas.append((replica(f"r{place}", gpu=gpu), (gpu, 1), there, Estimate(), there is not None))
+    return replicas
 
 
-def wished(name: str, found: list[Subject], now: float = 100.0, rules: Weighting = RULES) -> list[Proposal]:
-    return STRATEGIES.get(name)(rules, found, STALE, now)
+def proposals_of(name: str, replicas: list[Subject], now: float = 100.0, rules: Weighting = RULES) -> list[Proposal]:
+    return STRATEGIES.get(name)(rules, replicas, STALE, now)
 
 
-def multipliers(name: str, found: list[Subject]) -> list[float | None]:
-    return [wish.multiplier for wish in wished(name, found)]
+def multipliers(name: str, replicas: list[Subject]) -> list[float | None]:
+    return [proposal.multiplier for proposal in proposals_of(name, replicas)]
 
 
-def test_an_unknown_strategy_is_named_with_the_nearest() -> None:
+def test_an_unknown_strategy_suggests_the_nearest_name() -> None:
     with pytest.raises(UnknownName, match="adaptive"):
         STRATEGIES.get("adaptve")
 
 
-def test_of_two_replicas_the_slow_one_is_the_odd_one() -> None:
+def test_the_slower_of_two_replicas_gets_less() -> None:
     assert multipliers("adaptive", subjects(1.0, 0.5)) == [1.0, pytest.approx(0.5)]
 
 
-def test_half_of_a_pool_may_be_slow_and_the_fast_ones_stay_where_they_are() -> None:
+def test_if_half_a_pool_is_slow_the_fast_half_keeps_its_weight() -> None:
     assert multipliers("adaptive", subjects(1.0, 1.0, 0.5, 0.5)) == [1.0, 1.0, pytest.approx(0.5), pytest.approx(0.5)]
 
 
-def test_what_all_share_is_invisible() -> None:
+def test_a_slowdown_of_all_replicas_changes_nothing() -> None:
     assert multipliers("adaptive", subjects(0.3, 0.3, 0.3)) == [1.0, 1.0, 1.0]
 
 
-def test_a_replica_without_evidence_has_no_wish_and_is_no_peer() -> None:
+def test_a_replica_without_evidence_gets_no_proposal() -> None:
     assert multipliers("adaptive", subjects(1.0, None, 0.5)) == [1.0, None, pytest.approx(0.5)]
 
 
-def decided(*looks: list[Subject], rules: Weighting = RULES) -> list[list[Proposal]]:
-    """Five seconds apart, each with what the one before has learnt."""
+def proposals_over_time(*looks: list[Subject], rules: Weighting = RULES) -> list[list[Proposal]]:
+    """Return the proposals of looks that are five seconds apart; each look continues the estimates of the last one."""
     results: list[list[Proposal]] = []
     for number, look in enumerate(looks):
-        before = [wish.estimate for wish in results[-1]] if results else [item[3] for item in look]
+        before = [proposal.estimate for proposal in results[-1]] if results else [item[3] for item in look]
         known_before = [(*item[:3], estimate, item[4]) for item, estimate in zip(look, before, strict=True)]
-        results.append(wished("adaptive", known_before, 100.0 + 5.0 * number, rules))
+        results.append(proposals_of("adaptive", known_before, 100.0 + 5.0 * number, rules))
     return results
 
 
-def _of_type(gpu: str, capacity: float, step: tuple[float, float, float], look: int, place: int) -> Subject:
-    """A replica whose steps take a + b·n + p·q milliseconds, with other batches at each look."""
+def subject_of_type(gpu: str, capacity: float, step: tuple[float, float, float], look: int, place: int) -> Subject:
+    """Return a replica whose steps take a + b·n + p·q milliseconds; its batches differ from look to look."""
     n = 20.0 + 13.0 * ((look * 7 + place * 3) % 11)
     q = n * (4.0 + (look * 5 + place) % 5)
     at = 100.0 + 5.0 * look
@@ -83,88 +83,101 @@ def _of_type(gpu: str, capacity: float, step: tuple[float, float, float], look: 
 
 
 _MEMORY_BOUND, _CORE_BOUND = (10.0, 0.05, 0.03), (8.6, 0.2, 0.18)
-"""Of 8B models: the first as on an H100, the second as on an H20."""
+"""Step times of 8B models: the first on an H100, the second on an H20."""
 _FULL = (10.0 + 256 * (0.05 + 6 * 0.03)) / (8.6 + 256 * (0.2 + 6 * 0.18))
-"""What a full one of the second does, by one of the first."""
+"""Throughput of a full engine of the second type relative to the first."""
 
 
-def _unlike(second: float, looks: int = 30) -> list[float | None]:
-    """The last multipliers of two replicas each of two types, the second with this capacity."""
+def last_multipliers_of_two_types(second: float, looks: int = 30) -> list[float | None]:
+    """Return the last multipliers of four replicas, two of each type; the second type has this capacity."""
     types = (("H", 1.0, _MEMORY_BOUND), ("C", second, _CORE_BOUND))
-    look = [[_of_type(*kind, number, place) for kind in types for place in range(2)] for number in range(looks)]
-    return [wish.multiplier for wish in decided(*look)[-1]]
+    look = [[subject_of_type(*kind, number, place) for kind in types for place in range(2)] for number in range(looks)]
+    return [proposal.multiplier for proposal in proposals_over_time(*look)[-1]]
 
 
-def test_types_of_unlike_balance_are_compared_by_what_a_full_engine_does() -> None:
-    assert _unlike(_FULL) == [1.0] * 4
-    assert _unlike(2 * _FULL) == [1.0, 1.0, pytest.approx(0.5, rel=0.05), pytest.approx(0.5, rel=0.05)]
+def test_different_gpu_types_are_compared_at_full_engines() -> None:
+    assert last_multipliers_of_two_types(_FULL) == [1.0] * 4
+    assert last_multipliers_of_two_types(2 * _FULL) == [
+        1.0,
+        1.0,
+        pytest.approx(0.5, rel=0.05),
+        pytest.approx(0.5, rel=0.05),
+    ]
 
 
-def test_types_are_not_compared_before_their_own_steps_tell() -> None:
-    assert _unlike(2 * _FULL, looks=8) == [1.0] * 4
+def test_gpu_types_are_not_compared_before_enough_steps() -> None:
+    assert last_multipliers_of_two_types(2 * _FULL, looks=8) == [1.0] * 4
 
 
-def _slow_in_turn(turns: Sequence[int]) -> list[list[Proposal]]:
-    """One of three replicas has a quarter of its speed in each second turn, of so many looks each."""
+def proposals_for_a_flapping_replica(turns: Sequence[int]) -> list[list[Proposal]]:
+    """Return the proposals for three replicas. The third has a quarter of its speed in every second turn; `turns` are
+    the numbers of looks."""
     slow = [number % 2 == 1 for number, looks in enumerate(turns) for _ in range(looks)]
-    return decided(*(
+    return proposals_over_time(*(
         subjects(1.0, 1.0, 0.25 if each else 1.0, at=100.0 + 5.0 * number) for number, each in enumerate(slow)
     ))  # fmt: skip
 
 
-def test_a_replica_whose_speed_comes_and_goes_is_held_at_its_capacity() -> None:
-    looks = [look[2] for look in _slow_in_turn((4, 4, 4, 4, 4, 4))]
-    assert min(wish.multiplier or 1.0 for wish in looks[4:8]) < 0.6
-    assert [wish.multiplier for wish in looks[12:]] == [1.0] * 12
+def test_a_replica_with_flapping_speed_keeps_its_capacity() -> None:
+    looks = [look[2] for look in proposals_for_a_flapping_replica((4, 4, 4, 4, 4, 4))]
+    assert min(proposal.multiplier or 1.0 for proposal in looks[4:8]) < 0.6
+    assert [proposal.multiplier for proposal in looks[12:]] == [1.0] * 12
     assert "faster than a weight can follow" in looks[15].reason
 
 
-def test_a_replica_that_stays_slow_is_followed() -> None:
-    assert [look[2].multiplier for look in _slow_in_turn((4, 40))][-1] == pytest.approx(0.25, rel=0.01)
+def test_the_weight_follows_a_replica_that_stays_slow() -> None:
+    assert [look[2].multiplier for look in proposals_for_a_flapping_replica((4, 40))][-1] == pytest.approx(
+        0.25, rel=0.01
+    )
 
 
-def test_a_replica_is_followed_again_when_its_speed_has_been_steady() -> None:
-    assert [look[2].multiplier for look in _slow_in_turn((4, 4, 120, 40))][-1] == pytest.approx(0.25, rel=0.01)
+def test_the_weight_follows_again_after_a_steady_speed() -> None:
+    assert [look[2].multiplier for look in proposals_for_a_flapping_replica((4, 4, 120, 40))][-1] == pytest.approx(
+        0.25, rel=0.01
+    )
 
 
-def test_what_may_be_noise_of_the_samples_moves_nothing() -> None:
+def test_noise_in_samples_moves_no_weight() -> None:
     rng = random.Random(3)
     noisy = [
         subjects(*(math.exp(rng.gauss(0, 0.3)) for _ in range(8)), at=100.0 + 5.0 * number) for number in range(200)
     ]
-    moved = [wish.multiplier for look in decided(*noisy)[40:] for wish in look]
+    moved = [proposal.multiplier for look in proposals_over_time(*noisy)[40:] for proposal in look]
     assert sum(multiplier != 1.0 for multiplier in moved) < len(moved) / 50
 
 
 def test_old_evidence_fades_with_the_smoothing() -> None:
-    first = wished("adaptive", subjects(1.0, 1.0))
-    later = [(*item[:3], wish.estimate, True) for item, wish in zip(subjects(1.0, 0.5, at=120.0), first, strict=True)]
-    slow = wished("adaptive", later, now=120.0)[1]
+    first = proposals_of("adaptive", subjects(1.0, 1.0))
+    later = [
+        (*item[:3], proposal.estimate, True) for item, proposal in zip(subjects(1.0, 0.5, at=120.0), first, strict=True)
+    ]
+    slow = proposals_of("adaptive", later, now=120.0)[1]
     keep = math.exp(-1)
     assert slow.signal == pytest.approx((keep + 1) / (keep + 2) / first[0].estimate.took * first[0].estimate.expected)
 
 
 def test_the_same_evidence_counts_once() -> None:
-    once = wished("adaptive", subjects(1.0, 0.5))
-    again = wished(
-        "adaptive", [(*item[:3], wish.estimate, True) for item, wish in zip(subjects(1.0, 0.5), once, strict=True)]
+    once = proposals_of("adaptive", subjects(1.0, 0.5))
+    again = proposals_of(
+        "adaptive",
+        [(*item[:3], proposal.estimate, True) for item, proposal in zip(subjects(1.0, 0.5), once, strict=True)],
     )
-    assert [wish.estimate.total for wish in again] == [wish.estimate.total for wish in once]
+    assert [proposal.estimate.total for proposal in again] == [proposal.estimate.total for proposal in once]
 
 
-def test_a_handful_of_tokens_is_no_evidence() -> None:
+def test_a_handful_of_tokens_is_not_evidence() -> None:
     few = [(*item[:2], seen(100.0, speed=1.0, tokens=10.0), Estimate(), True) for item in subjects(1.0, 1.0)]
     assert multipliers("adaptive", few) == [None, None]
 
 
-def test_the_curves_know_that_a_larger_batch_takes_longer() -> None:
+def test_reference_time_grows_with_the_batch() -> None:
     small, large = (reference_time(TokenEvidence(0.0, 1.0, 1.0, batch, 0.0))[0] for batch in (1.0, 100.0))
     assert large / small == pytest.approx((29.8 + 20.2) / (29.8 + 0.202))
     one, eight = (reference_time(BatchEvidence(0.0, 1.0, 1.0, items))[0] for items in (1.0, 8.0))
     assert eight / one == pytest.approx(2.6 / 1.2)
 
 
-def test_composite_leaves_equals_at_their_capacity_and_absent_signals_out() -> None:
+def test_composite_ignores_absent_signals() -> None:
     same = [(*item[:2], seen(100.0, gpu=0.7, queue=3.0), Estimate(), True) for item in subjects(1.0, 1.0)]
     assert multipliers("composite", same) == [1.0, 1.0]
     one = [
@@ -177,14 +190,14 @@ def test_composite_leaves_equals_at_their_capacity_and_absent_signals_out() -> N
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.5])
-def test_noise_moves_no_weight_whether_reports_come_together_or_one_by_one(noise: float) -> None:
-    together, one_by_one = (_acting(noise, each) for each in (False, True))
+def test_noise_moves_no_weight_however_reports_are_grouped(noise: float) -> None:
+    together, one_by_one = (share_of_moved_weights(noise, each) for each in (False, True))
     assert together < 0.02
     assert one_by_one < 0.02
 
 
-def _acting(noise: float, one_by_one: bool) -> float:
-    """The part of the proposals that are not the capacity: eight equal replicas whose samples scatter so much."""
+def share_of_moved_weights(noise: float, one_by_one: bool) -> float:
+    """Return the share of proposals that change a weight, for eight equal replicas with noisy samples."""
     own, state = random.Random(7), started(pool(replicas=8))
     names = [item.replica.name for item in state.pools["llama"].replicas]
     moved = decisions = 0

@@ -1,4 +1,4 @@
-"""The memory of sessions and prompts: bounded, forgetful, and right about who has seen what."""
+"""The affinity memory: which replica served a session, a prompt prefix or an adapter, within a limit and a TTL."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_a_session_is_remembered_with_its_last_replica() -> None:
     assert holders(memory, session("t")) == {}
 
 
-def test_pools_have_sessions_of_their_own() -> None:
+def test_sessions_of_pools_are_separate() -> None:
     memory = AffinityMemory()
     memory.remember(session("s"), "a", 0)
     assert memory.home(Features("q", session="s"), 0) is None
 
 
-def test_each_replica_counts_with_the_longest_beginning_that_it_has_seen() -> None:
+def test_each_replica_counts_with_its_longest_known_prefix() -> None:
     memory = AffinityMemory()
     memory.remember(prompt(1, 2, 3, 4), "a", 0)
     memory.remember(prompt(1, 2, 9, 8), "b", 0)
@@ -45,13 +45,13 @@ def test_each_replica_counts_with_the_longest_beginning_that_it_has_seen() -> No
     assert holders(memory, prompt(71, 72, 73)) == {}
 
 
-def test_a_new_session_begins_where_its_prompt_is_known() -> None:
+def test_a_new_session_starts_at_a_replica_with_its_prefix() -> None:
     memory = AffinityMemory()
     memory.remember(Features("p", session="s", prefix=(1, 2), prompt_tokens=20), "a", 0)
     assert holders(memory, Features("p", session="t", prefix=(1, 2, 3), prompt_tokens=30)) == {"a": 20}
 
 
-def test_a_replica_that_restarts_is_forgotten_at_once_and_can_be_remembered_again() -> None:
+def test_a_restarted_replica_is_forgotten_until_it_is_used_again() -> None:
     memory = AffinityMemory()
     memory.remember(session("s"), "a", 0)
     memory.remember(prompt(1, 2), "a", 0)
@@ -61,7 +61,7 @@ def test_a_replica_that_restarts_is_forgotten_at_once_and_can_be_remembered_agai
     assert holders(memory, prompt(1, 2)) == {"a": 10}
 
 
-def test_an_adapter_is_loaded_where_it_was_used_within_the_ttl() -> None:
+def test_an_adapter_counts_as_loaded_until_the_ttl_ends() -> None:
     memory, sql = AffinityMemory(ttl=100), Features("p", adapter="sql")
     memory.remember(sql, "a", 0)
     memory.remember(sql, "b", 50)
@@ -72,7 +72,7 @@ def test_an_adapter_is_loaded_where_it_was_used_within_the_ttl() -> None:
     assert memory.with_adapter(sql, 60) == {"a"}
 
 
-def test_what_is_used_stays_and_what_is_not_used_goes_after_the_ttl() -> None:
+def test_unused_sessions_expire_after_the_ttl() -> None:
     memory = AffinityMemory(ttl=100)
     memory.remember(session("used"), "a", 0)
     memory.remember(session("left"), "a", 0)
@@ -83,14 +83,14 @@ def test_what_is_used_stays_and_what_is_not_used_goes_after_the_ttl() -> None:
 
 
 @given(st.lists(st.integers(0, 300), max_size=300), st.integers(2, 40))
-def test_there_are_never_more_entries_than_the_limit(names: list[int], limit: int) -> None:
+def test_the_memory_never_exceeds_its_limit(names: list[int], limit: int) -> None:
     memory = AffinityMemory(limit=limit)
     for name in names:
         memory.remember(session(str(name)), "a", 0)
         assert len(memory) <= limit + 1
 
 
-def test_a_few_depths_stand_for_all_blocks_and_the_last_one_is_among_them() -> None:
+def test_stored_depths_are_few_and_include_the_last_block() -> None:
     assert list(stored_depths(0)) == []
     assert list(stored_depths(11)) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]
     assert len(stored_depths(128)) <= 25

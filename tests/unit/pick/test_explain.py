@@ -1,4 +1,4 @@
-"""An explanation agrees with the decision, and names the reason for every replica that is not considered."""
+"""An explanation agrees with the decision, and gives a reason for every replica that is not eligible."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MEMBERS = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 1.0, 4.0]), st
 
 
 @given(MEMBERS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3000)), max_size=15))
-def test_the_explanation_names_what_would_be_picked(
-    members: list[tuple[bool, float, int]], asked: list[tuple[int, int]]
+def test_the_explanation_agrees_with_the_pick(
+    members: list[tuple[bool, float, int]], requests: list[tuple[int, int]]
 ) -> None:
     candidates = [
         Candidate("abcdef"[place], f"10.0.0.{place}:1", weight=weight, fit=fit, priority=priority, limit=5)
@@ -32,22 +32,22 @@ def test_the_explanation_names_what_would_be_picked(
         AffinityMemory(),
         Random(1),
     )
-    for number, (session, tokens) in enumerate(asked):
+    for number, (session, tokens) in enumerate(requests):
         features = Features("p", session=str(session), prompt_tokens=tokens)
         explained = explain(features, table, books, memory, 0.0)
-        found = pick(features, table, books, memory, 0.0, random)
-        assert explained.reason == found.reason
-        assert {item.name for item in found.ordered[:1]} <= set(explained.choices)
+        result = pick(features, table, books, memory, 0.0, random)
+        assert explained.reason == result.reason
+        assert {item.name for item in result.ordered[:1]} <= set(explained.choices)
         assert sorted(row.name for row in explained.candidates) == [item.name for item in candidates]
         assert all(row.eligible or row.reason for row in explained.candidates)
         assert explained.sentence.endswith(".")
-        if found.ordered:
-            books.started(str(number), "p", found.ordered[0].name, found.tokens, 0.0)
-            memory.remember(features, found.ordered[0].name, 0.0)
+        if result.ordered:
+            books.started(str(number), "p", result.ordered[0].name, result.tokens, 0.0)
+            memory.remember(features, result.ordered[0].name, 0.0)
 
 
 @given(st.floats(1.0, 50.0), st.integers(0, 5000))
-def test_an_adapter_that_decides_between_equal_replicas_is_named(weight: float, tokens: int) -> None:
+def test_a_deciding_adapter_is_named(weight: float, tokens: int) -> None:
     table = PoolTable("p", PickPolicy(()), tuple(Candidate(name, f"{name}:1", weight=weight) for name in "abc"))
     features, memory = Features("p", prompt_tokens=float(tokens), adapter="sql"), AffinityMemory()
     memory.remember(features, "b", 0.0)
@@ -56,9 +56,11 @@ def test_an_adapter_that_decides_between_equal_replicas_is_named(weight: float, 
     assert "The adapter sql decided" in explained.sentence
 
 
-def said(weights: dict[str, float], seen: tuple[str, ...], busy: tuple[str, ...] = (), session: str = "") -> str:
-    """Return the sentence about a request of 4,000 tokens whose prompt `seen` have, and whose session the last of them,
-    while `busy` have work of 900,000 tokens."""
+def sentence_for(
+    weights: dict[str, float], seen: tuple[str, ...], busy: tuple[str, ...] = (), session: str = ""
+) -> str:
+    """Return the sentence about a request of 4,000 tokens. The replicas `seen` have its prompt, the last of them has
+    its session, and the replicas `busy` have work of 900,000 tokens."""
     table = PoolTable(
         "p", PickPolicy(()), tuple(Candidate(name, f"{name}:1", weight=weights[name]) for name in weights)
     )
@@ -71,24 +73,24 @@ def said(weights: dict[str, float], seen: tuple[str, ...], busy: tuple[str, ...]
     return explain(features, table, books, memory, 0.0).sentence
 
 
-def test_the_sentence_is_about_all_replicas_that_it_names() -> None:
+def test_the_sentence_agrees_with_the_replicas_it_names() -> None:
     three = {"a": 1.0, "b": 1.0, "c": 1.0}
-    assert said(three, ("a", "b")) == (
+    assert sentence_for(three, ("a", "b")) == (
         "Any of a or b gets the request, at random: they have seen the longest beginning of this prompt, and their "
         "load is within the bound."
     )
-    assert said(three, ("a",)).startswith("a gets the request: it has seen the longest beginning")
-    assert said(three, ("b", "a"), session="s") == (
+    assert sentence_for(three, ("a",)).startswith("a gets the request: it has seen the longest beginning")
+    assert sentence_for(three, ("b", "a"), session="s") == (
         "a gets the request: it has served this session before, and its load is within the bound."
     )
-    assert said(three, ("a", "b"), busy=("a", "b")) == (
+    assert sentence_for(three, ("a", "b"), busy=("a", "b")) == (
         "c gets the request: it has the least expected wait; a and b may have the longest beginning of this prompt in "
         "the cache, which the load there outweighs."
     )
-    assert said(three, ("a",), busy=("a",), session="s") == (
+    assert sentence_for(three, ("a",), busy=("a",), session="s") == (
         "Any of b or c gets the request, at random: they have the same expected wait; a may have this session in the "
         "cache, which the load there outweighs."
     )
-    assert said({"b": 1.0, "c": 2.0}, ("a",), session="s") == (
+    assert sentence_for({"b": 1.0, "c": 2.0}, ("a",), session="s") == (
         "c gets the request: it has the least expected wait; the session's replica cannot get requests."
     )

@@ -1,4 +1,4 @@
-"""What is read of a request: sessions, prompts, sizes; and that nothing a client sends breaks it."""
+"""Features of a request: session, prompt blocks and size, for any input of a client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def features(body: bytes, headers: dict[str, list[str]] | None = None) -> Featur
 # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_first_session_key_that_a_request_has_counts() -> None:
+def test_the_first_present_session_key_counts() -> None:
     body = chat("hi", prompt_cache_key="key", meta={"user": "u1"})
     assert features(body, {"x-session-id": ["s1", "s2"]}).session == "s1"
     assert features(body, {"x-session-id": [""]}).session == "key"
@@ -48,22 +48,27 @@ def test_a_long_session_key_is_shortened_and_still_distinct(value: str) -> None:
     assert len(first) < 100
 
 
-def test_without_reasons_to_read_bodies_none_is_read() -> None:
-    seen = read(WITHOUT_BODIES, {"x-session-id": ["s"]}, chat("hi"), 4000)
-    assert (seen.session, seen.prefix, seen.model, seen.prompt_tokens) == ("s", (), None, 1000)
+def test_bodies_are_not_read_without_need() -> None:
+    features_read = read(WITHOUT_BODIES, {"x-session-id": ["s"]}, chat("hi"), 4000)
+    assert (features_read.session, features_read.prefix, features_read.model, features_read.prompt_tokens) == (
+        "s",
+        (),
+        None,
+        1000,
+    )
 
 
 # ── Prompts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_conversation_that_goes_on_begins_with_the_blocks_that_it_had() -> None:
+def test_a_continued_conversation_starts_with_the_same_blocks() -> None:
     first, second = features(chat("a" * 50)), features(chat("a" * 50, "b" * 90))
     assert len(first.prefix) > 2
     assert second.prefix[: len(first.prefix)] == first.prefix
     assert len(second.prefix) > len(first.prefix)
 
 
-def test_prompts_of_other_adapters_and_other_texts_share_no_block() -> None:
+def test_other_adapters_and_other_texts_share_no_block() -> None:
     plain = features(chat("a" * 100))
     adapted = features(json.dumps({**json.loads(chat("a" * 100)), "model": "sql"}).encode())
     assert (plain.adapter, adapted.adapter) == (None, "sql")
@@ -71,7 +76,7 @@ def test_prompts_of_other_adapters_and_other_texts_share_no_block() -> None:
     assert not set(plain.prefix) & set(features(chat("b" + "a" * 99)).prefix)
 
 
-def test_a_body_that_is_cut_off_has_the_same_blocks_as_the_whole() -> None:
+def test_a_truncated_body_has_the_same_blocks() -> None:
     body = chat("word " * 100, "more " * 1000)
     whole = features(body)
     cut = read(TABLE, {}, body[:400], len(body))
@@ -94,7 +99,7 @@ def test_prompts_of_every_api_are_read(body: dict[str, object]) -> None:
     assert len(features(json.dumps(body).encode()).prefix) > 3
 
 
-def test_a_picture_is_no_text_but_tells_prompts_apart() -> None:
+def test_an_image_distinguishes_prompts_but_is_not_text() -> None:
     def about(url: str) -> Features:
         parts = [{"type": "image_url", "image_url": {"url": url * 1000}}, {"type": "text", "text": "what is it?" * 9}]
         return features(json.dumps({"messages": [{"role": "user", "content": parts}]}).encode())
@@ -107,20 +112,20 @@ def test_a_character_of_three_bytes_counts_nearly_a_token() -> None:
     assert features(json.dumps({"prompt": "東京" * 100}).encode()).prompt_tokens == pytest.approx(150)
 
 
-def test_code_and_data_have_more_tokens_to_a_byte_than_prose() -> None:
+def test_code_and_data_have_more_tokens_per_byte_than_prose() -> None:
     prose, data, indented = "plain words of a text ", '{"id": 1024, "x": 3.5}', " " * 20 + "to"
     counts = [features(json.dumps({"prompt": text * 100}).encode()).prompt_tokens for text in (prose, data, indented)]
     assert counts == pytest.approx([425, 1115, 50])
 
 
-def test_a_length_that_a_client_claims_counts_no_more_than_a_model_reads() -> None:
+def test_a_claimed_length_is_capped() -> None:
     assert read(TABLE, {}, b"", 10**15).prompt_tokens == MOST_TOKENS
     pictures = [{"type": "image_url"}] * 1000
     body = json.dumps({"messages": [{"role": "user", "content": pictures}]}).encode()
     assert features(body).prompt_tokens == MOST_TOKENS
 
 
-# ── What clients may send ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Odd input ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 NESTED = b'{"a":' * 100 + b"1" + b"}" * 100
 BAD = {
@@ -141,14 +146,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-def test_no_body_is_too_odd_to_be_read(body: bytes) -> None:
+def test_odd_bodies_are_read_without_an_error(body: bytes) -> None:
     seen = features(body)
     assert seen.body_bytes == len(body)
     assert seen.prompt_tokens >= 0
 
 
 @given(st.binary(max_size=400), st.text(max_size=300))
-def test_nothing_a_client_sends_raises(body: bytes, value: str) -> None:
+def test_no_client_input_raises_an_exception(body: bytes, value: str) -> None:
     read(TABLE, {"x-session-id": [value]}, body, None)
 
 
@@ -160,9 +165,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.data())
-def test_json_that_is_cut_off_gives_what_stands_before_the_cut(
-    document: dict[str, object], data: st.DataObject
-) -> None:
+def test_truncated_json_yields_the_values_before_the_cut(document: dict[str, object], data: st.DataObject) -> None:
     text = json.dumps(document)
     cut = data.draw(st.integers(0, len(text)))
     seen = partial_json.read(text[:cut].encode())
@@ -180,7 +183,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_a_prompt_of_any_depth_is_read_as_far_as_engines_read_one(kind: str) -> None:
+def test_a_prompt_of_any_depth_has_a_token_estimate(kind: str) -> None:
     before, opening, inside, closing = DEEP[kind]
     after = b"}]}" if before.endswith((b'"a":', b'"role":')) else b"}"
     for depth in range(900, 1000):
@@ -189,7 +192,7 @@ def test_a_prompt_of_any_depth_is_read_as_far_as_engines_read_one(kind: str) -> 
         assert seen.prompt_tokens in (pytest.approx(len(body) / 4), 0.25, 1000.0, 0.0)
 
 
-def test_what_lies_too_deep_costs_no_time_and_counts_as_the_body_s_length() -> None:
+def test_a_too_deep_prompt_counts_by_body_length() -> None:
     body = b'{"prompt":' + b"[" * 900 + b"1," * 4090 + b"1" + b"]" * 900 + b"}"
     steps = 0
 
@@ -203,16 +206,16 @@ def test_what_lies_too_deep_costs_no_time_and_counts_as_the_body_s_length() -> N
     finally:
         sys.setprofile(None)
     assert seen.prompt_tokens == pytest.approx(len(body) / 4)
-    assert steps < 1000, "a generator for each level made two million"
+    assert steps < 1000, "one generator per level needs two million calls"
 
 
-def test_of_a_long_body_only_the_beginning_is_read() -> None:
+def test_only_the_beginning_of_a_long_body_is_read() -> None:
     body = chat("x" * BODY_LIMIT, prompt_cache_key="behind")
     assert features(body).session is None
     assert len(features(body).prefix) == 8
 
 
-def test_of_a_list_that_is_cut_off_and_very_long_only_the_beginning_is_kept() -> None:
+def test_only_the_beginning_of_a_long_truncated_list_is_kept() -> None:
     kept = partial_json.read(b'{"prompt": [' + b"1," * 30_000)
     assert isinstance(kept, dict)
     assert len(kept["prompt"]) == 1024

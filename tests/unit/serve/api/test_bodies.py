@@ -1,4 +1,4 @@
-"""The body of a write is read by the type that the OpenAPI document shows; what does not fit is refused in words."""
+"""Request bodies are parsed by the types of the OpenAPI document; an invalid body is rejected with a message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lbctl.serve.api.routes import ROUTES
         schema.PickQuestion("chat", "s1", None),
     ],
 )
-def test_what_a_command_sends_is_read_as_it_was_sent(request_: object) -> None:
+def test_request_body_survives_a_round_trip(request_: object) -> None:
     assert parse(type(request_), plain(request_)) == request_
 
 
@@ -43,11 +43,11 @@ def test_what_a_command_sends_is_read_as_it_was_sent(request_: object) -> None:
         (schema.RolloutRequest, {"route": "chat", "action": "fly"}, "action is one of start, promote, pause"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_field(kind: type, body: dict[str, Any], message: str) -> None:
+def test_error_names_the_invalid_field(kind: type, body: dict[str, Any], message: str) -> None:
     with pytest.raises(SchemaError) as refused:
         parse(kind, body)
     assert str(refused.value).startswith(message)
 
 
-def test_every_write_has_a_body_of_the_schema() -> None:
+def test_every_write_route_has_a_body_type() -> None:
     assert [route.operation for route in ROUTES if route.access == "write" and route.body is None] == []

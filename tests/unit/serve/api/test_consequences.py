@@ -1,4 +1,4 @@
-"""What an operator is told beside the change that was asked for: the real fleet, the rows of its pools by state."""
+"""Warnings about side effects of an operation, for a compiled fleet and rows of its pools."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ pools:
 """
 
 
-def _said(about: str, **states: str) -> list[str]:
+def _warnings(changed_pool: str, **states: str) -> list[str]:
     routes = compiled(FLEET).topology.routes
     pools = [
         replace(api.pool(name), replicas=(replace(api.REPLICA, state=states.get(name, "in")),))
         for name in ("stable", "next", "spare")
     ]
-    return list(unserved(pools, routes, {about}))
+    return list(unserved(pools, routes, {changed_pool}))
 
 
-def test_the_last_fit_replica_leaves_its_routes_without_anybody_or_to_their_fallback() -> None:
-    (text,) = _said("stable", stable="drained")
+def test_warning_names_503_and_fallback_of_an_unserved_pool() -> None:
+    (text,) = _warnings("stable", stable="drained")
     assert text == (
         "nobody serves the pool stable: route chat answers 503 for 90 % of its requests; route safe goes to its "
         "fallback spare, until one of its replicas is back"
     )
-    assert "route safe answers 503, until" in _said("stable", stable="draining", spare="down")[0]
+    assert "route safe answers 503, until" in _warnings("stable", stable="draining", spare="down")[0]
 
 
 @pytest.mark.parametrize("state", ["in", "ramping", "slow", "hot"])
-def test_a_pool_with_a_fit_replica_and_a_pool_that_was_not_asked_about_are_not_named(state: str) -> None:
-    assert _said("stable", stable=state) == []
-    assert _said("next", stable="drained") == []
+def test_served_and_unrelated_pools_get_no_warning(state: str) -> None:
+    assert _warnings("stable", stable=state) == []
+    assert _warnings("next", stable="drained") == []
 
 
-def test_files_that_are_not_served_are_named_with_their_first_error() -> None:
+def test_unpublished_files_are_reported_with_their_first_error() -> None:
     errors = tuple(Diagnostic("LB101", Position("f.yaml", line, 1), "routes", "no pool x") for line in (3, 4))
     (text,) = not_served(ReloadOutcome("invalid", errors, 0.0, "2 errors in its files"))
     assert text == f"the files are not served, an earlier fleet is: 2 errors in its files: {errors[0]}"

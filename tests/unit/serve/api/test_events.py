@@ -1,4 +1,4 @@
-"""The stream of events: a slow client is dropped, a gap is reported, and streams keep no request out."""
+"""The stream of events: a slow client is dropped, a gap is reported, and streams do not block other requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.api import Fleet
 
 
 def lines(data: bytes | None, name: str) -> list[str]:
-    """The values of this field."""
+    """Return the values of this field."""
     assert data is not None
     return [line.removeprefix(f"{name}: ") for line in data.decode().splitlines() if line.startswith(f"{name}: ")]
 
 
-def test_a_client_that_does_not_read_is_dropped_with_a_last_event_and_the_others_get_everything() -> None:
+def test_slow_client_is_dropped_with_a_last_event() -> None:
     async def script() -> None:
         log = EventLog(queued=4)
         with log.subscribe(None) as slow, log.subscribe(None) as quick:
@@ -41,9 +41,7 @@ def test_a_client_that_does_not_read_is_dropped_with_a_last_event_and_the_others
 @pytest.mark.parametrize(
     ("behind", "first", "count"), [(0, None, 0), (3, "task_failed", 3), (5, "task_failed", 5), (6, "missed", 6)]
 )
-def test_a_client_resumes_from_what_is_kept_and_is_told_where_that_is_too_little(
-    behind: int, first: str | None, count: int
-) -> None:
+def test_client_resumes_or_gets_a_missed_event(behind: int, first: str | None, count: int) -> None:
     async def script() -> None:
         log = EventLog(now=lambda: 1.0, kept=5)
         for number in range(9):
@@ -59,7 +57,7 @@ def test_a_client_resumes_from_what_is_kept_and_is_told_where_that_is_too_little
 
 
 @pytest.mark.parametrize("last", ["", "abc", "-1", "99999", "1e3", "²", "7" * 5000, "\udcff"])
-def test_an_id_that_never_was_gets_all_that_is_kept(last: str) -> None:
+def test_unknown_last_id_gets_all_kept_events(last: str) -> None:
     async def script() -> None:
         log = EventLog(now=lambda: 1.0)
         log.task_failed("a")
@@ -69,7 +67,7 @@ def test_an_id_that_never_was_gets_all_that_is_kept(last: str) -> None:
     asyncio.run(script())
 
 
-def test_streams_are_limited_so_that_other_requests_get_in_and_one_that_ends_makes_room(
+def test_event_streams_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stream_handlers, "HEARTBEAT", 0.2)
@@ -101,7 +99,7 @@ def test_streams_are_limited_so_that_other_requests_get_in_and_one_that_ends_mak
     asyncio.run(script())
 
 
-def test_a_client_whose_socket_is_full_is_dropped_and_delays_nobody() -> None:
+def test_client_with_full_socket_is_dropped() -> None:
     async def script() -> None:
         fleet = Fleet()
         api = ApiServer(fleet, ApiAccess(Address("127.0.0.1", 0)))

@@ -1,4 +1,4 @@
-"""The OpenAPI document: it has every route that is served, and every field has a description."""
+"""The OpenAPI document lists every served route, and every field has a description."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from tests.support.openapi import validate
 from tests.support.paths import ROOT
 
 
-def test_every_route_that_is_served_is_in_the_document_and_no_other() -> None:
+def test_document_lists_exactly_the_served_routes() -> None:
     async def served() -> set[tuple[str, str]]:
         server = ApiServer(Fleet(), ApiAccess(Address("127.0.0.1", 0)))
         port = await server.start()
         try:
             assert server._runner is not None
             routes = server._runner.app.router.routes()
-            found = {(route.method, route.resource.canonical) for route in routes if route.resource}
+            served_routes = {(route.method, route.resource.canonical) for route in routes if route.resource}
             url = f"http://127.0.0.1:{port}/api/v1/openapi.json"
             async with aiohttp.ClientSession() as session, session.get(url) as answer:
                 assert await answer.json() == json.loads(json.dumps(document()))
-            return {item for item in found if item[0] != "HEAD"}
+            return {item for item in served_routes if item[0] != "HEAD"}
         finally:
             await server.stop()
 
-    written = {(method.upper(), path) for path, methods in document()["paths"].items() for method in methods}
-    assert asyncio.run(served()) == written
+    documented = {(method.upper(), path) for path, methods in document()["paths"].items() for method in methods}
+    assert asyncio.run(served()) == documented
 
 
-def test_every_field_of_every_type_has_a_description_and_every_reference_leads_somewhere() -> None:
+def test_fields_have_descriptions_and_references_resolve() -> None:
     types = document()["components"]["schemas"]
     for name, kind in types.items():
         jsonschema.Draft202012Validator.check_schema(kind)
@@ -54,7 +54,7 @@ def test_every_field_of_every_type_has_a_description_and_every_reference_leads_s
     assert references <= types.keys()
 
 
-def test_a_document_survives_json_and_a_field_may_have_another_name_there() -> None:
+def test_response_survives_json_with_renamed_field() -> None:
     shown = api.status(snapshot=schema.Snapshot("v1", api.THEN, 1.0, "state", 1, 2))
     assert json.loads(encode(shown))["snapshot"]["from"] == "state"
     validate("Status", json.loads(encode(shown)))
@@ -73,19 +73,19 @@ def test_a_document_survives_json_and_a_field_may_have_another_name_there() -> N
         ({"sources": {"total": True, "failing": 0, "pools": {}}}, "sources.total is not a whole number"),
     ],
 )
-def test_an_answer_of_another_form_is_refused_with_its_path(change: dict[str, object], message: str) -> None:
+def test_invalid_response_is_rejected_with_its_path(change: dict[str, object], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         decode(schema.Status, json.loads(encode(api.STATUS)) | change)
 
 
-def test_what_a_newer_server_adds_is_ignored() -> None:
+def test_unknown_fields_of_a_newer_server_are_ignored() -> None:
     newer = json.loads(encode(api.REPLICA)) | {"colour": "blue"}
     assert decode(schema.Replica, newer) == api.REPLICA
     override = {"kind": "boost", "pool": "p", "replica": None}
     assert decode(schema.OverrideRemoval, override).kind == "boost"
 
 
-def test_the_schema_imports_no_server() -> None:
+def test_schema_does_not_import_the_server() -> None:
     code = "import sys, lbctl.cli.status, lbctl.serve.api.schema; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
@@ -95,7 +95,7 @@ def test_the_schema_imports_no_server() -> None:
     assert {"aiohttp", "grpc", "lbctl.serve.api.server", "lbctl.serve.api.openapi"} & modules == set()
 
 
-def test_the_events_of_the_document_are_those_of_the_schema() -> None:
+def test_document_lists_the_events_of_the_schema() -> None:
     events = document()["paths"]["/api/v1/events"]["get"]["x-events"]
     assert list(events) == list(schema.EVENTS)
     assert all(fields(kind) for kind in schema.EVENTS.values())

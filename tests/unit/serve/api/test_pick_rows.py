@@ -16,5 +16,5 @@ from lbctl.serve.picker import statistics
     ("reported", "shown"),
     [(explain.CandidateRow, schema.PickCandidate), (statistics.DecisionSample, schema.PickSample)],
 )
-def test_a_row_has_the_fields_of_what_the_picker_reports(reported: Any, shown: Any) -> None:
+def test_row_has_the_fields_of_the_picker_report(reported: Any, shown: Any) -> None:
     assert [item.name for item in fields(shown)] == [item.name for item in fields(reported)]

@@ -1,4 +1,4 @@
-"""The one state of a replica: which cause wins, and what its sentence names."""
+"""The state of a replica: which cause takes precedence, and what the reason names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REFUSED = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
 def facts(
     status: ReplicaStatus = "in", *reasons: str, weight: Weight | None = None, capacity: float = 1.0, **more: Any
 ) -> ReplicaFacts:
-    """The facts of a replica with this composed status."""
+    """Return the facts of a replica with this composed status."""
     item = replica("a", capacity=capacity)
     effective = EffectiveReplica(item, weight or from_capacity(capacity), 1.0, status, reasons, None)
     return ReplicaFacts(effective, carriers=more.pop("carriers", 1), **more)
 
 
-def test_a_replica_with_its_full_weight_is_in_and_needs_no_reason() -> None:
+def test_replica_with_full_weight_is_in_without_reason() -> None:
     assert state_of(facts()) == StateWithReason("in")
     assert state_of(facts(weight=Weight(0.95, 1.0, 0.95))) == StateWithReason("in")
     assert state_of(
@@ -33,19 +33,25 @@ def test_a_replica_with_its_full_weight_is_in_and_needs_no_reason() -> None:
     ) == StateWithReason("in")
 
 
-def test_a_drained_replica_is_draining_while_requests_are_known_to_be_in_flight() -> None:
-    why = "drained by an operator: swap"
-    assert state_of(facts("drained", why, in_flight=3)) == StateWithReason("draining", f"{why}; 3 requests in flight")
-    assert state_of(facts("drained", why, in_flight=1)) == StateWithReason("draining", f"{why}; 1 request in flight")
-    assert state_of(facts("drained", why, in_flight=0, in_flight_known_by=1)) == StateWithReason("drained", why)
-    partly = facts("drained", why, in_flight=0, in_flight_known_by=2, carriers=3)
-    assert state_of(partly).reason == f"{why}; no requests in flight at 2 of 3 proxies, not known at the others"
-    assert state_of(facts("drained", why)) == StateWithReason("drained", f"{why}; its requests in flight are not known")
+def test_drained_replica_is_draining_while_it_has_requests() -> None:
+    cause = "drained by an operator: swap"
+    assert state_of(facts("drained", cause, in_flight=3)) == StateWithReason(
+        "draining", f"{cause}; 3 requests in flight"
+    )
+    assert state_of(facts("drained", cause, in_flight=1)) == StateWithReason(
+        "draining", f"{cause}; 1 request in flight"
+    )
+    assert state_of(facts("drained", cause, in_flight=0, in_flight_known_by=1)) == StateWithReason("drained", cause)
+    partly_known = facts("drained", cause, in_flight=0, in_flight_known_by=2, carriers=3)
+    assert state_of(partly_known).reason == f"{cause}; no requests in flight at 2 of 3 proxies, not known at the others"
+    assert state_of(facts("drained", cause)) == StateWithReason(
+        "drained", f"{cause}; its requests in flight are not known"
+    )
     removed = facts("removed", "its drain deadline has passed", "drained by the files", check=REFUSED)
     assert state_of(removed) == StateWithReason("removed", "its drain deadline has passed; drained by the files")
 
 
-def test_who_keeps_requests_away_is_named() -> None:
+def test_reason_names_the_check_that_keeps_requests_away() -> None:
     assert state_of(facts("ejected", "XID 79", check=REFUSED)) == StateWithReason(
         "ejected", "ejected by deep health: XID 79"
     )
@@ -75,7 +81,7 @@ def test_who_keeps_requests_away_is_named() -> None:
     )
 
 
-def test_a_lower_weight_has_its_cause_as_state() -> None:
+def test_state_names_the_cause_of_a_lower_weight() -> None:
     assert state_of(facts(weight=Weight(1.0, 3.0, 1 / 3), capacity=3.0)) == StateWithReason(
         "slow", "three times slower than its peers"
     )
@@ -97,12 +103,12 @@ def test_a_lower_weight_has_its_cause_as_state() -> None:
     )
 
 
-def test_a_weight_that_an_operator_holds_is_no_fault_of_the_replica() -> None:
+def test_weight_override_does_not_change_the_state() -> None:
     assert state_of(facts(weight=from_capacity(0.1), is_held=True)) == StateWithReason("in")
     assert state_of(facts(weight=from_capacity(0.1), is_held=True, check=REFUSED)).name == "down"
 
 
-def test_the_time_of_a_state_is_that_of_its_change() -> None:
+def test_state_keeps_the_time_of_its_last_change() -> None:
     times, key = StateTimes(), ReplicaKey("llama", "a")
     assert times.since(key, "in", 1.0) is None
     assert times.since(key, "down", 2.0) == 2.0

@@ -1,4 +1,4 @@
-"""The HTTP API: who may ask what, and that every answer is JSON."""
+"""The HTTP API: authorization, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def conversation(
     tls: ssl.SSLContext | None = None,
     trust: ssl.SSLContext | None = None,
 ) -> None:
-    async def talk() -> None:
+    async def run_script() -> None:
         server = ApiServer(fleet, ApiAccess(Address(host, 0), token, tls))
         port = await server.start()
         try:
@@ -72,7 +72,7 @@ def conversation(
         finally:
             await server.stop()
 
-    asyncio.run(talk())
+    asyncio.run(run_script())
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_reading_needs_no_token_on_loopback(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
-def test_not_ready_says_what_it_waits_for(fleet: Fleet, token: Path) -> None:
+def test_readyz_reports_why_it_is_not_ready(fleet: Fleet, token: Path) -> None:
     fleet.waiting = "the files have errors"
 
     async def script(ask: Ask) -> None:
@@ -109,7 +109,7 @@ def test_not_ready_says_what_it_waits_for(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
-def test_a_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
+def test_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}):
             answer = await ask("POST", "/api/v1/reload", json={}, headers=headers)
@@ -124,8 +124,8 @@ def test_a_reload_needs_the_token(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
-def test_who_names_the_address_of_a_picker_needs_the_token(fleet: Fleet, token: Path) -> None:
-    """The pickers connect to it, and a web page can make a browser of this machine ask without a token."""
+def test_registering_a_picker_needs_the_token(fleet: Fleet, token: Path) -> None:
+    """Pickers connect to this address, and a web page can make a local browser send a request without a token."""
     path = "/api/v1/picks/tables"
 
     async def script(ask: Ask) -> None:
@@ -138,7 +138,7 @@ def test_who_names_the_address_of_a_picker_needs_the_token(fleet: Fleet, token: 
 
 
 @pytest.mark.parametrize("credentials", ["\udce9\udcff", "caf\u00e9", TOKEN + "\udce9"], ids=["bytes", "text", "after"])
-def test_a_token_of_high_bytes_is_a_wrong_one(fleet: Fleet, token: Path, credentials: str) -> None:
+def test_wrong_token_with_high_bytes_is_rejected(fleet: Fleet, token: Path, credentials: str) -> None:
     async def script(ask: Ask) -> None:
         host, port = urlsplit((await ask("GET", "/healthz")).url).netloc.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -150,7 +150,7 @@ def test_a_token_of_high_bytes_is_a_wrong_one(fleet: Fleet, token: Path, credent
     conversation(fleet, token, script)
 
 
-def test_a_token_of_high_bytes_may_be_the_right_one(fleet: Fleet, token: Path) -> None:
+def test_right_token_with_high_bytes_is_accepted(fleet: Fleet, token: Path) -> None:
     token.write_bytes("café-of-some-length".encode())
 
     async def script(ask: Ask) -> None:
@@ -161,9 +161,7 @@ def test_a_token_of_high_bytes_may_be_the_right_one(fleet: Fleet, token: Path) -
 
 
 @pytest.mark.parametrize("body", [b'{"reason": "x\\ud800"}', b'{"x\\udfff": 1}', b'{"shares": [{"a": "\\udce9"}]}'])
-def test_half_of_a_surrogate_pair_in_a_body_is_refused_before_anything_is_done(
-    fleet: Fleet, token: Path, body: bytes
-) -> None:
+def test_lone_surrogate_in_a_body_is_rejected(fleet: Fleet, token: Path, body: bytes) -> None:
     async def script(ask: Ask) -> None:
         for method, path in (
             ("POST", "/api/v1/overrides"),
@@ -179,8 +177,8 @@ def test_half_of_a_surrogate_pair_in_a_body_is_refused_before_anything_is_done(
     conversation(fleet, token, script)
 
 
-def test_a_row_that_utf8_cannot_encode_breaks_no_document(fleet: Fleet, token: Path) -> None:
-    """Such a text may be in the state of an earlier version, or in the name of a fleet file."""
+def test_lone_surrogate_in_a_name_is_replaced(fleet: Fleet, token: Path) -> None:
+    """State of an earlier version or the name of a fleet file may contain such a text."""
     fleet.listed = (api.pool("chat"), api.pool("caf\udce9"), api.pool("📎"))
 
     async def script(ask: Ask) -> None:
@@ -191,7 +189,7 @@ def test_a_row_that_utf8_cannot_encode_breaks_no_document(fleet: Fleet, token: P
     conversation(fleet, token, script)
 
 
-def test_a_new_token_counts_at_once(fleet: Fleet, token: Path) -> None:
+def test_new_token_applies_at_once(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         token.write_text("another-token")
         assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER)).status == 401
@@ -200,7 +198,7 @@ def test_a_new_token_counts_at_once(fleet: Fleet, token: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", " \n"])
-def test_without_a_token_nobody_may_write(fleet: Fleet, tmp_path: Path, content: str | None) -> None:
+def test_without_a_token_file_writes_are_forbidden(fleet: Fleet, tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
@@ -212,7 +210,7 @@ def test_without_a_token_nobody_may_write(fleet: Fleet, tmp_path: Path, content:
     conversation(fleet, file, script)
 
 
-def test_a_write_must_be_json_of_the_known_form(fleet: Fleet, token: Path) -> None:
+def test_write_body_must_be_valid_json_of_the_schema(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         async def post(data: bytes, headers: dict[str, str]) -> int:
             return (await ask("POST", "/api/v1/reload", data=data, headers=BEARER | headers)).status
@@ -251,7 +249,7 @@ def test_a_write_must_be_json_of_the_known_form(fleet: Fleet, token: Path) -> No
         "localhost.evil.example",
     ],
 )
-def test_a_name_that_is_not_ours_is_refused(fleet: Fleet, token: Path, host: str) -> None:
+def test_foreign_host_header_is_rejected(fleet: Fleet, token: Path, host: str) -> None:
     async def script(ask: Ask) -> None:
         assert (await ask("GET", "/api/v1/status", headers={"host": host})).status == 403
         assert (await ask("POST", "/api/v1/reload", json={}, headers=BEARER | {"host": host})).status == 403
@@ -261,14 +259,14 @@ def test_a_name_that_is_not_ours_is_refused(fleet: Fleet, token: Path, host: str
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:80", "[::1]:80", "127.8.8.8"])
-def test_any_name_of_this_machine_is_ours_through_any_port(fleet: Fleet, token: Path, host: str) -> None:
+def test_any_name_of_this_machine_is_accepted(fleet: Fleet, token: Path, host: str) -> None:
     async def script(ask: Ask) -> None:
         assert (await ask("GET", "/api/v1/status", headers={"host": host})).status == 200
 
     conversation(fleet, token, script)
 
 
-def test_a_page_of_another_origin_is_refused(fleet: Fleet, token: Path) -> None:
+def test_request_from_another_origin_is_rejected(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         headers = BEARER | {"origin": "http://evil.example"}
         assert (await ask("POST", "/api/v1/reload", json={}, headers=headers)).status == 403
@@ -277,7 +275,7 @@ def test_a_page_of_another_origin_is_refused(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
-def test_what_is_not_there_and_what_is_not_allowed_is_said_in_json(fleet: Fleet, token: Path) -> None:
+def test_not_found_and_not_allowed_are_json(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         for path in ("/dashboard/", "/dashboard/server.py", "/api/v1/nothing", "/api/v1/../../etc/passwd"):
             answer = await ask("GET", path)
@@ -289,7 +287,7 @@ def test_what_is_not_there_and_what_is_not_allowed_is_said_in_json(fleet: Fleet,
     conversation(fleet, token, script)
 
 
-def test_an_error_of_ours_is_not_shown_to_whoever_asks(fleet: Fleet, token: Path) -> None:
+def test_internal_error_details_are_not_shown(fleet: Fleet, token: Path) -> None:
     fleet.broken = True
 
     async def script(ask: Ask) -> None:
@@ -301,9 +299,7 @@ def test_an_error_of_ours_is_not_shown_to_whoever_asks(fleet: Fleet, token: Path
     conversation(fleet, token, script)
 
 
-def test_beyond_loopback_everything_but_the_probes_and_an_empty_page_needs_the_token_over_tls(
-    fleet: Fleet, token: Path, tmp_path: Path
-) -> None:
+def test_beyond_loopback_only_probes_and_pages_need_no_token(fleet: Fleet, token: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pki")
     pair = authority.issue("api", ["127.0.0.1"])
 
@@ -335,7 +331,7 @@ NACKED = replace(
 )
 
 
-def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check(
+def test_status_shows_a_nack_at_its_line_and_fails_the_check(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fleet, "proxies", lambda: schema.Proxies((NACKED,)))
@@ -361,7 +357,7 @@ def test_the_status_of_a_refusal_has_the_words_at_their_line_and_fails_the_check
     conversation(fleet, token, script)
 
 
-def test_who_only_looks_is_shown_as_that_and_does_not_fail_the_check(
+def test_reader_is_marked_and_does_not_fail_the_check(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fleet, "proxies", lambda: schema.Proxies((replace(NACKED, kind="reader"),)))
@@ -374,7 +370,7 @@ def test_who_only_looks_is_shown_as_that_and_does_not_fail_the_check(
     conversation(fleet, token, script)
 
 
-def test_the_warnings_of_the_files_are_in_the_status(
+def test_status_shows_warnings_of_the_files(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "fleet.yaml:3:5: warning LB931 listeners.web.tls: the key is not the certificate's"
@@ -392,7 +388,7 @@ def test_the_warnings_of_the_files_are_in_the_status(
     conversation(fleet, token, script)
 
 
-def test_the_status_counts_failing_sources_and_says_who_is_out_and_who_is_held_at_the_floor(
+def test_status_counts_failing_sources_and_ejected_replicas(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = schema.SourceCounts(12, 8, {"llama": 7, "qwen": 1})
@@ -411,7 +407,7 @@ def test_the_status_counts_failing_sources_and_says_who_is_out_and_who_is_held_a
     conversation(fleet, token, script)
 
 
-def test_a_replica_whose_page_tells_no_signal_yet_has_its_row_and_one_that_is_out_its_state(
+def test_status_lists_replicas_without_signals_and_their_state(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = schema.Source("vllm", "http://a/", True, 1.0, None, None, 0, 0.0, ())
@@ -443,7 +439,7 @@ def test_a_replica_whose_page_tells_no_signal_yet_has_its_row_and_one_that_is_ou
     conversation(fleet, token, script)
 
 
-def test_an_answer_of_another_version_is_an_error_with_its_path(
+def test_response_of_another_version_is_an_error_with_its_path(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fleet, "status", lambda: {"version": "0"})
@@ -464,19 +460,17 @@ def test_an_answer_of_another_version_is_an_error_with_its_path(
         ("1e9", "1e+09 is too much: a weight is at most 1000000, as in a fleet file"),
     ],
 )  # fmt: skip
-def test_a_weight_that_is_none_is_a_wrong_command_line(
-    value: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_weight_is_a_usage_error(value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["weight", "set", "vl/v2", value]) == 64
     assert words in capsys.readouterr().err
 
 
-def test_a_server_without_a_scheme_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_without_scheme_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--server", "127.0.0.1:18080"]) == 64
     assert "begins with http://" in capsys.readouterr().err
 
 
-def test_a_port_that_does_not_speak_http_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_without_http_is_a_readable_error(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def answer() -> None:
@@ -489,20 +483,20 @@ def test_a_port_that_does_not_speak_http_is_told_in_words(capsys: pytest.Capture
         thread.start()
         assert run(["status", "--server", f"http://127.0.0.1:{other.getsockname()[1]}"]) == 4
         thread.join()
-    said = capsys.readouterr().err
-    assert said.strip().isprintable()
-    assert "\\x" not in said
-    assert "does not speak HTTP" in said
+    error = capsys.readouterr().err
+    assert error.strip().isprintable()
+    assert "\\x" not in error
+    assert "does not speak HTTP" in error
 
 
-def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
-    counted = fleet.counted
-    counted.connected("delta")
-    counted.pushed("eds", 10, 4096)
-    counted.acked("eds", 0.004)
-    counted.nacked("cds")
-    counted.unmatched("stranger\n1")
-    counted.reloaded("invalid", warnings=2)
+def test_metrics_count_reported_events(fleet: Fleet, token: Path) -> None:
+    metrics = fleet.counted
+    metrics.connected("delta")
+    metrics.pushed("eds", 10, 4096)
+    metrics.acked("eds", 0.004)
+    metrics.nacked("cds")
+    metrics.unmatched("stranger\n1")
+    metrics.reloaded("invalid", warnings=2)
 
     async def script(ask: Ask) -> None:
         answer = await ask("GET", "/metrics")
@@ -526,25 +520,25 @@ def test_the_metrics_count_what_is_told(fleet: Fleet, token: Path) -> None:
     conversation(fleet, token, script)
 
 
-def test_the_snapshot_of_the_metrics_keeps_its_age_until_its_content_changes() -> None:
+def test_snapshot_age_restarts_only_with_new_content() -> None:
     clock = [1000.0]
-    counted = Metrics(now=lambda: clock[0])
-    counted.published("abc", 0.1, {"chat": (3, 1)})
+    metrics = Metrics(now=lambda: clock[0])
+    metrics.published("abc", 0.1, {"chat": (3, 1)})
     clock[0] = 1010.0
-    counted.published("abc", 0.1, {"chat": (3, 1)})
+    metrics.published("abc", 0.1, {"chat": (3, 1)})
     clock[0] = 1020.0
-    assert set(counted.page().decode().splitlines()) >= {
+    assert set(metrics.page().decode().splitlines()) >= {
         'lbctl_snapshot_info{version="abc"} 1.0',
         "lbctl_snapshot_age_seconds 20.0",
         'lbctl_pool_replicas{pool="chat"} 3.0',
         'lbctl_pool_drained_replicas{pool="chat"} 1.0',
     }
-    counted.published("def", 0.1, {"chat": (3, 0)})
-    assert "abc" not in counted.page().decode()
+    metrics.published("def", 0.1, {"chat": (3, 0)})
+    assert "abc" not in metrics.page().decode()
 
 
-def test_who_only_holds_connections_keeps_nobody_out(fleet: Fleet, token: Path) -> None:
-    """The oldest that ask for nothing are closed for those that come."""
+def test_idle_connections_do_not_block_requests(fleet: Fleet, token: Path) -> None:
+    """The oldest idle connections are closed for new ones."""
 
     async def script(ask: Ask) -> None:
         address = urlsplit((await ask("GET", "/healthz")).url)
@@ -558,20 +552,20 @@ def test_who_only_holds_connections_keeps_nobody_out(fleet: Fleet, token: Path) 
     conversation(fleet, token, script)
 
 
-def test_a_request_that_is_being_answered_is_not_closed_for_another() -> None:
-    async def talk() -> None:
-        made: list[_Inner] = []
+def test_busy_connection_is_not_closed_for_a_new_one() -> None:
+    async def check() -> None:
+        protocols: list[_Inner] = []
 
         def inner() -> _Inner:
-            made.append(_Inner())
-            return made[-1]
+            protocols.append(_Inner())
+            return protocols[-1]
 
         connections = ConnectionLimit(inner, most=2)
         server = await asyncio.get_running_loop().create_server(connections.protocol, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        await _until(lambda: len(made) == 2 and all(item.transport for item in made))
-        for item in made:
+        await _until(lambda: len(protocols) == 2 and all(item.transport for item in protocols))
+        for item in protocols:
             protocol = item.transport.get_protocol()  # type: ignore[union-attr]
             assert isinstance(protocol, LimitedConnection)
             protocol.begin()
@@ -579,12 +573,12 @@ def test_a_request_that_is_being_answered_is_not_closed_for_another() -> None:
         with suppress(ConnectionResetError):
             async with asyncio.timeout(30):
                 assert await held[-1][0].read() == b""
-        assert not any(item.lost for item in made[:2])
+        assert not any(item.lost for item in protocols[:2])
         for _, writer in held:
             writer.close()
         server.close()
 
-    asyncio.run(talk())
+    asyncio.run(check())
 
 
 class _Inner(asyncio.Protocol):
@@ -605,7 +599,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: loc"])
-def test_a_first_request_that_does_not_come_ends_the_connection(
+def test_connection_without_a_first_request_is_closed(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr("lbctl.serve.api.server.FIRST_REQUEST", 0.3)
@@ -622,7 +616,7 @@ def test_a_first_request_that_does_not_come_ends_the_connection(
     conversation(fleet, token, script)
 
 
-def test_a_body_that_does_not_come_is_answered(fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_body_is_answered_with_408(fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.api.responses.FIRST_REQUEST", 0.3)
 
     async def script(ask: Ask) -> None:

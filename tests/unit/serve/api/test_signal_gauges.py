@@ -1,4 +1,4 @@
-"""Metrics of what engines report of themselves, for pools of any algorithm."""
+"""Metrics that engines report about themselves, for pools with any algorithm."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _page(signals: Signals) -> str:
     return generate_latest(registry).decode()
 
 
-def test_what_an_engine_found_in_its_cache_is_a_metric_of_a_pool_without_a_picker() -> None:
+def test_cache_hits_are_a_metric_without_a_picker() -> None:
     page = _page(Signals({"cache_hits": Signal(0.4, 9.0, 0)}))
     lines = [line for line in page.splitlines() if line.startswith("lbctl_replica_cache_hits_ratio{")]
     assert lines == ['lbctl_replica_cache_hits_ratio{pool="chat",replica="a"} 0.4']
 
 
-def test_what_is_stale_is_absent() -> None:
+def test_stale_signal_is_absent() -> None:
     page = _page(Signals({}, stale={"cache_hits": Signal(0.4, 1.0, 0)}))
     assert "lbctl_replica_cache_hits_ratio{" not in page

@@ -1,4 +1,4 @@
-"""Token files: names and roles, and whose a token is."""
+"""Token files: names, roles and the principal of a token."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ grafana:read:s3cret:with:colons
         (b"", None),
     ],
 )
-def test_a_token_is_its_owners(given: bytes, expected: Principal | None) -> None:
+def test_token_belongs_to_its_principal(given: bytes, expected: Principal | None) -> None:
     assert principal_of(parse(_FILE), given) == expected
 
 
-def test_a_line_with_an_unknown_role_lets_nobody_in_with_its_last_part() -> None:
-    known = parse(b"anna:admin:s3cret\n")
-    assert principal_of(known, b"s3cret") is None
+def test_line_with_unknown_role_grants_no_access() -> None:
+    tokens = parse(b"anna:admin:s3cret\n")
+    assert principal_of(tokens, b"s3cret") is None
 
 
-def test_an_empty_file_has_no_tokens() -> None:
+def test_empty_file_has_no_tokens() -> None:
     assert parse(b"\n# nothing\n \n") == ()

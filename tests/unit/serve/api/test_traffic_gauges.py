@@ -21,7 +21,7 @@ NODES = (api.DRIVEN, api.ENVOY, replace(api.ENVOY, node="edge-2"), replace(api.E
 
 
 class Page:
-    """The metrics of a fleet with one replica, a HAProxy, two Envoys of one entry and an entry without any."""
+    """Metrics of a fleet with one replica, one HAProxy, a proxy entry with two Envoys and one without Envoys."""
 
     def __init__(self) -> None:
         self.traffic = Traffic()
@@ -32,12 +32,12 @@ class Page:
         self._registry.register(TrafficGauges(self.traffic, lambda: pools, lambda: schema.Proxies(self.proxies)))
 
     def series(self, name: str) -> set[str]:
-        """The lines of this metric, without its name."""
+        """Return the samples of this metric without its name."""
         lines = generate_latest(self._registry).decode().splitlines()
         return {line.removeprefix(name) for line in lines if line.startswith((f"{name}{{", f"{name} "))}
 
 
-def test_a_replica_has_its_one_state_and_the_stages_that_are_known() -> None:
+def test_replica_has_one_state_and_its_known_shares() -> None:
     page = Page()
     assert page.series("lbctl_replica_state") == {'{pool="llama",replica="a",state="slow"} 1.0'}
     assert page.series("lbctl_replica_share") == {
@@ -46,7 +46,7 @@ def test_a_replica_has_its_one_state_and_the_stages_that_are_known() -> None:
     }
 
 
-def test_the_nodes_of_an_entry_are_counted_by_their_state_and_one_that_never_came_is_gone() -> None:
+def test_nodes_are_counted_by_proxy_and_state() -> None:
     assert Page().series("lbctl_proxy_state") == {
         '{kind="haproxy",proxy="ha",state="SYNCED"} 1.0',
         '{kind="envoy",proxy="edge",state="SYNCED"} 2.0',
@@ -54,7 +54,7 @@ def test_the_nodes_of_an_entry_are_counted_by_their_state_and_one_that_never_cam
     }
 
 
-def test_what_envoys_have_counted_has_their_entry_as_label_and_stays_when_they_leave() -> None:
+def test_counters_of_envoy_nodes_stay_when_a_node_leaves() -> None:
     page = Page()
     ledger = page.traffic.ledger
     ledger.add("ha", {A: Counts(5, 1)}, 0.0)
@@ -74,7 +74,7 @@ def test_what_envoys_have_counted_has_their_entry_as_label_and_stays_when_they_l
     }  # fmt: skip
 
 
-def test_lines_that_did_not_count_are_counted_by_reason() -> None:
+def test_dropped_log_lines_are_counted_by_reason() -> None:
     page = Page()
     page.traffic.log.count(b"nonsense")
     assert page.series("lbctl_traffic_log_dropped_total") == {

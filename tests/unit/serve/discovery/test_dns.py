@@ -1,4 +1,4 @@
-"""Names behind replicas: asked, followed, and never forgotten because nobody answers."""
+"""DNS discovery: names are resolved and followed, and failed lookups remove no addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.registry import Registry
 from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
@@ -20,7 +19,7 @@ from lbctl.serve.discovery.interface import Discovered, SourceFactory
 from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.guard import Guard
 from lbctl.serve.net.resolve import UnresolvedError, resolve, usable_answer
-from lbctl.targets.load import load
+from tests.support.fleets import fleet_of, load_fleet
 from tests.support.processes.dns import DnsServer, serving_dns
 
 _NAME = "embedder.ml.internal"
@@ -28,35 +27,25 @@ _NO_ONE = "127.0.0.1:9"
 
 
 def _pool(dns: DnsServer, **keys: Any) -> dict[str, Any]:
-    found = {"name": _NAME, "port": 8080, "refresh": "100ms", "resolvers": [dns.address], **keys}
-    return {"discovery": {"dns": found}}
+    section = {"name": _NAME, "port": 8080, "refresh": "100ms", "resolvers": [dns.address], **keys}
+    return {"discovery": {"dns": section}}
 
 
 def _topology(directory: Path, **pools: Any) -> Topology:
-    fleet = {
-        "version": 1,
-        "listeners": {"gateway": {"bind": "127.0.0.1:8080"}},
-        "routes": {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in pools},
-        "pools": pools,
-    }
-    path = directory / "fleet.yaml"
-    path.write_text(json.dumps(fleet))
-    found = Diagnostics()
-    loaded = load([str(path)], found)
-    assert loaded is not None, list(map(str, found))
-    return loaded.compiled.topology
+    routes = {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in pools}
+    return load_fleet(directory, fleet_of(routes=routes, pools=pools)).compiled.topology
 
 
 def _dns(timeout: float) -> Registry[SourceFactory]:
     return Registry({"dns": lambda on_change, guard: DnsSource(on_change, guard, timeout=timeout)})
 
 
-def _with(
+def _run(
     work: Callable[[DiscoveryService], Awaitable[None]], seeds: dict[str, list[str]] | None = None, timeout: float = 1.5
 ) -> None:
-    """Runs `work` on a DiscoveryService of its own."""
+    """Run `work` with a new DiscoveryService."""
 
-    async def whole() -> None:
+    async def run() -> None:
         discover = DiscoveryService(Guard(), _dns(timeout), settle=0.02)
         discover.seed(seeds or {})
         try:
@@ -65,7 +54,7 @@ def _with(
         finally:
             await discover.stop()
 
-    asyncio.run(whole())
+    asyncio.run(run())
 
 
 async def _until(true: Callable[[], bool], pause: float = 0.01) -> None:
@@ -73,26 +62,26 @@ async def _until(true: Callable[[], bool], pause: float = 0.01) -> None:
         await asyncio.sleep(pause)
 
 
-def _addresses(found: Discovered, pool: str = "pool") -> list[str]:
-    return [str(item.address) for item in found.pools[pool]]
+def _addresses(discovered: Discovered, pool: str = "pool") -> list[str]:
+    return [str(item.address) for item in discovered.pools[pool]]
 
 
-def test_each_address_is_a_replica_as_a_written_one_would_be(tmp_path: Path) -> None:
+def test_each_address_becomes_a_replica(tmp_path: Path) -> None:
     written = _topology(tmp_path, pool={"replicas": [{"address": f"10.0.0.{n}:8080", "gpu": "L4"} for n in (2, 1)]})
 
     async def work(discover: DiscoveryService) -> None:
         topology = _topology(tmp_path, pool=_pool(dns, gpu="L4"))
         discover.follow(topology)
-        found = await discover.first(30)
-        assert found.pools["pool"] == written.pools[0].replicas
-        assert found.apply(topology).pools[0].replicas == written.pools[0].replicas
-        assert found.apply(topology).listeners == topology.listeners
+        discovered = await discover.first(30)
+        assert discovered.pools["pool"] == written.pools[0].replicas
+        assert discovered.apply(topology).pools[0].replicas == written.pools[0].replicas
+        assert discovered.apply(topology).listeners == topology.listeners
 
     with serving_dns(**{_NAME: ["10.0.0.2", "10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_changes_come_one_by_one_and_only_when_something_changed(tmp_path: Path) -> None:
+def test_change_is_reported_only_when_addresses_change(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         assert _addresses(await discover.first(30)) == ["10.0.0.1:8080"]
@@ -106,10 +95,10 @@ def test_changes_come_one_by_one_and_only_when_something_changed(tmp_path: Path)
         await changes.aclose()
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_a_change_between_the_first_answer_and_the_first_taker_is_not_lost(tmp_path: Path) -> None:
+def test_change_before_the_first_subscriber_is_not_lost(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         await discover.first(30)
@@ -118,11 +107,11 @@ def test_a_change_between_the_first_answer_and_the_first_taker_is_not_lost(tmp_p
         assert _addresses(await anext(discover.changes())) == ["10.0.0.2:8080"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
 @pytest.mark.parametrize("failure", ["silence", "unknown", "empty", "forbidden"])
-def test_no_failure_takes_an_address_away(tmp_path: Path, failure: str) -> None:
+def test_failed_lookup_keeps_the_addresses(tmp_path: Path, failure: str) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         before = await discover.first(30)
@@ -155,21 +144,21 @@ def test_no_failure_takes_an_address_away(tmp_path: Path, failure: str) -> None:
         "forbidden": "169.254.169.254",
     }[failure]
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_the_wait_for_first_answers_ends_although_one_never_comes(tmp_path: Path) -> None:
+def test_wait_for_first_answers_times_out(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, good=_pool(dns), bad=_pool(dns, resolvers=[_NO_ONE])))
-        found = await discover.first(0.2)
-        assert _addresses(found, "good") == ["10.0.0.1:8080"]
-        assert "bad" not in found.pools
+        discovered = await discover.first(0.2)
+        assert _addresses(discovered, "good") == ["10.0.0.1:8080"]
+        assert "bad" not in discovered.pools
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_what_was_known_before_the_start_stands_in_until_there_is_an_answer(tmp_path: Path) -> None:
+def test_saved_addresses_are_used_until_the_first_answer(tmp_path: Path) -> None:
     kept: dict[str, list[str]] = {}
 
     async def learn(discover: DiscoveryService) -> None:
@@ -188,11 +177,11 @@ def test_what_was_known_before_the_start_stands_in_until_there_is_an_answer(tmp_
         assert _addresses(await anext(discover.changes())) == ["10.0.0.2:8080"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(learn)
-        _with(start_without_dns, json.loads(json.dumps(kept)), timeout=3)
+        _run(learn)
+        _run(start_without_dns, json.loads(json.dumps(kept)), timeout=3)
 
 
-def test_a_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
+def test_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, one=_pool(dns)))
         await discover.first(30)
@@ -206,24 +195,24 @@ def test_a_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
         assert [item.name for item in discover.names()] == ["other.internal"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"], "other.internal": ["10.0.0.2"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_a_name_that_comes_back_has_its_addresses_at_once(tmp_path: Path) -> None:
+def test_restored_name_has_its_addresses_at_once(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
-        whole = _topology(tmp_path, pool=_pool(dns))
-        discover.follow(whole)
+        topology = _topology(tmp_path, pool=_pool(dns))
+        discover.follow(topology)
         await discover.first(30)
         discover.follow(_topology(tmp_path, other={"replicas": [{"address": "10.0.0.9:1"}]}))
         dns.silent = True
-        discover.follow(whole)
+        discover.follow(topology)
         assert _addresses(discover.current) == ["10.0.0.1:8080"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_a_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
+def test_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
         await discover.first(30)
@@ -233,33 +222,33 @@ def test_a_changed_port_or_limit_needs_no_new_answer(tmp_path: Path) -> None:
         assert discover.names()[0].left_out == 1
 
     with serving_dns(**{_NAME: ["10.0.0.2", "10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_two_pools_behind_one_name_ask_once(tmp_path: Path) -> None:
+def test_two_pools_with_one_name_share_a_query(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, a=_pool(dns, refresh="1h"), b=_pool(dns, port=9000, refresh="1h")))
-        found = await discover.first(30)
-        assert (_addresses(found, "a"), _addresses(found, "b")) == (["10.0.0.1:8080"], ["10.0.0.1:9000"])
+        discovered = await discover.first(30)
+        assert (_addresses(discovered, "a"), _addresses(discovered, "b")) == (["10.0.0.1:8080"], ["10.0.0.1:9000"])
         assert dns.asked.total() == 1
         assert discover.names()[0].pools == ("a", "b")
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_a_name_with_ipv6_alone_is_followed_too(tmp_path: Path) -> None:
+def test_name_with_only_ipv6_addresses_is_followed(tmp_path: Path) -> None:
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, pool=_pool(dns), both=_pool(dns, name="both.internal")))
-        found = await discover.first(30)
-        assert _addresses(found) == ["[fd00::1]:8080"]
-        assert _addresses(found, "both") == ["10.0.0.1:8080"]
+        discovered = await discover.first(30)
+        assert _addresses(discovered) == ["[fd00::1]:8080"]
+        assert _addresses(discovered, "both") == ["10.0.0.1:8080"]
 
     with serving_dns(**{_NAME: ["fd00::1"], "both.internal": ["fd00::1", "10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_a_name_may_have_more_addresses_than_fit_into_one_datagram_of_512_bytes(tmp_path: Path) -> None:
+def test_answer_may_exceed_a_datagram_of_512_bytes(tmp_path: Path) -> None:
     many = [f"10.0.1.{last}" for last in range(1, 61)]
 
     async def work(discover: DiscoveryService) -> None:
@@ -267,39 +256,31 @@ def test_a_name_may_have_more_addresses_than_fit_into_one_datagram_of_512_bytes(
         assert len((await discover.first(30)).pools["pool"]) == 60
 
     with serving_dns(**{_NAME: many}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_the_system_is_asked_where_no_resolver_is_named(tmp_path: Path) -> None:
+def test_system_resolver_is_the_default(tmp_path: Path) -> None:
     local = {"discovery": {"dns": {"name": "localhost", "port": 8080}}}
     fixed = {"replicas": [{"name": "a", "address": "localhost:8080"}, {"name": "b", "address": "10.0.0.1:8080"}]}
 
     async def work(discover: DiscoveryService) -> None:
         discover.follow(_topology(tmp_path, local=local, fixed=fixed))
-        found = await discover.first(30)
-        assert _addresses(found, "local") == ["127.0.0.1:8080"]
-        assert found.hosts == {"localhost": ("127.0.0.1",)}
+        discovered = await discover.first(30)
+        assert _addresses(discovered, "local") == ["127.0.0.1:8080"]
+        assert discovered.hosts == {"localhost": ("127.0.0.1",)}
 
-    _with(work)
+    _run(work)
 
 
-def test_the_host_of_the_trace_collector_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "fleet.yaml").write_text(
-        """\
-version: 1
-listeners: {gateway: {bind: "127.0.0.1:80", tracing: {otlp: "localhost:4317", sample: 1%, service: lb}}}
-routes: {all: {match: {path_prefix: /}, pool: one}}
-pools: {one: {replicas: [{address: "10.0.0.1:80"}]}}
-"""
-    )
-    loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
-    assert loaded is not None
+def test_host_of_the_trace_collector_is_followed(tmp_path: Path) -> None:
+    tracing = {"otlp": "localhost:4317", "sample": "1%", "service": "lb"}
+    loaded = load_fleet(tmp_path, fleet_of(listener={"tracing": tracing}))
 
     async def work(discover: DiscoveryService) -> None:
         discover.follow(loaded.compiled.topology)
         assert (await discover.first(30)).hosts == {"localhost": ("127.0.0.1",)}
 
-    _with(work)
+    _run(work)
 
 
 @pytest.mark.parametrize(
@@ -308,13 +289,13 @@ pools: {one: {replicas: [{address: "10.0.0.1:80"}]}}
      "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "fe80::1%eth0", "fd00:ec2::254", "0.0.0.0", "::", "224.0.0.1",
      "255.255.255.255"],
 )  # fmt: skip
-def test_addresses_that_no_replica_can_have_are_refused(address: str) -> None:
+def test_addresses_that_no_replica_can_have_are_rejected(address: str) -> None:
     with pytest.raises(UnresolvedError, match="no replica can have these"):
         usable_answer([address])
     assert usable_answer([address, "10.0.0.1"]).addresses == ("10.0.0.1",)
 
 
-def test_addresses_are_in_their_order_and_once() -> None:
+def test_addresses_are_sorted_and_unique() -> None:
     assert usable_answer(["10.0.0.10", "10.0.0.9", "10.0.0.10", "::ffff:10.0.0.2"]).addresses == (
         "10.0.0.2",
         "10.0.0.9",
@@ -322,7 +303,7 @@ def test_addresses_are_in_their_order_and_once() -> None:
     )
 
 
-def test_many_names_behind_a_dead_resolver_hold_up_nobody_for_long(tmp_path: Path) -> None:
+def test_dead_resolver_does_not_delay_other_names(tmp_path: Path) -> None:
     dead = {f"dead-{n}": _pool(DnsServer({}), name=f"n{n}.internal", resolvers=[_NO_ONE]) for n in range(50)}
 
     async def work(discover: DiscoveryService) -> None:
@@ -331,19 +312,19 @@ def test_many_names_behind_a_dead_resolver_hold_up_nobody_for_long(tmp_path: Pat
         assert _addresses(await anext(changes), "zz") == ["10.0.0.1:8080"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        _with(work)
+        _run(work)
 
 
-def test_lookups_that_fail_unexpectedly_start_again_and_are_counted(tmp_path: Path) -> None:
+def test_unexpected_failure_of_lookups_is_counted_and_retried(tmp_path: Path) -> None:
     failures: list[str] = []
     calls: list[float] = []
 
     def changed() -> None:
         calls.append(time.monotonic())
         if len(calls) == 2:  # the first is `follow`, the second the first answer
-            raise RuntimeError("who listens has failed")
+            raise RuntimeError("the listener failed")
 
-    async def whole() -> None:
+    async def run() -> None:
         source = DnsSource(changed, Guard(failures.append, first_pause=0.01))
         source.follow(_topology(tmp_path, pool=_pool(dns)))
         await _until(lambda: bool(failures))
@@ -352,12 +333,12 @@ def test_lookups_that_fail_unexpectedly_start_again_and_are_counted(tmp_path: Pa
         await source.stop()
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        asyncio.run(asyncio.wait_for(whole(), 120))
+        asyncio.run(asyncio.wait_for(run(), 120))
     assert failures == ["DNS lookups"]
 
 
-def test_a_lookup_can_be_cancelled_in_every_moment() -> None:
-    """Also in the moment in which its answer comes; a lookup that went on then would ask for a name for ever."""
+def test_lookup_can_be_cancelled_at_any_moment() -> None:
+    """A cancellation that arrives together with the answer must end the lookup too."""
 
     async def cancelled_after(turns: int) -> bool:
         questions = dns.asked.total()
@@ -371,8 +352,8 @@ def test_a_lookup_can_be_cancelled_in_every_moment() -> None:
             await task
         return True
 
-    async def whole() -> list[bool]:
+    async def run() -> list[bool]:
         return [await cancelled_after(turns % 10) for turns in range(100)]
 
     with serving_dns(**{_NAME: ["10.0.0.1"]}) as dns:
-        assert any(asyncio.run(whole()))
+        assert any(asyncio.run(run()))

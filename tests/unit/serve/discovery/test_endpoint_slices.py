@@ -1,4 +1,4 @@
-"""What EndpointSlices mean: a pure function, objects as the API has them in, replicas out."""
+"""EndpointSlices to replicas: a pure function of API objects."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def states(reading: SliceReading) -> dict[str, str]:
     return {item.name: "drained" if item.drain else "in" for item in reading.replicas}
 
 
-def test_ready_is_in_terminating_is_drained_and_the_others_are_out() -> None:
-    found = read(
+def test_ready_is_in_terminating_is_drained_others_are_out() -> None:
+    reading = read(
         piece(
             endpoint("a", "10.0.0.1"),
             endpoint("b", "10.0.0.2", state="terminating"),
@@ -34,56 +34,56 @@ def test_ready_is_in_terminating_is_drained_and_the_others_are_out() -> None:
             endpoint("d", "10.0.0.4", state="unready"),
         )
     )
-    assert states(found) == {"a": "in", "b": "drained"}
-    assert found.replicas[0] == Replica("a", Address("10.0.0.1", 8000))
+    assert states(reading) == {"a": "in", "b": "drained"}
+    assert reading.replicas[0] == Replica("a", Address("10.0.0.1", 8000))
 
 
-def test_conditions_that_are_absent_mean_ready() -> None:
+def test_absent_conditions_mean_ready() -> None:
     assert states(read(piece({"addresses": ["10.0.0.1"]}))) == {"10.0.0.1-8000": "in"}
     nulls = {"ready": None, "serving": None, "terminating": None}
     assert states(read(piece({"addresses": ["10.0.0.1"], "conditions": nulls}))) == {"10.0.0.1-8000": "in"}
 
 
-def test_a_service_that_publishes_pods_that_are_not_ready_still_drains_them_when_they_terminate() -> None:
+def test_terminating_pod_is_drained_even_if_it_is_ready() -> None:
     ending = {"ready": True, "serving": True, "terminating": True}
-    found = read(piece(endpoint("a", "10.0.0.1"), {**endpoint("b", "10.0.0.2"), "conditions": ending}))
-    assert states(found) == {"a": "in", "b": "drained"}
+    reading = read(piece(endpoint("a", "10.0.0.1"), {**endpoint("b", "10.0.0.2"), "conditions": ending}))
+    assert states(reading) == {"a": "in", "b": "drained"}
 
 
-def test_where_nothing_is_ready_what_still_serves_gets_the_requests() -> None:
+def test_without_ready_endpoints_terminating_ones_are_in() -> None:
     assert states(read(piece(endpoint("a", "10.0.0.1", state="terminating")))) == {"a": "in"}
 
 
-def test_slices_are_merged_and_a_pod_in_two_of_them_is_one_replica() -> None:
-    found = read(
+def test_pod_in_two_slices_is_one_replica() -> None:
+    reading = read(
         piece(endpoint("a", "10.0.0.1"), endpoint("b", "10.0.0.2", state="unready")),
         piece(endpoint("b", "10.0.0.2"), endpoint("c", "10.0.0.3")),
     )
-    assert states(found) == {"a": "in", "b": "in", "c": "in"}
+    assert states(reading) == {"a": "in", "b": "in", "c": "in"}
 
 
-def test_a_pod_with_addresses_of_both_families_is_one_replica_by_its_ipv4_address() -> None:
+def test_dual_stack_pod_is_one_replica_with_its_ipv4_address() -> None:
     six = piece(endpoint("a", "fd00::1"), endpoint("b", "fd00::2"), family="IPv6")
-    found = read(six, piece(endpoint("a", "10.0.0.1")))
-    assert [(item.name, str(item.address)) for item in found.replicas] == [
+    reading = read(six, piece(endpoint("a", "10.0.0.1")))
+    assert [(item.name, str(item.address)) for item in reading.replicas] == [
         ("a", "10.0.0.1:8000"),
         ("b", "[fd00::2]:8000"),
     ]
 
 
-def test_endpoints_that_are_no_pods_count_once_too() -> None:
+def test_endpoints_without_pods_are_listed_once() -> None:
     four, six = piece(endpoint("", "10.0.0.1")), piece(endpoint("", "fd00::1"), family="IPv6")
     assert [str(item.address) for item in read(four, six).replicas] == ["10.0.0.1:8000"]
     assert [str(item.address) for item in read(six).replicas] == ["[fd00::1]:8000"]
     assert read(piece(endpoint("", "replica.example.com"), family="FQDN")).replicas == ()
 
 
-def test_the_port_is_chosen_by_name_by_number_or_because_it_is_the_only_one() -> None:
+def test_port_is_chosen_by_name_or_number_or_is_the_only_one() -> None:
     one, two = piece(endpoint("a", "10.0.0.1"), ports=[{"port": 80}]), piece(endpoint("a", "10.0.0.1"))
 
     def port(item: dict[str, Any], wanted: str) -> int | str:
-        found = read(item, section=KubernetesDiscovery("ml", "vllm", wanted))
-        return found.replicas[0].address.port if found.replicas else found.problems[0]
+        reading = read(item, section=KubernetesDiscovery("ml", "vllm", wanted))
+        return reading.replicas[0].address.port if reading.replicas else reading.problems[0]
 
     assert [port(two, "grpc"), port(two, "8123"), port(one, "")] == [9000, 8123, 80]
     assert port(two, "metrics") == "the service has no TCP port metrics (its ports: http, grpc)"
@@ -95,21 +95,21 @@ def test_gpu_and_zone_come_from_labels() -> None:
         "ml", "vllm", "http", gpu_from=LabelSource("node", "gpu"), zone_from=LabelSource("pod", "zone")
     )
     nodes = {"n1": {"gpu": "NVIDIA-H100-80GB-HBM3"}, "n2": {"gpu": "Tesla-T4"}, "n3": {"gpu": "abacus"}}
-    found = read(
+    reading = read(
         piece(*(endpoint(f"p{i}", f"10.0.0.{i}", nodeName=f"n{i}") for i in (1, 2, 3))),
         section=section,
         nodes=nodes,
         pods={"p1": {"zone": "a"}},
     )
-    assert [(item.gpu, item.capacity, item.zone) for item in found.replicas] == [
+    assert [(item.gpu, item.capacity, item.zone) for item in reading.replicas] == [
         ("H100-SXM", 11, "a"),
         ("T4", 0.3, None),
         (None, 0.3, None),  # unknown: no more than the weakest
     ]
-    assert found.problems == ("gpu_from gpu: no GPU of the table: abacus",)
+    assert reading.problems == ("gpu_from gpu: no GPU of the table: abacus",)
 
 
-def test_the_fleet_s_own_figures_come_before_those_of_the_table() -> None:
+def test_gpus_of_the_fleet_override_the_built_in_table() -> None:
     section = KubernetesDiscovery(
         "ml",
         "vllm",
@@ -119,11 +119,11 @@ def test_the_fleet_s_own_figures_come_before_those_of_the_table() -> None:
         gpus=(("L4", 7.0), ("own", 3.0)),
     )
     slices = piece(endpoint("a", "10.0.0.1", nodeName="n", zone="z"), endpoint("b", "10.0.0.2", nodeName="m"))
-    found = read(slices, section=section, nodes={"n": {"gpu": "NVIDIA-L4"}, "m": {"gpu": "Own"}})
-    assert [(item.gpu, item.capacity, item.zone) for item in found.replicas] == [("L4", 7, "z"), ("own", 3, None)]
+    reading = read(slices, section=section, nodes={"n": {"gpu": "NVIDIA-L4"}, "m": {"gpu": "Own"}})
+    assert [(item.gpu, item.capacity, item.zone) for item in reading.replicas] == [("L4", 7, "z"), ("own", 3, None)]
 
 
-def test_more_than_max_replicas_are_left_out() -> None:
+def test_replicas_beyond_max_replicas_are_left_out() -> None:
     section = KubernetesDiscovery("ml", "vllm", "http", max_replicas=2)
-    found = read(piece(*(endpoint(f"p{i}", f"10.0.0.{i}") for i in (1, 2, 3))), section=section)
-    assert (list(states(found)), found.left_out) == (["p1", "p2"], 1)
+    reading = read(piece(*(endpoint(f"p{i}", f"10.0.0.{i}") for i in (1, 2, 3))), section=section)
+    assert (list(states(reading)), reading.left_out) == (["p1", "p2"], 1)

@@ -1,4 +1,4 @@
-"""The watch of EndpointSlices against an API server: what is followed, and what no failure takes away."""
+"""The watch of EndpointSlices against an API server: changes are followed, and failures remove no replicas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Watching:
     changes: list[None] = field(default_factory=list)
 
     def members(self, pool: str = "llama") -> dict[str, str] | None:
-        """Replica → its address, with `drained` behind it; None without an answer."""
+        """Return the address of each replica, followed by `drained` if it is; None without an answer."""
         replicas = self.source.answers()[pool].replicas
         if replicas is None:
             return None
@@ -52,14 +52,14 @@ class Watching:
                 await asyncio.sleep(0.01)
 
 
-def follow(
+def run_source(
     api: ApiServer, tmp_path: Path, work: Callable[[Watching], Awaitable[None]], saved: Any = None, **section: Any
 ) -> None:
-    """Runs `work` with a source that follows the service ml/vllm with these keys of the section."""
+    """Run `work` with a source that follows the service ml/vllm with these keys of the section."""
     file = section.pop("file", None) or api.kubeconfig(tmp_path / "config")
     discovery = KubernetesDiscovery("ml", "vllm", "http", kubeconfig="config", kubeconfig_file=str(file), **section)
 
-    async def whole() -> None:
+    async def run() -> None:
         watching = Watching(KubernetesSource(lambda: watching.changes.append(None), Guard()))
         watching.source.seed(saved or {})
         watching.source.follow(Topology((), (), (Pool("llama", discovery=discovery),)))
@@ -69,14 +69,14 @@ def follow(
         finally:
             await watching.source.stop()
 
-    asyncio.run(asyncio.wait_for(whole(), 120))
+    asyncio.run(asyncio.wait_for(run(), 120))
 
 
 def pods(*numbers: int, **states: str) -> list[dict[str, Any]]:
     return [endpoint(f"p{i}", f"10.0.0.{i}", state=states.get(f"p{i}", "ready")) for i in numbers]
 
 
-def test_endpoints_come_drain_and_go(api: ApiServer, tmp_path: Path) -> None:
+def test_endpoints_are_added_drained_and_removed(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1, 2))
     api.put_slice("ml", "other", pods(9))
 
@@ -93,10 +93,10 @@ def test_endpoints_come_drain_and_go(api: ApiServer, tmp_path: Path) -> None:
         assert api.asked("watch=1") == 1
         assert api.asked("limit=") == 1
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_an_answer_that_has_not_changed_is_the_same_tuple(api: ApiServer, tmp_path: Path) -> None:
+def test_unchanged_answer_is_the_same_tuple(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1))
 
     async def work(watching: Watching) -> None:
@@ -105,10 +105,10 @@ def test_an_answer_that_has_not_changed_is_the_same_tuple(api: ApiServer, tmp_pa
         await watching.until(lambda: len(watching.changes) > changes)
         assert watching.source.answers()["llama"].replicas is before
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_a_list_of_several_pages_is_one_answer(api: ApiServer, tmp_path: Path) -> None:
+def test_paginated_list_is_one_answer(api: ApiServer, tmp_path: Path) -> None:
     api.page = 2
     for number in range(1, 6):
         api.put_slice("ml", "vllm", pods(number), name=f"vllm-{number}")
@@ -117,13 +117,11 @@ def test_a_list_of_several_pages_is_one_answer(api: ApiServer, tmp_path: Path) -
         assert len(watching.members() or ()) == 5
         assert api.asked("continue=") == 2
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
 @pytest.mark.parametrize("trouble", ["expire", "error", "drop"])
-def test_after_an_expired_version_an_error_and_a_lost_connection_nothing_is_missed(
-    api: ApiServer, tmp_path: Path, trouble: str
-) -> None:
+def test_no_change_is_missed_after_a_failed_watch(api: ApiServer, tmp_path: Path, trouble: str) -> None:
     api.put_slice("ml", "vllm", pods(1))
 
     async def work(watching: Watching) -> None:
@@ -136,10 +134,10 @@ def test_after_an_expired_version_an_error_and_a_lost_connection_nothing_is_miss
         assert api.asked("limit=") == (1 if trouble == "drop" else 2)  # a lost connection needs no new list
         await watching.until(lambda: watching.error == "")
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on(api: ApiServer, tmp_path: Path) -> None:
+def test_watch_resumes_from_the_version_of_a_bookmark(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1))
 
     async def work(watching: Watching) -> None:
@@ -152,10 +150,10 @@ def test_a_bookmark_moves_the_version_from_which_a_watch_goes_on(api: ApiServer,
         await watching.until(lambda: api.asked("watch=1") == 2)
         assert "resourceVersion=102" in next(item for item in reversed(api.requests) if "watch=1" in item)
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_what_is_served_stays_while_the_api_server_is_away(api: ApiServer, tmp_path: Path) -> None:
+def test_replicas_stay_while_the_api_server_is_down(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1, 2))
 
     async def work(watching: Watching) -> None:
@@ -167,10 +165,10 @@ def test_what_is_served_stays_while_the_api_server_is_away(api: ApiServer, tmp_p
         await watching.until(lambda: len(watching.members() or ()) == 3)
         assert watching.error == ""
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_a_start_without_the_api_server_uses_what_was_saved(api: ApiServer, tmp_path: Path) -> None:
+def test_start_without_the_api_server_uses_saved_replicas(api: ApiServer, tmp_path: Path) -> None:
     section = {"gpu_from": LabelSource("node", "gpu"), "zone_from": "endpoint"}
     api.put(NODES, "n", {"metadata": {"labels": {"gpu": "NVIDIA-L4"}}})
     api.put_slice("ml", "vllm", [endpoint("p1", "10.0.0.1", nodeName="n", zone="a"), *pods(2, p2="terminating")])
@@ -184,15 +182,15 @@ def test_a_start_without_the_api_server_uses_what_was_saved(api: ApiServer, tmp_
     async def second(watching: Watching) -> None:
         assert watching.source.answers()["llama"].replicas == saved["replicas"]
 
-    follow(api, tmp_path, first, **section)
+    run_source(api, tmp_path, first, **section)
     assert saved["replicas"][0].gpu == "L4"
     api.away()
-    follow(api, tmp_path, second, saved={key: value for key, value in saved.items() if key != "replicas"}, **section)
+    run_source(
+        api, tmp_path, second, saved={key: value for key, value in saved.items() if key != "replicas"}, **section
+    )
 
 
-def test_labels_that_cannot_be_listed_after_a_start_take_no_capacity_and_no_zone(
-    api: ApiServer, tmp_path: Path
-) -> None:
+def test_saved_capacity_and_zone_stay_without_access_to_labels(api: ApiServer, tmp_path: Path) -> None:
     section = {"gpu_from": LabelSource("node", "gpu"), "zone_from": LabelSource("node", "zone")}
     for node, gpu in (("n1", "NVIDIA-L4"), ("n2", "NVIDIA-L40S")):
         api.put(NODES, node, {"metadata": {"labels": {"gpu": gpu, "zone": f"of-{node}"}}})
@@ -224,14 +222,14 @@ def test_labels_that_cannot_be_listed_after_a_start_take_no_capacity_and_no_zone
     async def third(watching: Watching) -> None:
         assert places(watching)["p2"] == (2.7, "of-n2")
 
-    follow(api, tmp_path, first, **section)
+    run_source(api, tmp_path, first, **section)
     api.forbidden = {"nodes"}
-    follow(api, tmp_path, second, saved=saved, **section)
+    run_source(api, tmp_path, second, saved=saved, **section)
     api.forbidden = {"nodes"}
-    follow(api, tmp_path, third, saved=saved, **section)
+    run_source(api, tmp_path, third, saved=saved, **section)
 
 
-def test_a_gpu_that_the_fleet_no_longer_knows_is_not_kept(api: ApiServer, tmp_path: Path) -> None:
+def test_saved_gpu_that_the_fleet_dropped_is_not_used(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1))
     api.forbidden = {"nodes"}
 
@@ -242,10 +240,10 @@ def test_a_gpu_that_the_fleet_no_longer_knows_is_not_kept(api: ApiServer, tmp_pa
     saved = {
         "kubernetes:config::ml/vllm:http": ['{"name":"p1","host":"10.0.0.1","port":8000,"gpu":"own","capacity":9}']
     }
-    follow(api, tmp_path, work, saved=saved, gpu_from=LabelSource("node", "gpu"))
+    run_source(api, tmp_path, work, saved=saved, gpu_from=LabelSource("node", "gpu"))
 
 
-def test_a_service_without_slices_removes_nothing_and_is_reported(api: ApiServer, tmp_path: Path) -> None:
+def test_service_without_slices_is_reported_and_removes_nothing(api: ApiServer, tmp_path: Path) -> None:
     async def work(watching: Watching) -> None:
         assert watching.members() is None
         assert watching.error == "the service has no EndpointSlice: does it exist?"
@@ -255,10 +253,10 @@ def test_a_service_without_slices_removes_nothing_and_is_reported(api: ApiServer
         await watching.until(lambda: watching.error)
         assert watching.members() == {"p1": "10.0.0.1:8000"}
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_a_service_that_is_scaled_to_nothing_has_no_replica(api: ApiServer, tmp_path: Path) -> None:
+def test_service_scaled_to_zero_has_no_replicas(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1))
 
     async def work(watching: Watching) -> None:
@@ -266,10 +264,10 @@ def test_a_service_that_is_scaled_to_nothing_has_no_replica(api: ApiServer, tmp_
         await watching.until(lambda: watching.members() == {})
         assert watching.source.answers()["llama"].leaving == {"p1"}
 
-    follow(api, tmp_path, work)
+    run_source(api, tmp_path, work)
 
 
-def test_a_token_that_rotates_is_read_again(api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rotated_token_is_read_again(api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     api.put_slice("ml", "vllm", pods(1))
     token = tmp_path / "token"
     token.write_text("good\n")
@@ -285,11 +283,11 @@ def test_a_token_that_rotates_is_read_again(api: ApiServer, tmp_path: Path, capl
         await watching.until(lambda: len(watching.members() or ()) == 2)
 
     with caplog.at_level(logging.DEBUG):
-        follow(api, tmp_path, work, file=file)
+        run_source(api, tmp_path, work, file=file)
     assert "secret" not in caplog.text
 
 
-def test_what_rbac_forbids_is_named_and_the_rest_works(api: ApiServer, tmp_path: Path) -> None:
+def test_resources_forbidden_by_rbac_are_reported(api: ApiServer, tmp_path: Path) -> None:
     api.put_slice("ml", "vllm", pods(1))
     api.forbidden = {"nodes"}
 
@@ -298,10 +296,10 @@ def test_what_rbac_forbids_is_named_and_the_rest_works(api: ApiServer, tmp_path:
         assert "RBAC: give get, list and watch of nodes" in watching.error
         assert "no label" in watching.error
 
-    follow(api, tmp_path, work, gpu_from=LabelSource("node", "gpu"))
+    run_source(api, tmp_path, work, gpu_from=LabelSource("node", "gpu"))
 
 
-def test_a_label_that_changes_changes_the_capacity(api: ApiServer, tmp_path: Path) -> None:
+def test_changed_label_changes_the_capacity(api: ApiServer, tmp_path: Path) -> None:
     api.put(NODES, "n", {"metadata": {"labels": {"gpu": "NVIDIA-L4"}}, "status": {"much": "more"}})
     api.put_slice("ml", "vllm", [endpoint("p1", "10.0.0.1", nodeName="n")])
 
@@ -313,10 +311,10 @@ def test_a_label_that_changes_changes_the_capacity(api: ApiServer, tmp_path: Pat
         api.put(NODES, "n", {"metadata": {"labels": {"gpu": "NVIDIA-L40S"}}})
         await watching.until(lambda: capacity() == 2.7)
 
-    follow(api, tmp_path, work, gpu_from=LabelSource("node", "gpu"))
+    run_source(api, tmp_path, work, gpu_from=LabelSource("node", "gpu"))
 
 
-def test_a_kubeconfig_that_is_wrong_is_named_and_read_again_once_it_is_right(api: ApiServer, tmp_path: Path) -> None:
+def test_wrong_kubeconfig_is_reported_and_read_again(api: ApiServer, tmp_path: Path) -> None:
     file = api.kubeconfig(tmp_path / "config")
     right = file.read_text()
     file.write_text(right.replace("current-context: c", "current-context: d"))
@@ -327,10 +325,10 @@ def test_a_kubeconfig_that_is_wrong_is_named_and_read_again_once_it_is_right(api
         file.write_text(right)
         await watching.until(lambda: watching.members())
 
-    follow(api, tmp_path, work, file=file)
+    run_source(api, tmp_path, work, file=file)
 
 
-def test_the_server_is_reached_by_tls_with_a_client_certificate(tmp_path: Path) -> None:
+def test_api_server_is_reached_by_tls_with_client_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, robot = authority.issue("api", ["127.0.0.1"]), authority.issue("robot")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca))
@@ -348,5 +346,5 @@ def test_the_server_is_reached_by_tls_with_a_client_certificate(tmp_path: Path) 
             assert "its certificate is not trusted" in watching.error
 
         trusting = api.kubeconfig(tmp_path / "config", user, **{"certificate-authority": str(authority.ca)})
-        follow(api, tmp_path, trusted, file=trusting)
-        follow(api, tmp_path, not_trusted, file=api.kubeconfig(tmp_path / "other", user))
+        run_source(api, tmp_path, trusted, file=trusting)
+        run_source(api, tmp_path, not_trusted, file=api.kubeconfig(tmp_path / "other", user))

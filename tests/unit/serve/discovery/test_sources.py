@@ -1,4 +1,4 @@
-"""Every source of replicas is treated alike: shown with a toy that is none of those that lbctl has."""
+"""Every source of replicas is treated alike: shown with a toy source that lbctl does not ship."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from lbctl.apply.nginx.driver import prepared
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Discovery as PoolDiscovery
@@ -23,30 +22,28 @@ from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets.features import FEATURES
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.resource import EDS
 from tests.support.discovery import ToyDiscovery, ToySource, toy_replica, with_toy
+from tests.support.fleets import fleet_of, load_fleet, pool, replica
 
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {llama: {match: {path_prefix: /}, pool: llama}, filed: {match: {path_prefix: /filed}, pool: filed}}
-pools:
-  llama: {replicas: [{address: "10.9.9.9:8000"}], locality: {prefer: zone}, drain_deadline: 30s}
-  filed: {discovery: {file: {path: targets.json}}}
-proxies: {edge: {kind: envoy, region: here, zone: a}}
-"""
+FLEET = fleet_of(
+    routes={name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in ("llama", "filed")},
+    pools={
+        "llama": pool(replica("r", "10.9.9.9:8000"), locality={"prefer": "zone"}, drain_deadline="30s"),
+        "filed": {"discovery": {"file": {"path": "targets.json"}}},
+    },
+    proxies={"edge": {"kind": "envoy", "region": "here", "zone": "a"}},
+)
 A = toy_replica("a", 1, region="here", zone="a", gpu="L4", capacity=2.0, labels=(("rack", "7"),))
 B = toy_replica("b", 2, region="here", zone="b", priority=1, capacity=4.0)
 FOUR = (A, B, toy_replica("c", 3), toy_replica("d", 4))
 
 
 def loaded(directory: Path, discovery: PoolDiscovery, targets: str = '["10.1.0.1:80", "10.1.0.2:80"]') -> Loaded:
-    """The fleet, with `discovery` in the place of the replicas of the pool llama."""
-    (directory / "fleet.yaml").write_text(FLEET)
+    """Return the fleet with `discovery` in place of the replicas of the pool llama."""
     (directory / "targets.json").write_text(f'[{{"targets": {targets}, "labels": {{"zone": "a"}}}}]')
-    diagnostics = Diagnostics()
-    fleet = load([str(directory / "fleet.yaml")], diagnostics)
-    assert fleet is not None, list(map(str, diagnostics))
+    fleet = load_fleet(directory, FLEET)
     topology = fleet.compiled.topology
     pools = tuple(
         replace(pool, replicas=(), discovery=discovery) if pool.name == "llama" else pool for pool in topology.pools
@@ -56,7 +53,7 @@ def loaded(directory: Path, discovery: PoolDiscovery, targets: str = '["10.1.0.1
 
 @dataclass
 class Running:
-    """A publisher with a toy among its sources. `now`: its clock."""
+    """A publisher with the toy source. `now` is its clock."""
 
     publisher: Publisher
     metrics: Metrics
@@ -71,7 +68,7 @@ class Running:
 
     @property
     def sent(self) -> str:
-        """The endpoints that an Envoy gets, as text."""
+        """Return the endpoints that an Envoy receives, as text."""
         served = self.publisher.served
         assert served is not None
         (edge,) = (proxy for proxy in served.composed.whole.topology.proxies if proxy.kind == "envoy")
@@ -84,12 +81,12 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Running], Awaitable[None]]], None]:
-    """Runs a test's work with a fleet whose pool llama the toy knows."""
+    """Run the work of a test with a fleet whose pool llama is discovered by the toy."""
     toys: list[ToySource] = []
     monkeypatch.setattr(sources, "SOURCES", with_toy(toys))
 
     def run(work: Callable[[Running], Awaitable[None]]) -> None:
-        async def whole() -> None:
+        async def start_and_run() -> None:
             now, metrics = [1000.0], Metrics()
             publisher = Publisher(metrics, {}, guard=Guard(metrics.task_failed), now=lambda: now[0])
             fleet = Running(publisher, metrics, toys[-1], tmp_path, now)
@@ -100,7 +97,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             finally:
                 await publisher.discovery.stop()
 
-        asyncio.run(asyncio.wait_for(whole(), 120))
+        asyncio.run(asyncio.wait_for(start_and_run(), 120))
 
     return run
 
@@ -108,7 +105,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
 Run = Callable[[Callable[[Running], Awaitable[None]]], None]
 
 
-def test_its_replicas_are_served_with_zone_priority_and_labels(running: Run) -> None:
+def test_replicas_are_served_with_zone_priority_and_labels(running: Run) -> None:
     async def work(fleet: Running) -> None:
         assert fleet.pool.replicas == FOUR
         assert fleet.publisher.accepted.answers == {"toy:llama": ("seen",)}
@@ -120,7 +117,7 @@ def test_its_replicas_are_served_with_zone_priority_and_labels(running: Run) -> 
     running(work)
 
 
-def test_a_replica_that_terminates_is_drained_and_taken_out_after_the_deadline(running: Run) -> None:
+def test_terminating_replica_is_removed_after_the_deadline(running: Run) -> None:
     async def work(fleet: Running) -> None:
         await fleet.say(replace(A, drain=True), *FOUR[1:])
         served = fleet.publisher.served
@@ -136,7 +133,7 @@ def test_a_replica_that_terminates_is_drained_and_taken_out_after_the_deadline(r
     running(work)
 
 
-def test_a_source_that_goes_away_takes_nothing_away(running: Run) -> None:
+def test_failed_source_removes_no_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.broken = True
         fleet.toy.changed()
@@ -152,7 +149,7 @@ def test_a_source_that_goes_away_takes_nothing_away(running: Run) -> None:
     running(work)
 
 
-def test_an_nginx_gets_the_replicas_of_a_source_that_serve_asks_and_not_the_source(running: Run) -> None:
+def test_nginx_gets_replicas_instead_of_a_live_source(running: Run) -> None:
     async def work(fleet: Running) -> None:
         served = fleet.publisher.served
         assert served is not None
@@ -164,13 +161,11 @@ def test_an_nginx_gets_the_replicas_of_a_source_that_serve_asks_and_not_the_sour
 
 
 def failures(fleet: Running) -> float | None:
-    """The value of the metric that counts failures, for the sources of replicas."""
+    """Return the metric that counts failures of sources."""
     return fleet.metrics.registry.get_sample_value("lbctl_task_failures_total", {"task": "source of replicas"})
 
 
-def test_a_source_that_cannot_follow_a_new_fleet_is_logged_and_counted_and_the_fleet_is_served(
-    running: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_source_failing_to_follow_is_logged_and_counted(running: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.broken = True
         await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery(), '["10.1.0.3:80"]'), "files")
@@ -184,7 +179,7 @@ def test_a_source_that_cannot_follow_a_new_fleet_is_logged_and_counted_and_the_f
     running(work)
 
 
-def test_a_source_that_cannot_follow_another_service_gives_the_pool_no_replicas_of_the_one_before(running: Run) -> None:
+def test_failed_change_of_service_drops_the_old_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
         follow = fleet.toy.follow
         fleet.toy.follow = lambda _: 1 / 0  # type: ignore[assignment,method-assign,return-value]
@@ -198,7 +193,7 @@ def test_a_source_that_cannot_follow_another_service_gives_the_pool_no_replicas_
     running(work)
 
 
-def test_a_source_that_cannot_use_the_saved_answers_is_counted_and_starts_without_them(running: Run) -> None:
+def test_source_failing_to_restore_answers_is_counted(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.broken = True
         fleet.publisher.discovery.seed({"toy:llama": ("seen",)})
@@ -208,7 +203,7 @@ def test_a_source_that_cannot_use_the_saved_answers_is_counted_and_starts_withou
     running(work)
 
 
-NONSENSE: dict[str, tuple[tuple[Any, ...], str]] = {
+INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
     "no replica": ((*FOUR, "10.0.0.5:80"), "is not a replica"),
     "priority": ((*FOUR, toy_replica("e", 5, priority=-1)), "priority"),
     "weight": ((*FOUR, toy_replica("e", 5, capacity=float("nan"))), "weight"),
@@ -226,9 +221,9 @@ NONSENSE: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_is_refused_with_a_diagnostic_and_the_last_answer_stays(running: Run, kind: str) -> None:
-    replicas, words = NONSENSE[kind]
+@pytest.mark.parametrize("kind", INVALID)
+def test_invalid_answer_is_rejected_with_a_diagnostic(running: Run, kind: str) -> None:
+    replicas, words = INVALID[kind]
 
     async def work(fleet: Running) -> None:
         await fleet.say(*replicas)
@@ -246,7 +241,7 @@ def test_nonsense_is_refused_with_a_diagnostic_and_the_last_answer_stays(running
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_an_answer_that_takes_most_replicas_away_waits_to_be_confirmed(running: Run, left: int) -> None:
+def test_answer_that_removes_most_replicas_needs_confirmation(running: Run, left: int) -> None:
     async def work(fleet: Running) -> None:
         await fleet.say(*FOUR[:left])
         assert fleet.pool.replicas == FOUR
@@ -258,7 +253,7 @@ def test_an_answer_that_takes_most_replicas_away_waits_to_be_confirmed(running: 
     running(work)
 
 
-def test_another_service_does_not_keep_the_replicas_of_the_one_before(running: Run) -> None:
+def test_changed_service_drops_the_old_replicas(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.toy.say("mistral", toy_replica("x", 9), *FOUR[1:])
         await fleet.publisher.serve(loaded(fleet.directory, ToyDiscovery("mistral")), "files")
@@ -267,7 +262,7 @@ def test_another_service_does_not_keep_the_replicas_of_the_one_before(running: R
     running(work)
 
 
-def test_what_the_state_kept_is_given_to_every_source(running: Run) -> None:
+def test_saved_answers_are_passed_to_every_source(running: Run) -> None:
     async def work(fleet: Running) -> None:
         fleet.publisher.discovery.seed({"toy:llama": ("seen",), "embedder.test": ("10.0.0.7",)})
         assert fleet.toy.seeds == {"toy:llama": ("seen",)}
@@ -275,7 +270,7 @@ def test_what_the_state_kept_is_given_to_every_source(running: Run) -> None:
     running(work)
 
 
-def test_a_file_is_a_source_whose_answer_the_compiler_has_read(running: Run) -> None:
+def test_target_file_is_a_source_read_by_the_compiler(running: Run) -> None:
     async def work(fleet: Running) -> None:
         filed = fleet.publisher.accepted.pools["filed"]
         assert [(str(item.address), item.zone) for item in filed] == [("10.1.0.1:80", "a"), ("10.1.0.2:80", "a")]
@@ -285,12 +280,12 @@ def test_a_file_is_a_source_whose_answer_the_compiler_has_read(running: Run) -> 
     running(work)
 
 
-def test_the_sources_of_lbctl_are_the_keys_of_discovery() -> None:
+def test_sources_match_the_keys_of_discovery() -> None:
     from lbctl.model.pool import Discovery
 
     assert set(SOURCES.names) == set(Discovery.model_fields)
 
 
-def test_every_source_has_a_feature_of_its_own_for_which_each_proxy_says_what_it_does() -> None:
+def test_every_source_has_its_own_feature() -> None:
     patterns = {key for feature in FEATURES for key in feature.keys}
     assert {f"pools.*.discovery.{kind}" for kind in SOURCES.names} <= patterns

@@ -1,4 +1,4 @@
-"""Which proxies have a driver, what they must say for it, and that no driver is imported before one is needed."""
+"""Proxies that have a driver, the keys they need, and lazy imports of drivers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ RELOAD = Reload(("reload",))
         (Proxy("a", "envoy", (1, 40)), ""),
     ],
 )
-def test_a_proxy_is_driven_where_its_entry_says_how(proxy: Proxy, reason: str) -> None:
+def test_proxy_is_driven_if_its_entry_has_the_keys(proxy: Proxy, reason: str) -> None:
     assert undriven(proxy) == reason
     by_driver = proxy.kind != "envoy"
     assert [item.name for item in needs_driver(Topology((), (), (), (proxy,)))] == ["a"] * by_driver
     assert [item.name for item in driven(Topology((), (), (), (proxy,)))] == ["a"] * (by_driver and not reason)
 
 
-def test_a_kind_without_driver_is_not_driven_by_another_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kind_without_driver_is_not_driven(monkeypatch: pytest.MonkeyPatch) -> None:
     haproxy = registry.DRIVERS.get("haproxy")
     monkeypatch.setattr(registry, "DRIVERS", Registry({"haproxy": haproxy}))
     proxy = Proxy("edge", "nginx", (1, 22), config="/etc/nginx.conf", reload=RELOAD)
@@ -51,20 +51,22 @@ def test_every_kind_has_a_driver_or_is_served_by_xds() -> None:
     assert {kind for kind in KINDS if not target(kind).served_by_xds} == set(registry.DRIVERS.names)
 
 
-def test_what_serve_checks_for_a_proxy_is_no_loss_to_it() -> None:
+def test_checks_by_serve_are_declared_by_the_target() -> None:
     for kind in registry.DRIVERS.names:
         checked = registry.DRIVERS.get(kind).active_checks
         assert checked == ("pool.health.http" in target(kind).done_by_control_plane)
 
 
 @pytest.mark.parametrize("arguments", [("validate",), ("render", "-t", "nginx", "-d", "{out}")])
-def test_a_command_that_drives_nothing_imports_no_driver(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    given = [item.format(out=tmp_path) for item in (*arguments, str(FIXTURES / "quickstart.yaml"))]
+def test_offline_command_imports_no_driver(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    arguments_of_run = [item.format(out=tmp_path) for item in (*arguments, str(FIXTURES / "quickstart.yaml"))]
     script = (
         "import sys; from lbctl.cli import run; code = run(sys.argv[1:])\n"
         "unwanted = ('lbctl.apply.nginx', 'lbctl.apply.haproxy', 'lbctl.serve.drivers.nginx',"
         " 'lbctl.serve.drivers.haproxy', 'lbctl.serve.drivers.supervisor')\n"
         "print([name for name in unwanted if name in sys.modules]); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", script, *given], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments_of_run], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr

@@ -1,4 +1,4 @@
-"""A driver that fails is named, counted, and followed by a new one; nothing of what its error says is shown."""
+"""A failed driver is reported, counted and replaced by a new one; the text of its error is not shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import NoReturn, cast
 import pytest
 
 from lbctl.apply.haproxy.driver import HaproxyUpdater
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.drivers.haproxy import HaproxyDriver
@@ -19,14 +18,14 @@ from lbctl.serve.drivers.runner import DriverRunner
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.targets.load import load
+from tests.support.fleets import fleet_of, load_fleet
 
 PROXY = Proxy("edge", "toy", (1,))
 FLEET = cast(PublishedFleet, object())
 
 
 class FakeDriver:
-    """Fails where `fails` says: update, run, checks, or by ending."""
+    """A driver that fails in `fails`: update, run or checks, or that returns early (end)."""
 
     def __init__(self, fails: str = "") -> None:
         self.proxy = PROXY
@@ -56,15 +55,15 @@ class FakeDriver:
 
 
 def started(*drivers: Driver | Exception) -> tuple[DriverRunner, asyncio.Task[NoReturn], list[str]]:
-    """A runner that takes these drivers in turn, its task, and the failures so far."""
+    """Return a runner that takes these drivers in turn, its task, and the failures so far."""
     waiting: Iterator[Driver | Exception] = iter(drivers)
     failed: list[str] = []
 
     def create() -> Driver:
-        found = next(waiting)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        next_driver = next(waiting)
+        if isinstance(next_driver, Exception):
+            raise next_driver
+        return next_driver
 
     runner = DriverRunner(PROXY, create)
     task = Guard(failed.append, first_pause=0.2).start("driver", runner.run, runner.restarts_in, proxy=PROXY.name)
@@ -78,7 +77,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("fails", ["update", "run", "end", "checks", "create"])
-def test_after_a_failure_a_new_driver_gets_the_same_fleet(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_driver_gets_the_same_fleet_after_a_failure(fails: str, caplog: pytest.LogCaptureFixture) -> None:
     async def drive() -> None:
         first, second = FakeDriver(fails), FakeDriver()
         item, task, failed = started(ValueError("a secret") if fails == "create" else first, second)
@@ -103,7 +102,7 @@ def test_after_a_failure_a_new_driver_gets_the_same_fleet(fails: str, caplog: py
     assert any(getattr(record, "fields", {}).get("proxy") == "edge" for record in caplog.records)
 
 
-def test_what_the_proxy_last_had_is_kept_while_nothing_drives_it() -> None:
+def test_failed_driver_keeps_the_last_version_of_its_proxy() -> None:
     async def drive() -> None:
         first = FakeDriver()
         item, task, failed = started(first)
@@ -119,7 +118,7 @@ def test_what_the_proxy_last_had_is_kept_while_nothing_drives_it() -> None:
     asyncio.run(drive())
 
 
-def test_an_update_that_comes_while_the_lease_is_unsure_waits_for_it() -> None:
+def test_update_waits_for_a_confirmed_lease() -> None:
     async def drive() -> None:
         driver, asked, permitted = FakeDriver(), 0, False
 
@@ -141,20 +140,9 @@ def test_an_update_that_comes_while_the_lease_is_unsure_waits_for_it() -> None:
     asyncio.run(drive())
 
 
-HAPROXY_FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools: {chat: {replicas: [{address: "10.9.9.9:8000"}]}}
-proxies: {ha: {kind: haproxy, runtime_api: RUNTIME_API}}
-"""
-
-
-def test_an_unexpected_error_of_the_haproxy_driver_is_counted_and_a_new_driver_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "fleet.yaml").write_text(HAPROXY_FLEET.replace("RUNTIME_API", str(tmp_path / "haproxy.sock")))
-    fleet = load([str(tmp_path / "fleet.yaml")], diagnostics := Diagnostics())
-    assert fleet is not None, list(map(str, diagnostics))
+def test_failed_haproxy_driver_is_counted_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxies = {"ha": {"kind": "haproxy", "runtime_api": str(tmp_path / "haproxy.sock")}}
+    fleet = load_fleet(tmp_path, fleet_of(proxies=proxies))
     (proxy,) = fleet.compiled.topology.proxies
 
     async def fail(*_: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Each proxy is driven by itself: one that waits for checks delays no other."""
+"""Each proxy is driven on its own: a proxy that waits for checks does not delay the others."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.serve.drivers import supervisor
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.targets.load import load
-
-FLEET = """version: 1
-listeners: {a: {bind: "127.0.0.1:8080"}, b: {bind: "127.0.0.1:8081"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools:
-  chat:
-    replicas: [{address: "127.0.0.1:SILENT"}]
-    health: {active: {timeout: 60s, interval: 60s, http: {path: /health}}}
-proxies:
-  ha: {kind: haproxy, runtime_api: DIRECTORY/haproxy.sock, listeners: [a]}
-  ng: {kind: nginx, config: DIRECTORY/nginx.conf, reload: {command: ["true"]}, listeners: [b]}
-"""
+from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
 
 
-def test_a_haproxy_does_not_wait_for_the_first_checks_of_an_nginx(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _haproxy_and_nginx(directory: Path, silent: int) -> Fleet:
+    """Return a fleet with both proxies and a health check that the port `silent` never answers."""
+    check = {"active": {"timeout": "60s", "interval": "60s", "http": {"path": "/health"}}}
+    reload = {"config": f"{directory}/nginx.conf", "reload": {"command": ["true"]}}
+    return fleet_of(
+        pool(replica(address=f"127.0.0.1:{silent}"), health=check),
+        listeners={"other": {"bind": "127.0.0.1:8081"}},
+        proxies={
+            "ha": {"kind": "haproxy", "runtime_api": f"{directory}/haproxy.sock", "listeners": ["gateway"]},
+            "ng": {"kind": "nginx", **reload, "listeners": ["other"]},
+        },
+    )
+
+
+def test_haproxy_does_not_wait_for_the_first_checks_of_nginx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_FIRST_CHECKS", 3600.0)
 
     async def drive(silent: int) -> None:
-        text = FLEET.replace("DIRECTORY", str(tmp_path)).replace("SILENT", str(silent))
-        (tmp_path / "fleet.yaml").write_text(text)
-        fleet = load([str(tmp_path / "fleet.yaml")], diagnostics := Diagnostics())
-        assert fleet is not None, list(map(str, diagnostics))
+        fleet = load_fleet(tmp_path, _haproxy_and_nginx(tmp_path, silent))
         publisher = Publisher(Metrics(), {})
         await publisher.serve(fleet, "files")
         assert publisher.served is not None

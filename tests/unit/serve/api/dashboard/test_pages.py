@@ -1,4 +1,4 @@
-"""The files of the page: safe headers, nothing from elsewhere, no text that becomes HTML."""
+"""The files of the dashboard: safe headers, no other origins, no HTML built from text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS = sorted(file for file in STATIC.iterdir() if "uPlot" not in file.name)
 HTML_OF_TEXT = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|\.srcdoc")
 
 
-def test_every_file_is_served_with_a_policy_that_allows_only_this_server_and_nothing_inside_the_page() -> None:
+def test_every_file_has_a_strict_content_security_policy() -> None:
     async def ask() -> None:
         async with serving(Fleet()) as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             for path in ("/", *(f"/dashboard/{name}" for name in pages())):
@@ -39,7 +39,7 @@ def test_every_file_is_served_with_a_policy_that_allows_only_this_server_and_not
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.name))
-def test_no_file_asks_another_server_sets_html_or_keeps_a_token(file) -> None:  # type: ignore[no-untyped-def]
+def test_no_file_loads_from_elsewhere_sets_html_or_stores_tokens(file) -> None:  # type: ignore[no-untyped-def]
     text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
     assert "http://" not in text
     assert "https://" not in text
@@ -49,12 +49,12 @@ def test_no_file_asks_another_server_sets_html_or_keeps_a_token(file) -> None:  
     assert [name for name in re.findall(r"localStorage\.\w+\(([^,)]*)", text) if "lbctl-theme" not in name] == []
 
 
-def test_every_import_and_link_of_the_page_is_a_file_of_it() -> None:
+def test_every_import_and_link_of_the_page_exists() -> None:
     linked = {name for file in OURS for name in re.findall(r'"/dashboard/([\w.]+)"', file.read_text(encoding="utf-8"))}
     assert linked - pages().keys() == set()
     assert {"main.js", "uPlot.iife.min.js", "app.css"} <= linked
 
 
-def test_the_chart_library_is_shipped_with_its_licence_and_version() -> None:
+def test_chart_library_is_shipped_with_licence_and_version() -> None:
     assert "MIT License" in (STATIC / "uPlot.LICENSE.txt").read_text()
     assert "(v1.6.32)" in (STATIC / "uPlot.iife.min.js").read_text(encoding="utf-8")

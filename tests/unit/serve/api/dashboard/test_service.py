@@ -1,4 +1,4 @@
-"""The stream of frames: everything first, then what changes, made once for all browsers."""
+"""The stream of the dashboard: a complete frame first, then changes, built once for all browsers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.openapi import validate
 
 
 class StillFleet(MovingFleet):
-    """A fleet in which only `changed` replicas change, and of which `gone` are not there."""
+    """A fleet in which only `queues` change, and in which the replicas in `gone` are absent."""
 
     def __init__(self, replicas: int = 6) -> None:
         super().__init__(replicas)
@@ -49,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def frames(text: bytes) -> list[Any]:
-    """The data of each `live` in these bytes, which are as the document says."""
+    """Return the data of each `live` event, which must match the OpenAPI document."""
     blocks = [block.split(b"\n") for block in text.split(b"\n\n")]
     data = [json.loads(block[1].partition(b": ")[2]) for block in blocks if block[0] == b"event: live"]
     for each in data:
@@ -75,15 +75,15 @@ def conversation(fleet: Fleet, script: Callable[[DashboardService], Awaitable[No
 
 
 async def next_frame(stream: FrameStream) -> Any:
-    """The next `live` of the stream."""
+    """Return the data of the next `live` event."""
     while True:
         part = await stream.next()
         assert part is not None
-        if found := frames(part):
-            return found[-1]
+        if live := frames(part):
+            return live[-1]
 
 
-def test_a_stream_begins_with_everything_and_goes_on_with_what_changes() -> None:
+def test_stream_sends_everything_first_and_changes_after() -> None:
     fleet = StillFleet()
 
     async def script(dashboard: DashboardService) -> None:
@@ -104,7 +104,7 @@ def test_a_stream_begins_with_everything_and_goes_on_with_what_changes() -> None
     conversation(fleet, script)
 
 
-def test_what_changed_while_a_section_could_not_be_made_is_sent_with_the_next_frame() -> None:
+def test_changes_are_kept_when_building_a_section_fails() -> None:
     fleet = StillFleet(2)
     state = DashboardState()
 
@@ -128,7 +128,7 @@ def test_what_changed_while_a_section_could_not_be_made_is_sent_with_the_next_fr
     assert not update([("pools", [1])])
 
 
-def test_events_of_the_control_plane_come_with_the_frames_the_last_ones_at_first() -> None:
+def test_stream_includes_earlier_and_new_events() -> None:
     fleet = StillFleet()
     fleet.events.task_failed("an earlier one")
 
@@ -146,7 +146,7 @@ def test_events_of_the_control_plane_come_with_the_frames_the_last_ones_at_first
     conversation(fleet, script)
 
 
-def test_a_browser_that_does_not_read_gets_everything_again_and_no_more_waits_for_it() -> None:
+def test_slow_browser_gets_a_complete_frame_again() -> None:
     fleet = StillFleet()
 
     async def script(dashboard: DashboardService) -> None:
@@ -163,7 +163,7 @@ def test_a_browser_that_does_not_read_gets_everything_again_and_no_more_waits_fo
     conversation(fleet, script)
 
 
-def test_a_browser_whose_socket_is_full_loses_its_connection_and_delays_nobody(
+def test_browser_with_full_socket_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streaming, "_SLOWEST", 0.2)
@@ -191,11 +191,11 @@ def test_a_browser_whose_socket_is_full_loses_its_connection_and_delays_nobody(
 
 
 def _descriptors() -> int:
-    """The number of open ones of this process, the server's end of each connection among them."""
+    """Return the number of open descriptors of this process, which includes the server's connections."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_frames_that_are_compressed_once_are_one_gzip_stream_for_everybody() -> None:
+def test_shared_compressed_frames_form_a_gzip_stream() -> None:
     texts = [b"event: live\ndata: %d\n\n" % number * 50 for number in range(4)]
     parts = [Frame(number, text) for number, text in enumerate(texts)]
     for order in ([0, 1, 2, 3], [2, 0], [3]):
@@ -204,7 +204,7 @@ def test_frames_that_are_compressed_once_are_one_gzip_stream_for_everybody() -> 
         assert decompressor.decompress(stream) == b"".join(texts[number] for number in order)
 
 
-def test_a_compressed_stream_is_read_by_an_ordinary_client_as_it_comes() -> None:
+def test_ordinary_client_reads_the_compressed_stream() -> None:
     fleet = StillFleet()
 
     async def script() -> None:
@@ -227,7 +227,7 @@ def test_a_compressed_stream_is_read_by_an_ordinary_client_as_it_comes() -> None
     asyncio.run(script())
 
 
-def test_there_are_so_many_streams_and_no_more_and_all_end_with_the_process() -> None:
+def test_streams_are_limited_and_end_with_the_process() -> None:
     fleet = StillFleet()
 
     async def script(dashboard: DashboardService) -> None:
@@ -245,7 +245,7 @@ def test_there_are_so_many_streams_and_no_more_and_all_end_with_the_process() ->
     conversation(fleet, script)
 
 
-def test_a_series_that_has_not_changed_is_not_sent_again() -> None:
+def test_unchanged_series_is_not_sent_again() -> None:
     fleet = StillFleet()
 
     async def script() -> None:
@@ -267,7 +267,7 @@ def test_a_series_that_has_not_changed_is_not_sent_again() -> None:
     asyncio.run(script())
 
 
-def test_the_answers_that_are_kept_do_not_grow_with_what_clients_ask_for() -> None:
+def test_cached_answers_are_bounded() -> None:
     async def script(dashboard: DashboardService) -> None:
         for points in range(2, 102):
             await dashboard.series(Query("pool", "queue", "*", points))
