@@ -75,7 +75,9 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
 
 
 def test_acknowledged_share_is_from_the_view_of_nginx() -> None:
-    text = fleet_text(fleets.pool(fleets.replica("a"), fleets.replica("b"), health={"active": {"tcp": {}}}))
+    text = fleet_text(
+        fleets.pool(fleets.replica("a"), fleets.replica("b", "127.0.0.1:10"), health={"active": {"tcp": {}}})
+    )
     composed = compose(Snapshot(compiled(text).topology), LoopOutput(), (), {}, 0.0)
     topology = composed.whole.topology
     own = for_proxy(composed, {"pool": frozenset({"a"})}, Ramps(), 0.0, 30.0)
