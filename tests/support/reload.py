@@ -1,4 +1,4 @@
-"""A fleet on the disk with all the files that it names, and a reloader on it."""
+"""A fleet on disk with all the files that it names, and its reloader."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SECRET = "sk-hunter2-do-not-write-this-anywhere"
 
 
 class Fleet:
-    """A fleet on the disk, and a reloader on it that takes for running whatever it could load."""
+    """A fleet on disk, and a reloader that accepts every outcome as the running fleet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = Authority(folder / "made")
+        self.authority = Authority(folder / "issued")
         (folder / "tls").mkdir()
         (folder / "secrets").mkdir()
         self.put(self.authority.issue("first.test"))
@@ -41,13 +41,13 @@ class Fleet:
         self.reloader = FleetReloader([str(folder)])
 
     def write(self, llama: int, *more: str) -> None:
-        """Write a fleet whose pool `llama` has so many replicas, and further lines of pools."""
+        """Write a fleet whose pool `llama` has `llama` replicas, and further lines of pools."""
         replicas = "".join(f'      - {{address: "10.0.0.{index}:8000"}}\n' for index in range(1, llama + 1))
         text = f"{HEAD}  filed: {{discovery: {{file: {{path: targets.json}}}}}}\n  llama:\n    replicas:\n{replicas}"
         (self.folder / "fleet.yaml").write_text("\n".join([text.rstrip(), *more, ""]))
 
     def target(self, count: int) -> None:
-        """Write the file of targets with so many targets."""
+        """Write the file of targets with `count` targets."""
         (self.folder / "targets.json").write_text(
             json.dumps([{"targets": [f"10.1.0.{index}:80" for index in range(1, count + 1)]}])
         )
@@ -61,7 +61,7 @@ class Fleet:
         self.reloader.accept(outcome)
         return outcome
 
-    def told(self, outcome: LoadOutcome) -> list[str]:
+    def messages(self, outcome: LoadOutcome) -> list[str]:
         return [str(item).replace(f"{self.folder}/", "") for item in outcome.diagnostics]
 
 

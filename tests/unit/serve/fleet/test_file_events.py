@@ -1,7 +1,6 @@
-"""Which changes of files are seen: with the real file system and the real inotify.
+"""Changes of files that the watch reports, with the real file system and the real inotify.
 
-The tests let the system tell of changes and look by themselves only once a minute, so that a change that the system did
-not tell is a failure.
+The watch polls only once a minute, so that a change that inotify did not report is a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def fleet(tmp_path: Path) -> Path:
 # ── Ways to change a file ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_happens_where_nothing_changes(fleet: Path) -> None:
+def test_unchanged_files_cause_no_event(fleet: Path) -> None:
     async def test(events: Events) -> None:
         await events.none()
         assert events.watch.polling == ""
@@ -37,9 +36,7 @@ def test_nothing_happens_where_nothing_changes(fleet: Path) -> None:
 
 @pytest.mark.parametrize("text", ["version: 2\n", "version: 1\n# longer\n", ""])
 @pytest.mark.parametrize("way", [replace, Path.write_text])
-def test_a_file_that_is_replaced_or_edited_in_place_is_one_event(
-    fleet: Path, way: Callable[[Path, str], object], text: str
-) -> None:
+def test_replaced_or_edited_file_is_one_event(fleet: Path, way: Callable[[Path, str], object], text: str) -> None:
     async def test(events: Events) -> None:
         way(fleet / "a.yaml", text)
         await events.one()
@@ -47,7 +44,7 @@ def test_a_file_that_is_replaced_or_edited_in_place_is_one_event(
     watching(test, fleet)
 
 
-def test_an_edit_that_keeps_size_and_time_is_an_event(fleet: Path) -> None:
+def test_edit_with_same_size_and_time_is_an_event(fleet: Path) -> None:
     file = fleet / "a.yaml"
     before = file.stat()
 
@@ -59,7 +56,7 @@ def test_an_edit_that_keeps_size_and_time_is_an_event(fleet: Path) -> None:
     watching(test, fleet)
 
 
-def test_two_edits_of_one_size_right_after_each_other_end_in_the_last_one(fleet: Path) -> None:
+def test_fingerprint_follows_rapid_edits_of_the_same_size(fleet: Path) -> None:
     file = fleet / "a.yaml"
     prints = Fingerprints()
     file.write_text("version: 2\n")
@@ -71,7 +68,7 @@ def test_two_edits_of_one_size_right_after_each_other_end_in_the_last_one(fleet:
         assert prints.of([file]) == first
 
 
-def test_a_file_path_is_watched_like_a_directory(fleet: Path) -> None:
+def test_single_file_is_watched(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "b.yml").write_text("another\n")
         await events.none()
@@ -83,7 +80,7 @@ def test_a_file_path_is_watched_like_a_directory(fleet: Path) -> None:
     watching(test, fleet / "a.yaml")
 
 
-def test_several_paths_are_watched_and_standard_input_is_not(fleet: Path, tmp_path: Path) -> None:
+def test_several_paths_are_watched_without_standard_input(fleet: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "c.yaml").write_text("version: 1\n")
@@ -97,7 +94,7 @@ def test_several_paths_are_watched_and_standard_input_is_not(fleet: Path, tmp_pa
     watching(test, fleet, Path("-"), other / "c.yaml")
 
 
-def test_a_path_may_be_a_link_that_is_set_anew(fleet: Path, tmp_path: Path) -> None:
+def test_changed_link_is_an_event(fleet: Path, tmp_path: Path) -> None:
     second = tmp_path / "releases" / "2"
     second.mkdir(parents=True)
     (second / "a.yaml").write_text("version: 2\n")
@@ -119,7 +116,7 @@ def test_a_path_may_be_a_link_that_is_set_anew(fleet: Path, tmp_path: Path) -> N
     watching(test, link)
 
 
-def test_a_link_further_up_on_the_way_is_seen_too(tmp_path: Path) -> None:
+def test_changed_link_of_a_parent_directory_is_an_event(tmp_path: Path) -> None:
     for release in ("1", "2"):
         (tmp_path / "releases" / release / "conf" / "fleet").mkdir(parents=True)
         (tmp_path / "releases" / release / "conf" / "fleet" / "a.yaml").write_text(f"version: {release}\n")
@@ -133,7 +130,7 @@ def test_a_link_further_up_on_the_way_is_seen_too(tmp_path: Path) -> None:
     watching(test, tmp_path / "current" / "conf" / "fleet")
 
 
-def test_a_file_that_links_elsewhere_is_watched_where_it_is(fleet: Path, tmp_path: Path) -> None:
+def test_target_of_a_linked_file_is_watched(fleet: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "real.yaml").write_text("version: 1\n")
@@ -148,7 +145,7 @@ def test_a_file_that_links_elsewhere_is_watched_where_it_is(fleet: Path, tmp_pat
     watching(test, fleet)
 
 
-def test_links_in_a_circle_end_nothing(fleet: Path) -> None:
+def test_circular_links_do_not_end_the_watch(fleet: Path) -> None:
     (fleet / "x.yaml").symlink_to("y.yaml")
     (fleet / "y.yaml").symlink_to("x.yaml")
 
@@ -159,23 +156,25 @@ def test_links_in_a_circle_end_nothing(fleet: Path) -> None:
     watching(test, fleet)
 
 
-def test_a_path_that_the_system_refuses_to_look_at_ends_nothing(tmp_path: Path) -> None:
-    """As it does below a directory of another user; a name that is too long is refused to root too."""
+def test_inaccessible_path_does_not_end_the_watch(tmp_path: Path) -> None:
+    """A directory of another user is inaccessible too; a name that is too long fails even for root."""
     watched = watched_directories([tmp_path / ("x" * 300) / "token"])
     assert [path for path, _, _ in watched.directories] == [tmp_path]
 
 
-def test_what_others_do_in_a_directory_around_wakes_nobody(fleet: Path) -> None:
-    heard = watched_directories([fleet, fleet / "tls" / "server.crt"])
-    assert {path for path, _, _ in heard.directories} == {fleet.parent, fleet}
-    told = {name: heard.concerned(str(fleet.parent / name)) for name in ("fleet", "a.yaml", "tls", "x.log", "data")}
-    assert told == {"fleet": True, "a.yaml": True, "tls": True, "x.log": False, "data": False}
+def test_unrelated_changes_in_a_parent_directory_are_ignored(fleet: Path) -> None:
+    watched = watched_directories([fleet, fleet / "tls" / "server.crt"])
+    assert {path for path, _, _ in watched.directories} == {fleet.parent, fleet}
+    concerned = {
+        name: watched.concerned(str(fleet.parent / name)) for name in ("fleet", "a.yaml", "tls", "x.log", "data")
+    }
+    assert concerned == {"fleet": True, "a.yaml": True, "tls": True, "x.log": False, "data": False}
 
 
 # ── Files and directories that come and go ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_comes_and_one_that_goes_are_events(fleet: Path) -> None:
+def test_added_removed_and_renamed_files_are_events(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "c.yaml").write_text("version: 1\n")
         await events.one()
@@ -187,7 +186,7 @@ def test_a_file_that_comes_and_one_that_goes_are_events(fleet: Path) -> None:
     watching(test, fleet)
 
 
-def test_files_that_are_not_of_the_fleet_are_no_events(fleet: Path) -> None:
+def test_files_outside_the_fleet_cause_no_event(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "notes.txt").write_text("more\n")
         (fleet / ".a.yaml.swp").write_text("editor\n")
@@ -200,7 +199,7 @@ def test_files_that_are_not_of_the_fleet_are_no_events(fleet: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_directory_that_vanishes_and_comes_back_is_an_event_each_time(fleet: Path, tmp_path: Path) -> None:
+def test_removed_and_restored_directory_is_an_event_each_time(fleet: Path, tmp_path: Path) -> None:
     async def test(events: Events) -> None:
         fleet.rename(tmp_path / "away")
         await events.one()
@@ -217,7 +216,7 @@ def test_a_directory_that_vanishes_and_comes_back_is_an_event_each_time(fleet: P
     watching(test, fleet)
 
 
-def test_a_directory_is_found_when_its_parents_come_back_one_by_one(tmp_path: Path) -> None:
+def test_directory_is_watched_once_its_parents_exist(tmp_path: Path) -> None:
     folder = tmp_path / "one" / "two" / "fleet"
 
     async def test(events: Events) -> None:
@@ -232,7 +231,7 @@ def test_a_directory_is_found_when_its_parents_come_back_one_by_one(tmp_path: Pa
     watching(test, folder)
 
 
-def test_a_directory_that_is_swapped_for_another_with_the_same_content_is_no_event(fleet: Path, tmp_path: Path) -> None:
+def test_directory_swapped_for_an_equal_one_causes_no_event(fleet: Path, tmp_path: Path) -> None:
     shutil.copytree(fleet, tmp_path / "copy")
 
     async def test(events: Events) -> None:
@@ -246,7 +245,7 @@ def test_a_directory_that_is_swapped_for_another_with_the_same_content_is_no_eve
 
 
 @pytest.mark.parametrize("path", ["", "fleet.yaml"])
-def test_a_config_map_is_followed_through_its_swaps(tmp_path: Path, path: str) -> None:
+def test_swaps_of_a_config_map_are_events(tmp_path: Path, path: str) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()
     swap(mount, "..2026_01", {"fleet.yaml": "version: 1\n", "more.yaml": "version: 1\n"})

@@ -1,4 +1,4 @@
-"""The fleets that were served: which are kept, how one is named, and what a restart finds of them."""
+"""The history of published fleets: retention, lookup by digest, and restore after a restart."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def state() -> Iterator[SavedState]:
     asyncio.run(saved.close())
 
 
-def of(state: SavedState, *contents: str) -> FleetHistory:
+def history_of(state: SavedState, *contents: str) -> FleetHistory:
     return FleetHistory(("fleet",), state, RestoredHistory(tuple(map(entry, contents))))
 
 
-def test_a_digest_is_of_names_and_contents_and_not_of_directories() -> None:
+def test_digest_covers_names_and_contents_but_not_directories() -> None:
     first = [SourceText("/etc/a.yaml", b"1", "/etc"), SourceText("/etc/b.yaml", b"2", "/etc")]
     moved = [SourceText("b.yaml", b"2", "."), SourceText("a.yaml", b"1", ".")]
     exchanged = [SourceText("a.yaml", b"2", "."), SourceText("b.yaml", b"1", ".")]
@@ -49,31 +49,31 @@ def test_a_digest_is_of_names_and_contents_and_not_of_directories() -> None:
     assert digest_of([SourceText("a.yaml", b"1", ".")]) != digest_of(first)
 
 
-def test_without_a_digest_it_is_the_newest_fleet_that_is_not_the_current_one(state: SavedState) -> None:
-    assert of(state, "a", "b", "c").find(None) == entry("b")
-    assert of(state, "a", "b", "a", "b").find(None) == entry("a")
-    assert of(state, "a", "b", "a", "c").find(None) == entry("a")
+def test_default_is_the_newest_fleet_that_is_not_current(state: SavedState) -> None:
+    assert history_of(state, "a", "b", "c").find(None) == entry("b")
+    assert history_of(state, "a", "b", "a", "b").find(None) == entry("a")
+    assert history_of(state, "a", "b", "a", "c").find(None) == entry("a")
     for contents in ((), ("a",), ("a", "a")):
         with pytest.raises(BadRequestError, match="no earlier fleet is kept"):
-            of(state, *contents).find(None)
+            history_of(state, *contents).find(None)
 
 
-def test_a_digest_may_be_shortened_and_an_unknown_one_is_answered_with_similar_ones(state: SavedState) -> None:
-    kept = of(state, "a", "b", "c")
+def test_digest_may_be_abbreviated(state: SavedState) -> None:
+    known = history_of(state, "a", "b", "c")
     digest = digest_of(files("a"))
-    assert kept.find(digest) == kept.find(digest[:4]) == kept.find(digest[:12].upper()) == entry("a")
+    assert known.find(digest) == known.find(digest[:4]) == known.find(digest[:12].upper()) == entry("a")
     with pytest.raises(BadRequestError, match="is the fleet that is served"):
-        kept.find(digest_of(files("c"))[:8])
+        known.find(digest_of(files("c"))[:8])
     swapped = digest[:10] + digest[11] + digest[10]
     with pytest.raises(BadRequestError, match=f"did you mean '{digest[:12]}'"):
-        kept.find(swapped)
+        known.find(swapped)
     with pytest.raises(BadRequestError, match="at least 4 of its characters"):
-        kept.find(digest[:2])
+        known.find(digest[:2])
     with pytest.raises(BadRequestError, match="the newest first: " + digest_of(files("b"))[:12]):
-        kept.find("no digest")
+        known.find("no digest")
 
 
-def test_the_number_and_the_size_of_what_is_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_and_size_of_kept_fleets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = tuple(entry(str(number)) for number in range(30))
     assert history._within_limits(many) == many[-20:]
     monkeypatch.setattr(history, "_LARGEST", 250)
@@ -84,7 +84,7 @@ def test_the_number_and_the_size_of_what_is_kept_are_bounded(monkeypatch: pytest
     assert history._within_limits((*many, large)) == (large,), "the fleet that is served is always kept"
 
 
-def test_what_is_saved_is_found_by_the_next_process_and_files_without_an_entry_are_deleted(state: SavedState) -> None:
+def test_saved_history_is_restored_and_unused_files_are_deleted(state: SavedState) -> None:
     async def script() -> None:
         kept = FleetHistory(("fleet",), state, RestoredHistory())
         for content in ("a", "b"):
@@ -105,7 +105,7 @@ def test_what_is_saved_is_found_by_the_next_process_and_files_without_an_entry_a
     asyncio.run(script())
 
 
-def test_a_change_of_the_files_ends_a_rollback(state: SavedState, tmp_path: Path) -> None:
+def test_change_of_the_files_ends_a_rollback(state: SavedState, tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text("new")
 
@@ -123,16 +123,16 @@ def test_a_change_of_the_files_ends_a_rollback(state: SavedState, tmp_path: Path
     asyncio.run(script())
 
 
-def test_damaged_files_are_refused() -> None:
-    whole = write_texts([SourceText("a", b"\xff", ".")])
-    assert read_texts(whole) == (SourceText("a", b"\xff", "."),)
-    for damaged in (whole[:-8], "%%%", "", "QUFB"):
+def test_damaged_files_are_rejected() -> None:
+    intact = write_texts([SourceText("a", b"\xff", ".")])
+    assert read_texts(intact) == (SourceText("a", b"\xff", "."),)
+    for damaged in (intact[:-8], "%%%", "", "QUFB"):
         with pytest.raises((ValueError, KeyError, TypeError)):
             read_texts(damaged)
 
 
-def test_what_cannot_be_saved_does_not_grow_beyond_the_entries_that_are_kept(state: SavedState) -> None:
-    kept = of(state)
+def test_unsaved_files_are_bounded_by_the_kept_entries(state: SavedState) -> None:
+    kept = history_of(state)
     topology = SimpleNamespace(pools=())
     fleet: Any = SimpleNamespace(
         origin="state",

@@ -1,4 +1,4 @@
-"""Key files under `serve`: one that is truncated, gone, half written or broken refuses nobody who was let in before."""
+"""Key files under `serve`: a truncated, missing or broken file does not revoke the keys in use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 def write(fleet: Fleet, text: str, name: str = "keys.yaml") -> None:
-    """As a deploy does: whole, in the place of the one before."""
+    """Replace a file of secrets atomically, as a deployment does."""
     beside = fleet.folder / "secrets" / f".{name}"
     beside.write_text(text)
     beside.replace(fleet.folder / "secrets" / name)
@@ -46,7 +46,7 @@ def tenants(outcome: LoadOutcome) -> list[str]:
 
 
 def served(fleet: Fleet) -> list[str]:
-    """The tenants of what runs, whatever became of the files."""
+    """Return the tenants of the running fleet, even if the files have errors."""
     (fleet.folder / "targets.json").write_text('[{"targets": ["10.1.0.1:80", "10.1.0.2:80", "10.1.0.9:80"]}]')
     return tenants(fleet.load())
 
@@ -55,7 +55,7 @@ DAMAGES = {"empty": "", "no key left": "# all of them\n", "half": KEYS[: len(KEY
 
 
 @pytest.mark.parametrize("damage", [None, *DAMAGES.values()], ids=["gone", *DAMAGES])
-def test_a_damaged_key_file_is_an_error_and_the_keys_before_stay_in_use(fleet: Fleet, damage: str | None) -> None:
+def test_damaged_key_file_is_an_error_and_old_keys_stay(fleet: Fleet, damage: str | None) -> None:
     before = tenants(fleet.load())
     if damage is None:
         (fleet.folder / "secrets/keys.yaml").unlink()
@@ -66,17 +66,17 @@ def test_a_damaged_key_file_is_an_error_and_the_keys_before_stay_in_use(fleet: F
     assert outcome.refused is not None
     assert outcome.refused.startswith("key file 'secrets/keys.yaml' ")
     assert outcome.refused.endswith("the 10 keys that it held before stay in use")
-    told = [line for line in fleet.told(outcome) if "LB53" in line]
-    assert len(told) == 1
-    assert told[0].startswith("fleet.yaml:7:46: error LB53")
-    assert "sk-" not in str(fleet.told(outcome))
+    messages = [line for line in fleet.messages(outcome) if "LB53" in line]
+    assert len(messages) == 1
+    assert messages[0].startswith("fleet.yaml:7:46: error LB53")
+    assert "sk-" not in str(fleet.messages(outcome))
     assert served(fleet) == before
     write(fleet, KEYS)
     assert fleet.load().diagnostics == ()
 
 
 @pytest.mark.parametrize("text", [None, "", jwks(), '{"keys": [{"kty": "RSA"', "[]"])
-def test_a_damaged_jwks_leaves_the_one_before_in_use(fleet: Fleet, text: str | None) -> None:
+def test_damaged_jwks_is_an_error_and_old_keys_stay(fleet: Fleet, text: str | None) -> None:
     if text is None:
         (fleet.folder / "secrets/jwks.json").unlink()
     else:
@@ -91,7 +91,7 @@ def test_a_damaged_jwks_leaves_the_one_before_in_use(fleet: Fleet, text: str | N
     assert outcome.running.secrets.jwks == {"secrets/jwks.json": jwks("a", "b")}
 
 
-def test_single_keys_are_taken_out_at_once(fleet: Fleet) -> None:
+def test_revoked_key_is_removed_at_once(fleet: Fleet) -> None:
     write(fleet, KEYS.replace("sk-3: tenant3\n", ""))
     assert "tenant3" not in tenants(fleet.load())
 
@@ -101,7 +101,7 @@ def test_all_keys_are_rotated_at_once(fleet: Fleet) -> None:
     assert tenants(fleet.load()) == [f"team{number}" for number in range(10)]
 
 
-def test_revoking_many_or_all_keys_waits_to_be_confirmed(fleet: Fleet) -> None:
+def test_revoking_most_keys_needs_confirmation(fleet: Fleet) -> None:
     for left in ("sk-0: tenant0\n", ""):
         write(fleet, left)
         outcome = fleet.load()
@@ -112,7 +112,7 @@ def test_revoking_many_or_all_keys_waits_to_be_confirmed(fleet: Fleet) -> None:
         assert fleet.load().refused is None
 
 
-def test_the_last_key_waits_to_be_confirmed_whatever_max_shrink_is(fleet: Fleet) -> None:
+def test_revoking_the_last_key_always_needs_confirmation(fleet: Fleet) -> None:
     (fleet.folder / "shrink.yaml").write_text("version: 1\ncontrol: {max_shrink: 100%}\n")
     text = (fleet.folder / "fleet.yaml").read_text()
     (fleet.folder / "fleet.yaml").write_text(text.replace("control:\n", "control:\n  max_shrink: 100%\n"))
@@ -122,35 +122,35 @@ def test_the_last_key_waits_to_be_confirmed_whatever_max_shrink_is(fleet: Fleet)
     assert [item.code for item in fleet.load().shrink] == ["LB531"]
 
 
-def test_a_path_that_leads_nowhere_is_an_error_at_its_place_and_the_keys_of_the_old_one_stay(fleet: Fleet) -> None:
+def test_wrong_path_is_an_error_at_its_position_and_keys_stay(fleet: Fleet) -> None:
     text = (fleet.folder / "fleet.yaml").read_text()
     (fleet.folder / "fleet.yaml").write_text(text.replace("secrets/keys.yaml", "secrets/kyes.yaml"))
     outcome = fleet.load()
-    assert fleet.told(outcome)[0].startswith(
+    assert fleet.messages(outcome)[0].startswith(
         "fleet.yaml:7:46: error LB530 routes.all.auth.api_keys.file: key file 'secrets/kyes.yaml' cannot be used: "
         "the 10 keys that 'secrets/keys.yaml' held stay in use"
     )
     assert len(served(fleet)) == 10
 
 
-def test_a_path_to_another_file_with_few_keys_waits_to_be_confirmed(fleet: Fleet) -> None:
+def test_new_path_to_fewer_keys_needs_confirmation(fleet: Fleet) -> None:
     write(fleet, "sk-9: tenant9\n", "other.yaml")
     text = (fleet.folder / "fleet.yaml").read_text()
     (fleet.folder / "fleet.yaml").write_text(text.replace("secrets/keys.yaml", "secrets/other.yaml"))
     assert [item.code for item in fleet.load().shrink] == ["LB531"]
 
 
-def test_a_key_file_that_was_never_there_is_an_error_at_its_place(tmp_path: Path) -> None:
+def test_missing_key_file_is_an_error_at_its_position(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     (tmp_path / "secrets/keys.yaml").unlink()
     outcome = fleet.load()
     assert outcome.loaded is None
-    assert [line[:36] for line in fleet.told(outcome)] == ["fleet.yaml:7:46: error LB503 routes."]
+    assert [line[:36] for line in fleet.messages(outcome)] == ["fleet.yaml:7:46: error LB503 routes."]
     assert fleet.folder / "secrets/keys.yaml" in outcome.files
 
 
-def test_a_file_that_is_written_slowly_never_counts_before_it_is_whole(fleet: Fleet) -> None:
-    """Beyond a half of it, what is there would be few enough keys less."""
+def test_slowly_written_file_is_not_used_before_it_is_complete(fleet: Fleet) -> None:
+    """A file that is more than half written would pass as a small change."""
 
     def write_slowly() -> None:
         with (fleet.folder / "secrets/keys.yaml").open("w") as file:
@@ -170,7 +170,7 @@ def test_a_file_that_is_written_slowly_never_counts_before_it_is_whole(fleet: Fl
     assert len(tenants(fleet.load())) == 10
 
 
-def test_keys_are_followed_and_kept_although_the_yaml_is_broken(fleet: Fleet) -> None:
+def test_keys_are_followed_while_the_yaml_is_broken(fleet: Fleet) -> None:
     (fleet.folder / "fleet.yaml").write_text("version: 1\npools: {")
     fleet.load()
     write(fleet, KEYS + "sk-10: tenant10\n")
@@ -178,5 +178,5 @@ def test_keys_are_followed_and_kept_although_the_yaml_is_broken(fleet: Fleet) ->
     write(fleet, "")
     outcome = fleet.load()
     assert len(tenants(outcome)) == 11
-    assert any("warning LB531" in line for line in fleet.told(outcome))
+    assert any("warning LB531" in line for line in fleet.messages(outcome))
     assert sizes(outcome)["llama"] == 10

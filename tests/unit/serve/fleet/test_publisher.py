@@ -1,4 +1,4 @@
-"""A publication that is cancelled leaves nothing behind that runs on."""
+"""A cancelled publication leaves no running build behind."""
 
 from __future__ import annotations
 
@@ -9,24 +9,13 @@ from typing import Any
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.targets.load import load
-
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools: {chat: {replicas: [{address: "10.9.9.9:8000"}]}}
-proxies: {edge: {kind: envoy}}
-"""
+from tests.support.fleets import fleet_of, load_fleet
 
 
-def test_a_cancelled_publication_ends_only_after_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text(FLEET)
-    fleet = load([str(path)], Diagnostics())
-    assert fleet is not None
+def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = load_fleet(tmp_path, fleet_of(proxies={"edge": {"kind": "envoy"}}))
     begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
     build = Publisher._build
 

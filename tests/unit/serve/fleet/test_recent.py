@@ -12,13 +12,13 @@ from lbctl.serve.fleet.recent import MOST, RecentSnapshots
 
 
 def published(version: str) -> PublishedFleet:
-    """A fleet with this version and a snapshot of its own."""
+    """Return a published fleet with this version and its own snapshot."""
     snapshot = Snapshot(Topology((), (), ()))
     parts = {"cached_snapshot": SimpleNamespace(version=version), "composed": SimpleNamespace(snapshot=snapshot)}
     return cast(PublishedFleet, SimpleNamespace(**parts))
 
 
-def test_the_oldest_is_the_one_that_was_published_first_and_a_version_that_came_back_is_new() -> None:
+def test_oldest_snapshot_is_the_one_published_first() -> None:
     recent = RecentSnapshots(set)
     fleets = {version: published(version) for version in "ab"}
     for version in "aba":
@@ -29,7 +29,7 @@ def test_the_oldest_is_the_one_that_was_published_first_and_a_version_that_came_
     assert recent.oldest(["a", ""]) is None
 
 
-def test_a_version_that_a_proxy_has_outlives_those_that_none_has() -> None:
+def test_version_in_use_outlives_unused_versions() -> None:
     recent = RecentSnapshots(lambda: {"v0"})
     for place in range(3 * MOST):
         recent.follow(published(f"v{place}"))
@@ -38,7 +38,7 @@ def test_a_version_that_a_proxy_has_outlives_those_that_none_has() -> None:
     assert recent.oldest([f"v{3 * MOST - 1}"]) is not None
 
 
-def test_the_memory_is_bounded_even_where_every_version_is_in_use() -> None:
+def test_memory_is_bounded_if_every_version_is_in_use() -> None:
     recent = RecentSnapshots(lambda: {f"v{place}" for place in range(1000)})
     for place in range(3 * MOST):
         recent.follow(published(f"v{place}"))

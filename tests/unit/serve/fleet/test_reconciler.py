@@ -1,4 +1,4 @@
-"""A change that cannot be published, and what the log says of it; a change while the state cannot be saved."""
+"""Changes that cannot be published, their log messages, and changes while the state cannot be saved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.control.overrides import Override
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
@@ -19,15 +19,11 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.interface import StoreEntry
 from lbctl.serve.state.memory import MemoryStore
 from lbctl.serve.state.saved import SavedState
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
+from tests.support.fleets import fleet_of, load_fleet, write_fleet
 
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools: {chat: {replicas: [{name: a, address: "10.9.9.9:8000"}]}}
-proxies: {edge: {kind: envoy}}
-"""
+FLEET = fleet_of(proxies={"edge": {"kind": "envoy"}})
 
 
 class _Failing(Publisher):
@@ -42,7 +38,7 @@ class _Failing(Publisher):
 
 
 class _Slow(MemoryStore):
-    """A store that writes nothing while `works` is not set, as a disk that stalls."""
+    """A store that blocks writes while `works` is not set, like a stalled disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,15 +61,13 @@ def _reconciler(publisher: Publisher, paths: tuple[str, ...], state: SavedState 
     )
 
 
-def _refresh(publisher: Publisher, path: Path, *, served: bool) -> None:
-    path.write_text(FLEET)
+def _refresh(publisher: Publisher, directory: Path, *, served: bool) -> None:
+    fleet = load_fleet(directory, FLEET)
 
     async def run() -> None:
-        fleet = load([str(path)], Diagnostics())
-        assert fleet is not None
         if served:
             await publisher.serve(fleet, "files")
-        await _reconciler(publisher, (str(path),)).refresh("discovery")
+        await _reconciler(publisher, (str(directory / "fleet.yaml"),)).refresh("discovery")
         await publisher.discovery.stop()
 
     asyncio.run(run())
@@ -87,17 +81,16 @@ def _refresh(publisher: Publisher, path: Path, *, served: bool) -> None:
         (ValueError("a bug"), "lbctl itself failed"),
     ],
 )
-def test_a_change_that_fails_says_that_something_stays_only_where_something_is_served(
+def test_failed_change_is_logged_with_the_published_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, message: str, served: bool
 ) -> None:
-    _refresh(_Failing(error), tmp_path / "fleet.yaml", served=served)
+    _refresh(_Failing(error), tmp_path, served=served)
     stays = "; what is served stays as it is" if served else ""
     assert caplog.records[-1].getMessage() == message + stays
 
 
-def test_a_disk_that_stalls_delays_a_save_and_no_change(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text(FLEET)
+def test_stalled_disk_delays_the_save_but_not_the_change(tmp_path: Path) -> None:
+    path = write_fleet(tmp_path, FLEET)
 
     async def run() -> None:
         store, publisher = _Slow(), Publisher(Metrics(), {})
@@ -106,7 +99,7 @@ def test_a_disk_that_stalls_delays_a_save_and_no_change(tmp_path: Path) -> None:
         reconciler = _reconciler(publisher, (str(path),), state)
         await reconciler.start(None)
         store.works.clear()
-        publisher.set_overrides((Override("drain", "chat", "a"),))
+        publisher.set_overrides((Override("drain", "pool", "a"),))
         drained = asyncio.create_task(reconciler.refresh("an override"))
         async with asyncio.timeout(20):
             while not (publisher.served and publisher.served.composed.drains):
@@ -118,7 +111,7 @@ def test_a_disk_that_stalls_delays_a_save_and_no_change(tmp_path: Path) -> None:
         assert await state.drains() == {}
         store.works.set()
         await drained
-        assert [*await state.drains()] == [("chat", "a")]
+        assert [*await state.drains()] == [("pool", "a")]
         reconciler.save_soon()
         await reconciler.end()
         assert await state.drains() == {}

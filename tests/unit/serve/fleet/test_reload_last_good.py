@@ -1,4 +1,4 @@
-"""What stays in use: certificates in rotation, the fleet that runs while its files are bad, what a restart finds."""
+"""The last valid configuration: rotated certificates, broken files of a running fleet, and restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fleet(tmp_path: Path) -> Fleet:
 # ── Certificates in rotation ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_certificate_beside_an_old_key_leaves_the_last_good_pair_and_says_so(fleet: Fleet) -> None:
+def test_mismatched_certificate_keeps_the_last_valid_pair(fleet: Fleet) -> None:
     before = certificate(fleet.load())
     pair = fleet.authority.issue("second.test")
     (fleet.folder / "tls" / "server.crt").write_bytes(pair.certificate.read_bytes())
@@ -30,8 +30,8 @@ def test_a_certificate_beside_an_old_key_leaves_the_last_good_pair_and_says_so(f
     outcome = fleet.load()
     assert sizes(outcome)["llama"] == 9
     assert certificate(outcome) == before
-    (told,) = fleet.told(outcome)
-    assert told == (
+    (message,) = fleet.messages(outcome)
+    assert message == (
         "fleet.yaml:5:40: warning LB931 listeners.public.tls.certificates[0].certificate: 'tls/server.crt' and "
         "'tls/server.key': the certificate and the key do not belong together; what was good before stays in use"
     )
@@ -42,7 +42,7 @@ def test_a_certificate_beside_an_old_key_leaves_the_last_good_pair_and_says_so(f
 
 @pytest.mark.parametrize("damage", ["gone", "half", "empty", "directory"])
 @pytest.mark.parametrize("name", ["server.crt", "server.key", "ca.crt"])
-def test_whatever_happens_to_a_file_of_tls_the_last_good_one_stays(fleet: Fleet, name: str, damage: str) -> None:
+def test_damaged_tls_file_keeps_the_last_valid_one(fleet: Fleet, name: str, damage: str) -> None:
     before = fleet.load()
     assert before.loaded is not None
     file = fleet.folder / "tls" / name
@@ -55,17 +55,17 @@ def test_whatever_happens_to_a_file_of_tls_the_last_good_one_stays(fleet: Fleet,
     outcome = fleet.load()
     assert outcome.loaded is not None
     assert outcome.loaded.secrets.files == before.loaded.secrets.files
-    told = fleet.told(outcome)
-    assert len(told) == 1
-    assert "warning LB931" in told[0]
-    assert "stays in use" in told[0]
+    messages = fleet.messages(outcome)
+    assert len(messages) == 1
+    assert "warning LB931" in messages[0]
+    assert "stays in use" in messages[0]
 
 
-def test_a_pair_that_was_never_good_is_an_error_and_its_files_are_followed(fleet: Fleet) -> None:
+def test_initially_invalid_pair_is_an_error_and_is_followed(fleet: Fleet) -> None:
     (fleet.folder / "tls" / "server.key").unlink()
     outcome = fleet.load()
     assert outcome.loaded is None
-    assert [line.split(": ")[1] for line in fleet.told(outcome)] == [
+    assert [line.split(": ")[1] for line in fleet.messages(outcome)] == [
         "error LB931 listeners.public.tls.certificates[0].certificate"
     ]
     assert fleet.folder / "tls" / "server.key" in outcome.files
@@ -73,7 +73,7 @@ def test_a_pair_that_was_never_good_is_an_error_and_its_files_are_followed(fleet
     assert fleet.load().refused is None
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(fleet: Fleet) -> None:
+def test_encrypted_key_is_rejected_without_a_prompt(fleet: Fleet) -> None:
     from cryptography.hazmat.primitives import serialization
 
     key = serialization.load_pem_private_key((fleet.folder / "tls" / "server.key").read_bytes(), None)
@@ -82,10 +82,10 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(fleet:
     (fleet.folder / "tls" / "server.key").write_bytes(data)
     outcome = fleet.load()
     assert outcome.loaded is None
-    assert "LB931" in fleet.told(outcome)[0]
+    assert "LB931" in fleet.messages(outcome)[0]
 
 
-def test_files_that_only_another_kind_of_proxy_reads_are_not_asked_for(fleet: Fleet) -> None:
+def test_files_for_other_kinds_of_proxies_are_not_required(fleet: Fleet) -> None:
     (fleet.folder / "tls" / "server.key").unlink()
     proxies = 'proxies: {edge: {kind: nginx}, inner: {kind: envoy, listeners: [plain], nodes: ["a*"]}}\n'
     (fleet.folder / "proxies.yaml").write_text(
@@ -96,38 +96,38 @@ def test_files_that_only_another_kind_of_proxy_reads_are_not_asked_for(fleet: Fl
     assert outcome.loaded.secrets.files == {}
 
 
-def test_nothing_of_a_key_is_ever_told(fleet: Fleet) -> None:
+def test_keys_never_appear_in_messages(fleet: Fleet) -> None:
     fleet.load()
     (fleet.folder / "tls" / "server.crt").write_text(SECRET)
     (fleet.folder / "secrets/keys.yaml").write_text(f"{SECRET}\n")
     outcome = fleet.load()
     assert outcome.loaded is None
-    assert "hunter2" not in repr(outcome) + str(fleet.told(outcome))
+    assert "hunter2" not in repr(outcome) + str(fleet.messages(outcome))
 
 
-# ── The fleet that runs, while the files are bad ─────────────────────────────────────────────────────────────────────
+# ── Running fleet with broken files ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def broken(fleet: Fleet) -> Fleet:
-    """A fleet that runs, and whose YAML has been broken since."""
+    """Return a running fleet whose YAML is broken now."""
     fleet.load()
     (fleet.folder / "fleet.yaml").write_text("version: 1\npools: {")
     assert fleet.load().running is None
     return fleet
 
 
-def test_a_certificate_is_rotated_although_the_yaml_is_broken(broken: Fleet) -> None:
+def test_certificate_is_rotated_while_the_yaml_is_broken(broken: Fleet) -> None:
     pair = broken.authority.issue("second.test")
     broken.put(pair)
     outcome = broken.load()
     assert outcome.loaded is None
     assert outcome.refused is not None
     assert certificate(outcome) == pair.certificate.read_bytes()
-    assert broken.load().running is None, "told once"
+    assert broken.load().running is None, "reported once"
 
 
-def test_a_file_of_targets_is_followed_although_the_yaml_is_broken(broken: Fleet) -> None:
+def test_targets_are_followed_while_the_yaml_is_broken(broken: Fleet) -> None:
     broken.target(5)
     outcome = broken.load()
     assert sizes(outcome) == {"filed": 5, "llama": 10}
@@ -136,7 +136,7 @@ def test_a_file_of_targets_is_followed_although_the_yaml_is_broken(broken: Fleet
 
 
 @pytest.mark.parametrize("text", [None, "[", '[{"targets": []}]'])
-def test_broken_yaml_and_broken_targets_leave_the_targets_as_they_were(broken: Fleet, text: str | None) -> None:
+def test_broken_yaml_and_targets_keep_the_last_targets(broken: Fleet, text: str | None) -> None:
     pair = broken.authority.issue("second.test")
     broken.put(pair)
     (broken.folder / "targets.json").unlink()
@@ -151,7 +151,7 @@ def test_broken_yaml_and_broken_targets_leave_the_targets_as_they_were(broken: F
 
 
 def stored(fleet: Fleet, state: Path) -> SavedFleet:
-    """What a process that has loaded this fleet leaves to the next one."""
+    """Return the fleet as a process saves it for the next one."""
     outcome = fleet.load()
     assert outcome.saved is not None
 
@@ -165,7 +165,7 @@ def stored(fleet: Fleet, state: Path) -> SavedFleet:
     return kept
 
 
-def test_the_last_good_fleet_comes_back_when_its_files_are_gone(fleet: Fleet, tmp_path: Path) -> None:
+def test_saved_fleet_is_restored_without_its_files(fleet: Fleet, tmp_path: Path) -> None:
     kept = stored(fleet, tmp_path / "state")
     before = fleet.load()
     (fleet.folder / "fleet.yaml").unlink()
@@ -181,7 +181,7 @@ def test_the_last_good_fleet_comes_back_when_its_files_are_gone(fleet: Fleet, tm
     assert outcome.saved == kept
 
 
-def test_restored_targets_are_those_of_today_where_they_are_good(fleet: Fleet, tmp_path: Path) -> None:
+def test_restored_fleet_uses_current_valid_targets(fleet: Fleet, tmp_path: Path) -> None:
     kept = stored(fleet, tmp_path / "state")
     (fleet.folder / "fleet.yaml").write_text("broken: [")
     fleet.target(3)
@@ -192,7 +192,7 @@ def test_restored_targets_are_those_of_today_where_they_are_good(fleet: Fleet, t
     assert sizes(FleetReloader([str(fleet.folder)]).restore(kept))["filed"] == 4
 
 
-def test_a_shrink_while_nobody_was_there_is_judged_by_what_ran_before(fleet: Fleet, tmp_path: Path) -> None:
+def test_shrink_across_restart_is_compared_with_the_saved_fleet(fleet: Fleet, tmp_path: Path) -> None:
     kept = stored(fleet, tmp_path / "state")
     fleet.write(2)
     reloader = FleetReloader([str(fleet.folder)])
@@ -200,7 +200,7 @@ def test_a_shrink_while_nobody_was_there_is_judged_by_what_ran_before(fleet: Fle
     assert [item.path for item in reloader.load().shrink] == [("pools", "llama"), ("pools",)]
 
 
-def test_a_fleet_that_can_no_longer_be_restored_says_why(fleet: Fleet, tmp_path: Path) -> None:
+def test_failed_restore_reports_the_reason(fleet: Fleet, tmp_path: Path) -> None:
     kept = stored(fleet, tmp_path / "state")
     (fleet.folder / "tls" / "server.key").unlink()
     outcome = FleetReloader([str(fleet.folder)]).restore(kept)
@@ -209,7 +209,7 @@ def test_a_fleet_that_can_no_longer_be_restored_says_why(fleet: Fleet, tmp_path:
     assert fleet.folder / "tls" / "server.key" in outcome.files
 
 
-def test_no_key_is_in_the_state(fleet: Fleet, tmp_path: Path) -> None:
+def test_state_contains_no_keys(fleet: Fleet, tmp_path: Path) -> None:
     stored(fleet, tmp_path / "state")
     content = b"".join(file.read_bytes() for file in (tmp_path / "state").iterdir())
     assert b"10.0.0.7:8000" in content, "this would find it"
@@ -218,7 +218,7 @@ def test_no_key_is_in_the_state(fleet: Fleet, tmp_path: Path) -> None:
         assert line not in content
 
 
-def test_a_file_of_targets_that_holds_something_else_is_not_kept(fleet: Fleet, tmp_path: Path) -> None:
+def test_file_that_contains_no_targets_is_not_saved(fleet: Fleet, tmp_path: Path) -> None:
     (fleet.folder / "targets.json").write_text(SECRET)
     outcome = fleet.load()
     assert (outcome.loaded, outcome.saved) == (None, None)

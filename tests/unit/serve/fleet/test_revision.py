@@ -36,15 +36,15 @@ def revision(path: Path) -> Revision:
     return revision_of((str(path),), texts([str(path)], Diagnostics()))
 
 
-def test_files_as_they_were_committed_are_clean(checkout: Path) -> None:
+def test_unchanged_files_are_clean(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     assert revision(checkout) == revision(checkout / "pools.yaml") == Revision(head, dirty=False)
-    (checkout.parent / "notes.txt").write_text("beside the fleet")
+    (checkout.parent / "notes.txt").write_text("not part of the fleet")
     assert revision(checkout) == Revision(head, dirty=False)
 
 
 @pytest.mark.parametrize("change", ["edit", "add", "delete"])
-def test_a_file_that_differs_from_the_commit_makes_it_dirty(checkout: Path, change: str) -> None:
+def test_changed_file_makes_the_revision_dirty(checkout: Path, change: str) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     if change == "edit":
         (checkout / "pools.yaml").write_text("version: 1 # edited\n")
@@ -58,13 +58,13 @@ def test_a_file_that_differs_from_the_commit_makes_it_dirty(checkout: Path, chan
     assert revision(checkout) == Revision(git(checkout, "rev-parse", "HEAD"), dirty=False)
 
 
-def test_a_link_to_a_checkout_is_followed(checkout: Path, tmp_path: Path) -> None:
+def test_link_to_a_checkout_is_followed(checkout: Path, tmp_path: Path) -> None:
     link = tmp_path / "current"
     link.symlink_to(checkout)
     assert revision(link) == revision(checkout)
 
 
-def test_files_in_no_checkout_have_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_outside_a_checkout_have_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fleet.yaml").write_text("version: 1\n")
     assert revision(tmp_path) == Revision()
     monkeypatch.setenv("PATH", "")

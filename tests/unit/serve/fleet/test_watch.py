@@ -1,4 +1,4 @@
-"""When a change is whole, which files beside the fleet are watched, and what is done where the system does not tell."""
+"""The watch of files: settling of changes, files outside the fleet, and polling without inotify."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def fleet(tmp_path: Path) -> Path:
     return make_fleet(tmp_path)
 
 
-# ── When a change is whole ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Settling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_touch_is_no_event(fleet: Path) -> None:
+def test_touched_file_causes_no_event(fleet: Path) -> None:
     async def test(events: Events) -> None:
         for _ in range(3):
             (fleet / "a.yaml").touch()
@@ -39,7 +39,7 @@ def test_a_touch_is_no_event(fleet: Path) -> None:
     watching(test, fleet)
 
 
-def test_many_changes_together_are_one_event(fleet: Path) -> None:
+def test_simultaneous_changes_are_one_event(fleet: Path) -> None:
     async def test(events: Events) -> None:
         for index in range(200):
             (fleet / f"p{index}.yaml").write_text("version: 1\n")
@@ -50,7 +50,7 @@ def test_many_changes_together_are_one_event(fleet: Path) -> None:
     watching(test, fleet)
 
 
-def test_a_file_that_is_written_slowly_is_one_event_when_it_is_whole(fleet: Path) -> None:
+def test_slowly_written_file_is_one_event(fleet: Path) -> None:
     file = fleet / "a.yaml"
 
     async def test(events: Events) -> None:
@@ -65,7 +65,7 @@ def test_a_file_that_is_written_slowly_is_one_event_when_it_is_whole(fleet: Path
     watching(test, fleet, settle=1.0)
 
 
-def test_a_change_that_is_taken_back_before_it_has_come_to_rest_is_no_event(fleet: Path) -> None:
+def test_change_that_is_undone_at_once_causes_no_event(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "a.yaml").write_text("half")
         await asyncio.sleep(0.05)
@@ -75,7 +75,7 @@ def test_a_change_that_is_taken_back_before_it_has_come_to_rest_is_no_event(flee
     watching(test, fleet)
 
 
-def test_constant_writes_do_not_put_an_event_off_for_longer_than_the_maximum(fleet: Path) -> None:
+def test_constant_writes_delay_an_event_only_to_a_maximum(fleet: Path) -> None:
     count = iter(range(1_000_000))
 
     async def test(events: Events) -> None:
@@ -87,7 +87,7 @@ def test_constant_writes_do_not_put_an_event_off_for_longer_than_the_maximum(fle
     watching(test, fleet, settle=1.0)
 
 
-def test_a_change_while_the_last_one_is_being_read_is_the_next_event(fleet: Path) -> None:
+def test_change_while_reading_is_the_next_event(fleet: Path) -> None:
     async def run() -> None:
         watch = FleetWatcher([str(fleet)], poll=60)
         seen: list[str] = []
@@ -106,7 +106,7 @@ def test_a_change_while_the_last_one_is_being_read_is_the_next_event(fleet: Path
     asyncio.run(run())
 
 
-def test_a_change_between_making_the_watch_and_taking_its_events_is_an_event(fleet: Path) -> None:
+def test_change_before_the_first_subscriber_is_an_event(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "a.yaml").write_text("version: 2\n")
         await events.one()
@@ -114,26 +114,26 @@ def test_a_change_between_making_the_watch_and_taking_its_events_is_an_event(fle
     watching(test, fleet, armed=False)
 
 
-def test_an_event_comes_a_quarter_of_a_second_after_the_change(fleet: Path) -> None:
+def test_event_arrives_within_a_quarter_of_a_second(fleet: Path) -> None:
     async def test(events: Events) -> None:
-        took = 60.0
+        fastest = 60.0
         for index in range(50):
             began = time.monotonic()
             (fleet / "a.yaml").write_text(f"version: {index}\n")
             await events.one()
-            took = min(took, events.last - began)
-            if took < 0.25:
+            fastest = min(fastest, events.last - began)
+            if fastest < 0.25:
                 break
-        assert took < 0.25
+        assert fastest < 0.25
 
     watching(test, fleet)
 
 
-# ── Files beside the fleet ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Files outside the fleet ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
-def test_a_followed_file_in_another_directory_is_an_event_however_it_changes(fleet: Path, tmp_path: Path) -> None:
+def test_any_change_of_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) -> None:
     tls = tmp_path / "etc" / "tls"
     tls.mkdir(parents=True)
     (tls / "server.crt").write_text("one")
@@ -153,7 +153,7 @@ def test_a_followed_file_in_another_directory_is_an_event_however_it_changes(fle
     watching(test, fleet, follow=[tls / "server.crt"])
 
 
-def test_a_followed_secret_of_kubernetes_is_followed_through_its_swaps(fleet: Path, tmp_path: Path) -> None:
+def test_swaps_of_a_followed_kubernetes_secret_are_events(fleet: Path, tmp_path: Path) -> None:
     mount = tmp_path / "tls"
     mount.mkdir()
     swap(mount, "..1", {"tls.crt": "one", "tls.key": "one"})
@@ -168,7 +168,7 @@ def test_a_followed_secret_of_kubernetes_is_followed_through_its_swaps(fleet: Pa
     watching(test, fleet, follow=[fleet / "tls" / "tls.crt", fleet / "tls" / "tls.key"])
 
 
-def test_a_followed_file_that_is_missing_is_an_event_when_it_comes(fleet: Path, tmp_path: Path) -> None:
+def test_creating_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) -> None:
     file = tmp_path / "secrets" / "keys" / "api.yaml"
 
     async def test(events: Events) -> None:
@@ -180,7 +180,7 @@ def test_a_followed_file_that_is_missing_is_an_event_when_it_comes(fleet: Path, 
     watching(test, fleet, follow=[file])
 
 
-def test_what_is_followed_may_change_on_the_way(fleet: Path, tmp_path: Path) -> None:
+def test_followed_files_can_be_replaced(fleet: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     one.write_text("1")
     two.write_text("1")
@@ -200,7 +200,7 @@ def test_what_is_followed_may_change_on_the_way(fleet: Path, tmp_path: Path) -> 
     watching(test, fleet, follow=[one])
 
 
-def test_a_followed_file_that_has_changed_since_it_was_read_is_an_event(fleet: Path, tmp_path: Path) -> None:
+def test_followed_file_changed_since_it_was_read_is_an_event(fleet: Path, tmp_path: Path) -> None:
     file = tmp_path / "targets.json"
     file.write_text("[1]")
     read = Fingerprints().of([file])
@@ -217,10 +217,10 @@ def test_a_followed_file_that_has_changed_since_it_was_read_is_an_event(fleet: P
     watching(test, fleet)
 
 
-# ── Without the system's word ────────────────────────────────────────────────────────────────────────────────────────
+# ── Polling ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_inotify_a_change_is_seen_by_looking(fleet: Path) -> None:
+def test_without_inotify_changes_are_polled(fleet: Path) -> None:
     async def test(events: Events) -> None:
         assert events.watch.polling == "inotify is not used"
         replace(fleet / "a.yaml", "version: 2\n")
@@ -231,9 +231,7 @@ def test_without_inotify_a_change_is_seen_by_looking(fleet: Path) -> None:
     watching(test, fleet, inotify=False)
 
 
-def test_where_inotify_cannot_be_had_the_files_are_looked_at_every_second(
-    fleet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_polled_while_inotify_is_unavailable(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_paths: str, **_options: object) -> object:
         raise OSError(24, "Too many open files")
 
@@ -257,7 +255,7 @@ def test_where_inotify_cannot_be_had_the_files_are_looked_at_every_second(
     (ValueError("a panic of the library"), "a panic of the library", ["a task failed", "the system reports no"]),
     (None, "the watch has ended", ["the system reports no"]),
 ])  # fmt: skip
-def test_a_watch_that_fails_or_ends_is_logged_once_and_begun_again(
+def test_failed_watch_is_logged_once_and_restarted(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception | None,
     reason: str, logged: list[str],
 ) -> None:  # fmt: skip
@@ -289,8 +287,8 @@ def test_a_watch_that_fails_or_ends_is_logged_once_and_begun_again(
     watching(test, fleet)
 
 
-def test_what_the_system_does_not_tell_is_seen_by_looking(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a network file system that another machine writes to."""
+def test_changes_that_inotify_misses_are_polled(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network file system, inotify misses the writes of other machines."""
     silent = fleet.parent / "silent"
     silent.mkdir()
     real = watchfiles.awatch
@@ -304,33 +302,33 @@ def test_what_the_system_does_not_tell_is_seen_by_looking(fleet: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_files_and_threads_are_given_back(fleet: Path) -> None:
-    def held() -> tuple[int, int]:
+def test_watch_releases_descriptors_and_threads(fleet: Path) -> None:
+    def resources() -> tuple[int, int]:
         return len([*Path("/proc/self/fd").iterdir()]), threading.active_count()
 
     async def test(_events: Events) -> None:
-        before = held()
+        before = resources()
         for index in range(5):
             shutil.rmtree(fleet)
             await asyncio.sleep(0.3)
             fleet.mkdir()
             (fleet / "a.yaml").write_text(f"version: {index}\n")
             await asyncio.sleep(0.3)
-        handles, threads = held()
+        handles, threads = resources()
         assert handles <= before[0]
         workers = min(32, (os.cpu_count() or 1) + 4)
         assert threads <= before[1] + workers + 1, "worker threads of the loop are kept for a while"
 
-    before = held()
+    before = resources()
     watching(test, fleet)
     for _ in range(20):
         time.sleep(0.1)
-        if held() <= before:
+        if resources() <= before:
             break
-    assert held() <= before
+    assert resources() <= before
 
 
-def test_watching_costs_next_to_nothing_while_nothing_happens(fleet: Path) -> None:
+def test_idle_watch_uses_little_processor_time(fleet: Path) -> None:
     async def test(_events: Events) -> None:
         began = time.process_time()
         await asyncio.sleep(2)

@@ -1,4 +1,4 @@
-"""Thresholds of active checks, and the little of HTTP/2 that they read."""
+"""Thresholds of active checks, and the part of HTTP/2 that they read."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _GOOD, _BAD = CheckResult(), CheckResult("status 503")
 
 
 def _after(state: CheckState, results: list[CheckResult]) -> list[bool]:
-    found = []
+    outs = []
     for number, result in enumerate(results):
         state = next_state(state, _CHECK, result, 100.0 + number)
-        found.append(state.out)
-    return found
+        outs.append(state.out)
+    return outs
 
 
-def test_a_replica_goes_out_after_so_many_failures_in_a_row_and_comes_back_likewise() -> None:
+def test_replica_is_out_after_consecutive_failures() -> None:
     results = [_GOOD, _BAD, _BAD, _GOOD, _BAD, _BAD, _BAD, _GOOD, _BAD, _GOOD, _GOOD]
     assert _after(initial_state(0.0, trusted=True), results) == [False] * 6 + [True] * 4 + [False]
 
 
-def test_the_first_result_decides_alone() -> None:
+def test_first_result_decides_alone() -> None:
     assert _after(initial_state(0.0, trusted=True), [_BAD, _GOOD, _GOOD]) == [True, True, False]
     assert _after(initial_state(0.0, trusted=False), [_GOOD]) == [False]
     assert _after(initial_state(0.0, trusted=False), [_BAD, _GOOD]) == [True, True]
 
 
-def test_the_reason_and_the_time_are_those_of_the_change() -> None:
+def test_state_keeps_reason_and_time_of_the_change() -> None:
     state = initial_state(5.0, trusted=True)
     for number, result in enumerate([_GOOD, _BAD, _BAD, CheckResult("no answer within 3 s"), _GOOD]):
         state = next_state(state, _CHECK, result, 100.0 + number)
@@ -55,12 +55,12 @@ def test_the_reason_and_the_time_are_those_of_the_change() -> None:
         (b"\x48\x83\x6d\xf7\xff", 599),
     ],
 )
-def test_the_status_is_read_in_every_form(block: bytes, status: int) -> None:
+def test_status_is_decoded_in_every_encoding(block: bytes, status: int) -> None:
     assert http2._status(block) == status
 
 
 @pytest.mark.parametrize("first", range(10))
-def test_every_digit_of_huffmans_code_is_read(first: int) -> None:
+def test_every_huffman_digit_is_decoded(first: int) -> None:
     codes = [f"{digit:05b}" if digit < 3 else f"{0b011001 + digit - 3:06b}" for digit in range(10)]
     bits = codes[first] + codes[9 - first] + codes[7]
     text = int(bits.ljust(24, "1")[: -(-len(bits) // 8) * 8], 2).to_bytes(-(-len(bits) // 8))
@@ -72,7 +72,7 @@ def test_every_digit_of_huffmans_code_is_read(first: int) -> None:
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x01\x01\x04\x00\x00\x00\x01\xc5", b"\xff" * 20, b"\x00\x00\x04"],
     ids=["http1", "no status", "rubbish", "cut"],
 )
-def test_what_is_no_answer_is_an_error_and_not_a_status(sent: bytes) -> None:
+def test_invalid_response_is_an_error(sent: bytes) -> None:
     async def read() -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(sent)
