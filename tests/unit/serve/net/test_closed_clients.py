@@ -1,4 +1,4 @@
-"""A client that is closed opens no connection again: calls that go on at the end of `serve` would leave one open."""
+"""A closed client opens no new connection, so that calls at the end of `serve` leave none open."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lbctl.serve.state.interface import StoreUnreachableError
 from tests.support.processes.ports import HOST, free_port
 
 
-def test_a_closed_client_of_etcd_refuses_calls() -> None:
-    async def told() -> None:
+def test_closed_etcd_client_rejects_calls() -> None:
+    async def call_after_close() -> None:
         client = EtcdClient(Store(f"etcd://{HOST}:{free_port()},{HOST}:{free_port()}"), 5.0)
         await client.close()
         with pytest.raises(StoreUnreachableError, match="the client is closed"):
             await client.call("kv/range", {})
 
-    asyncio.run(told())
+    asyncio.run(call_after_close())
 
 
-def test_a_closed_client_of_kubernetes_refuses_requests() -> None:
-    async def told() -> None:
+def test_closed_kubernetes_client_rejects_requests() -> None:
+    async def call_after_close() -> None:
         client = ApiClient(lambda: Cluster(f"http://{HOST}:{free_port()}"))
         await client.close()
         with pytest.raises(ClusterError, match="the client is closed"):
             await client.get("/api/v1/pods")
 
-    asyncio.run(told())
+    asyncio.run(call_after_close())

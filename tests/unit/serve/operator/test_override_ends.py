@@ -1,16 +1,14 @@
-"""A drain does not outlive its replica, and survives a replica that discovery loses for a moment."""
+"""A drain ends with its replica, but survives a short loss of the replica in discovery."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.control import overrides
 from lbctl.control.overrides import GRACE, Override
 from lbctl.serve import log, wiring
@@ -23,19 +21,16 @@ from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.wiring import Services
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
+from tests.support.fleets import fleet_of, load_fleet, replica
 
 
-def fleet(directory: Path, *replicas: str) -> Loaded:
-    rows = [{"name": name, "address": f"127.0.0.1:{port}"} for port, name in enumerate(replicas, 9)]
-    routes = {"chat": {"match": {"path_prefix": "/"}, "pool": "chat"}}
-    listeners = {"gateway": {"bind": "127.0.0.1:8080"}}
-    text = {"version": 1, "listeners": listeners, "routes": routes, "pools": {"chat": {"replicas": rows}}}
-    (directory / "fleet.yaml").write_text(json.dumps(text))
-    loaded = load([str(directory / "fleet.yaml")], Diagnostics())
-    assert loaded is not None
-    return loaded
+def load_replicas(directory: Path, *replicas: str) -> Loaded:
+    """Load a fleet with these replicas."""
+    return load_fleet(
+        directory, fleet_of([replica(name, f"127.0.0.1:{port}") for port, name in enumerate(replicas, 9)])
+    )
 
 
 async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
@@ -54,30 +49,32 @@ class Clock:
         return self.now
 
     async def pass_by(self, seconds: float) -> None:
-        """Let so many seconds pass, and wait until the overrides have been checked since."""
+        """Advance the clock, and wait until the overrides have been checked since."""
         self.now += seconds
         enough = self.looks + 12  # a check of one override looks up to four times
         while self.looks < enough:
             await asyncio.sleep(0.005)
 
 
-async def ends(services: Services, replicas: tuple[str, ...], directory: Path, clock: Clock, after: float) -> list[str]:
-    """Serve these replicas, let so many seconds pass, and return the replicas that operators drain then."""
-    await services.publisher.serve(fleet(directory, *replicas), "files", allow_shrink=True)
-    for seconds in (0.0, after):
-        await clock.pass_by(seconds)
+async def drained_after(
+    seconds: float, services: Services, replicas: tuple[str, ...], directory: Path, clock: Clock
+) -> list[str]:
+    """Publish these replicas, advance the clock, and return the replicas with a drain override."""
+    await services.publisher.serve(load_replicas(directory, *replicas), "files", allow_shrink=True)
+    for passed in (0.0, seconds):
+        await clock.pass_by(passed)
     return [item.replica for item in services.publisher.overrides if item.kind == "drain"]
 
 
 @asynccontextmanager
 async def serving(directory: Path, clock: Clock) -> AsyncIterator[tuple[Services, SavedState]]:
-    """The control plane with two replicas, its expiry of overrides, and its state."""
+    """Run a control plane with two replicas and the expiry of overrides; yield its services and its state."""
     options, nodes, metrics = Options((str(directory / "fleet.yaml"),)), NodeStatus(), Metrics()
     state = SavedState(SqliteStore.open(directory / "state"), log.warn)
     await state.lead(log.warn)
     services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
     services.overrides._now = clock.time
-    await services.publisher.serve(fleet(directory, "a", "b"), "files")
+    await services.publisher.serve(load_replicas(directory, "a", "b"), "files")
     work = asyncio.create_task(services.overrides.run())
     yield services, state
     work.cancel()
@@ -85,30 +82,28 @@ async def serving(directory: Path, clock: Clock) -> AsyncIterator[tuple[Services
     await state.close()
 
 
-def test_a_drain_ends_when_its_replica_has_been_gone_for_the_grace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drain_ends_after_its_replica_is_gone_for_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_EXPIRY_INTERVAL", 0.01)
     clock = Clock()
 
     async def test() -> None:
         async with serving(tmp_path, clock) as (services, state):
-            await services.overrides.put(Override("drain", "chat", "a", reason="a fan"), None, None, "anna")
-            assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"]
-            assert await ends(services, ("a", "b"), tmp_path, clock, GRACE) == ["a"], "it was back in time"
-            assert await ends(services, ("b",), tmp_path, clock, GRACE - 1) == ["a"], "the grace begins anew"
-            assert await ends(services, ("b",), tmp_path, clock, 1) == []
-            assert await ends(services, ("a", "b"), tmp_path, clock, 1) == []
+            await services.overrides.put(Override("drain", "pool", "a", reason="a fan"), None, None, "anna")
+            assert await drained_after(GRACE - 1, services, ("b",), tmp_path, clock) == ["a"]
+            assert await drained_after(GRACE, services, ("a", "b"), tmp_path, clock) == ["a"], "it was back in time"
+            assert await drained_after(GRACE - 1, services, ("b",), tmp_path, clock) == ["a"], "the grace begins anew"
+            assert await drained_after(1, services, ("b",), tmp_path, clock) == []
+            assert await drained_after(1, services, ("a", "b"), tmp_path, clock) == []
             assert await state.overrides() == ()
             newest = (await state.audit())[-1]
-            assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "chat/a")
+            assert (newest.actor, newest.action, newest.subject) == ("lbctl", "end drain", "pool/a")
             assert newest.reason == "its replica is gone"
 
     asyncio.run(asyncio.wait_for(test(), 120))
 
 
 @pytest.mark.parametrize("refused", ["append_audit", "save_overrides"])
-def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
+def test_unsaved_end_of_an_override_is_recorded_once_later(
     refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(service, "_EXPIRY_INTERVAL", 0.01)
@@ -120,10 +115,10 @@ def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
 
     async def test() -> None:
         async with serving(tmp_path, clock) as (services, state):
-            await services.overrides.put(Override("drain", "chat", "a"), None, 5.0, "anna")
+            await services.overrides.put(Override("drain", "pool", "a"), None, 5.0, "anna")
             with monkeypatch.context() as full:
                 full.setattr(state, refused, refuse)
-                assert await ends(services, ("a", "b"), tmp_path, clock, 5) == []
+                assert await drained_after(5, services, ("a", "b"), tmp_path, clock) == []
                 assert len(await state.overrides()) == 1
             while await state.overrides():
                 await asyncio.sleep(0.01)
@@ -138,15 +133,15 @@ def test_an_end_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
     asyncio.run(asyncio.wait_for(test(), 120))
 
 
-def test_no_more_overrides_are_taken_than_a_restart_would_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_overrides_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overrides, "MAX_OVERRIDES", 1)
 
     async def test() -> None:
         async with serving(tmp_path, Clock()) as (services, state):
-            await services.overrides.put(Override("drain", "chat", "a"), None, None, "anna")
-            await services.overrides.put(Override("drain", "chat", "a", reason="again"), None, None, "anna")
+            await services.overrides.put(Override("drain", "pool", "a"), None, None, "anna")
+            await services.overrides.put(Override("drain", "pool", "a", reason="again"), None, None, "anna")
             with pytest.raises(BadRequestError, match="there may be 1 overrides: end some"):
-                await services.overrides.put(Override("drain", "chat", "b"), None, None, "anna")
+                await services.overrides.put(Override("drain", "pool", "b"), None, None, "anna")
             assert [(item.replica, item.reason) for item in await state.overrides()] == [("a", "again")]
 
     asyncio.run(asyncio.wait_for(test(), 120))

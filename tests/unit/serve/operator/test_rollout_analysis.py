@@ -1,4 +1,4 @@
-"""The analysis of rollouts as a part of `serve`: windows of the ledger, PromQL, restarts, and what is recorded."""
+"""The analysis of rollouts in `serve`: windows of the ledger, PromQL, restarts, and audit records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.control.analysis.evidence import Evaluation, RequestCounts
 from lbctl.control.analysis.statistics import cluster_size
 from lbctl.control.rollouts import RolloutState, step_id
@@ -32,8 +31,9 @@ from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.wiring import Services
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
+from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
 from tests.support.processes.ports import free_port
 
 
@@ -44,12 +44,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 Errors = Mapping[str, float]
-"""Pool → the share of its requests that fail."""
+"""Share of failed requests by pool."""
 _REQUESTS = {"new": 100, "old": 300}
-"""Requests of each pool in a tenth of a second."""
+"""Requests of each pool per report."""
 
 
-def fleet(hold: str = "1s", **analysis: Any) -> str:
+def rollout_fleet(hold: str = "1s", **analysis: Any) -> Fleet:
+    """Return a fleet whose route `chat` moves from the pool old to the pool new by analysis."""
     criteria = {"interval": "300ms", "min_requests": 200, "max_error_rate": "2%", "failures": 2, **analysis}
     rollout = {
         "to": "new",
@@ -57,10 +58,8 @@ def fleet(hold: str = "1s", **analysis: Any) -> str:
         "steps": [{"percent": "25%", "hold": hold}, {"percent": "50%", "hold": hold}, {"percent": "100%"}],
         "analysis": criteria,
     }
-    route = {"match": {"path_prefix": "/"}, "split": {"old": 1, "new": 0}, "rollout": rollout}
-    pools = {name: {"replicas": [{"name": "r", "address": "127.0.0.1:9"}]} for name in ("old", "new")}
-    listeners = {"gateway": {"bind": "127.0.0.1:8080"}}
-    return json.dumps({"version": 1, "listeners": listeners, "routes": {"chat": route}, "pools": pools})
+    route = {"match": {"path_prefix": "/chat"}, "split": {"old": 1, "new": 0}, "rollout": rollout}
+    return fleet_of(routes={"chat": route}, pools={name: pool(replica("r")) for name in ("old", "new")})
 
 
 async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
@@ -116,13 +115,10 @@ class Run:
 
 
 @asynccontextmanager
-async def serving(directory: Path, text: str) -> AsyncIterator[Run]:
-    """The parts of `serve` with the tasks of rollouts. Leaving it is as sudden as a SIGKILL."""
-    path = directory / "fleet.yaml"
-    path.write_text(text)
-    loaded = load([str(path)], Diagnostics())
-    assert loaded is not None
-    options, nodes, metrics = Options((str(path),)), NodeStatus(), Metrics()
+async def serving(directory: Path, fleet: Fleet) -> AsyncIterator[Run]:
+    """Run the parts of `serve` with the tasks of rollouts. Leaving the block is as sudden as SIGKILL."""
+    loaded = load_fleet(directory, fleet)
+    options, nodes, metrics = Options((str(directory / "fleet.yaml"),)), NodeStatus(), Metrics()
     state = SavedState(SqliteStore.open(directory / "state"), log.warn)
     await state.lead(log.warn)
     services, _ = await wiring.build_from(options, Endpoints(options, nodes, metrics), metrics, nodes, state, ignore)
@@ -140,7 +136,7 @@ async def serving(directory: Path, text: str) -> AsyncIterator[Run]:
         await state.close()
 
 
-def ran(test: Any) -> None:
+def run_test(test: Any) -> None:
     asyncio.run(asyncio.wait_for(test, 120))
 
 
@@ -148,9 +144,9 @@ GOOD = {"new": 0.01, "old": 0.01}
 BAD = {"new": 0.2, "old": 0.01}
 
 
-def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its_evidence(tmp_path: Path) -> None:
+def test_good_pool_is_promoted_step_by_step(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, fleet()) as run:
+        async with serving(tmp_path, rollout_fleet()) as run:
             await run.until(lambda run: run.state.phase == "promoted", GOOD)
             await run.until(lambda run: dict(run.row.split) == {"new": 1, "old": 0})
             actions = await run.actions()
@@ -162,47 +158,45 @@ def test_a_good_pool_is_promoted_step_by_step_and_each_step_is_recorded_with_its
             page = run.metrics.page().decode()
             assert f'lbctl_rollout_verdict_total{{route="chat",verdict="good"}} {run.verdicts["good"]}.0' in page
 
-    ran(test())
+    run_test(test())
 
 
-def test_the_share_of_the_new_pool_is_shown_as_the_proxies_have_counted_it(tmp_path: Path) -> None:
+def test_observed_share_is_counted_by_the_proxies(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, fleet()) as run:
+        async with serving(tmp_path, rollout_fleet()) as run:
             assert run.row.observed is None
             run.report(GOOD)
             run.report(GOOD, proxy="other")
             assert run.row.observed == pytest.approx(_REQUESTS["new"] / sum(_REQUESTS.values()), abs=1e-4)
 
-    ran(test())
+    run_test(test())
 
 
-def test_a_bad_pool_is_rolled_back_and_stays_so_over_a_restart(tmp_path: Path) -> None:
+def test_bad_pool_is_rolled_back_across_a_restart(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, fleet()) as run:
+        async with serving(tmp_path, rollout_fleet()) as run:
             await run.until(lambda run: run.state.phase == "rolled_back", BAD)
             await run.until(lambda run: dict(run.row.split) == {"new": 0, "old": 1})
             assert run.row.percent is None
             assert (run.row.reason or "").startswith("2 bad evaluations in a row")
             action, reason = (await run.actions())[-1]
             assert (action, reason) == ("rollout rolled_back (split of the files)", run.row.reason)
-        async with serving(tmp_path, fleet()) as run:
+        async with serving(tmp_path, rollout_fleet()) as run:
             await run.until(lambda run: run.state.phase == "rolled_back", GOOD)
             await asyncio.sleep(1.5)
             assert run.state.phase == "rolled_back"
             assert len(await run.actions()) == 2, "nothing is done twice"
 
-    ran(test())
+    run_test(test())
 
 
 @pytest.mark.parametrize("refused", ["append_audit", "save_rollouts"])
-def test_a_rollback_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
-    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsaved_rollback_is_recorded_once_later(refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> None:
         raise StoreError("no room")
 
     async def test() -> None:
-        async with serving(tmp_path, fleet("60s")) as run:
+        async with serving(tmp_path, rollout_fleet("60s")) as run:
             with monkeypatch.context() as full:
                 full.setattr(run.saved, refused, refuse)
                 await run.until(lambda run: run.state.phase == "rolled_back", {"new": 0.2, "old": 0.0})
@@ -212,12 +206,12 @@ def test_a_rollback_that_cannot_be_saved_holds_and_is_recorded_once_when_it_can(
             actions = [action for action, _ in await run.actions()]
             assert actions.count("rollout rolled_back (split of the files)") == 1
 
-    ran(test())
+    run_test(test())
 
 
-def test_a_restart_goes_on_with_the_evidence_and_counts_nothing_twice(tmp_path: Path) -> None:
+def test_restart_keeps_the_evidence_and_counts_it_once(tmp_path: Path) -> None:
     async def test() -> None:
-        slow = fleet(failures=1000)
+        slow = rollout_fleet(failures=1000)
         async with serving(tmp_path, slow) as run:
             await run.until(lambda run: run.verdicts["bad"] >= 2, BAD)
             before = run.state.analysis
@@ -231,42 +225,40 @@ def test_a_restart_goes_on_with_the_evidence_and_counts_nothing_twice(tmp_path: 
             newest = run.evaluations[-1].new
             assert 0 < newest.requests < before.step_new.requests + 2000
 
-    ran(test())
+    run_test(test())
 
 
-def test_what_a_step_waits_for_stays_when_the_clock_of_the_machine_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reason_to_wait_survives_a_change_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with serving(tmp_path, fleet(hold="60s", interval="2s")) as run:
+        async with serving(tmp_path, rollout_fleet(hold="60s", interval="2s")) as run:
             await run.until(lambda run: run.verdicts["inconclusive"] >= 1)
             machine = time.time
             monkeypatch.setattr(time, "time", lambda: machine() + 3600)
             assert run.row.analysis
             assert run.row.analysis.waits_for == "no proxy reports its requests"
 
-    ran(test())
+    run_test(test())
 
 
-def test_without_reports_and_with_a_silent_proxy_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_reports_block_the_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.traffic.ledger.STALE_AFTER", 0.5)
 
     async def test() -> None:
-        async with serving(tmp_path, fleet(hold="1ms")) as run:
+        async with serving(tmp_path, rollout_fleet(hold="1ms")) as run:
             await run.until(lambda run: run.verdicts["inconclusive"] >= 2)
             assert run.row.analysis
             assert run.row.analysis.waits_for == "no proxy reports its requests"
             assert run.state.step == 0
-        async with serving(tmp_path, fleet(hold="60s", failures=3)) as run:
+        async with serving(tmp_path, rollout_fleet(hold="60s", failures=3)) as run:
             await run.until(lambda run: run.verdicts["good"] >= 1, GOOD)
             run.report(GOOD, "gone")
             await run.until(lambda run: "no report from gone" in {item.reason for item in run.evaluations}, GOOD)
             await run.until(lambda run: run.evaluations[-1].verdict == "good", GOOD)
 
-    ran(test())
+    run_test(test())
 
 
-def test_an_abort_wins_while_a_prometheus_does_not_answer(tmp_path: Path) -> None:
+def test_abort_does_not_wait_for_prometheus(tmp_path: Path) -> None:
     async def test() -> None:
         port, asked = free_port(), asyncio.Event()
 
@@ -275,28 +267,28 @@ def test_an_abort_wins_while_a_prometheus_does_not_answer(tmp_path: Path) -> Non
             await asyncio.sleep(60)
             return web.Response()
 
-        async with answering(port, never), serving(tmp_path, fleet(metrics=[metric(port)])) as run:
+        async with answering(port, never), serving(tmp_path, rollout_fleet(metrics=[metric(port)])) as run:
             await run.until(lambda _: asked.is_set(), GOOD)
             began = time.monotonic()
             await run.services.rollouts.act("chat", "abort", "anna")
-            assert time.monotonic() - began < 30, "a minute, where it waits for the answer"
+            assert time.monotonic() - began < 30, "it waits a minute for the response"
             await asyncio.sleep(0.5)
             assert run.state.phase == "aborted"
             assert run.evaluations == ()
 
-    ran(test())
+    run_test(test())
 
 
-def test_a_percent_beside_another_action_than_set_is_ignored(tmp_path: Path) -> None:
+def test_percent_applies_only_to_set(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, fleet()) as run:
+        async with serving(tmp_path, rollout_fleet()) as run:
             await run.services.rollouts.act("chat", "pause", "anna", percent=10**400)
             assert run.state.phase == "paused"
             for percent in (None, -1, 100.5, 10**400):
                 with pytest.raises(BadRequestError, match="percent is a number from 0 to 100"):
                     await run.services.rollouts.act("chat", "set", "anna", percent=percent)
 
-    ran(test())
+    run_test(test())
 
 
 def metric(port: int, **more: Any) -> dict[str, Any]:
@@ -318,7 +310,7 @@ async def answering(port: int, handler: Any) -> AsyncIterator[None]:
 
 
 @pytest.mark.slow
-def test_promql_compares_both_pools_at_one_instant_and_what_has_no_value_is_inconclusive(tmp_path: Path) -> None:
+def test_promql_compares_both_pools_at_one_instant(tmp_path: Path) -> None:
     async def test() -> None:
         port, queries = free_port(), list[tuple[str, str]]()
         results: dict[str, list[Any]] = {}
@@ -339,8 +331,8 @@ def test_promql_compares_both_pools_at_one_instant_and_what_has_no_value_is_inco
             return last.verdict, last.reason
 
         results.update(new=[], old=[])
-        text = fleet(metrics=[metric(port)], failures=100)
-        async with answering(port, answer), serving(tmp_path, text) as run:
+        fleet = rollout_fleet(metrics=[metric(port)], failures=100)
+        async with answering(port, answer), serving(tmp_path, fleet) as run:
             assert await verdict(run, ["1"], []) == ("inconclusive", "flagged: old: the query has no result")
             assert await verdict(run, ["NaN"], ["1"]) == (
                 "inconclusive", "flagged: new: a value that is no finite number from 0 on",
@@ -361,10 +353,10 @@ def test_promql_compares_both_pools_at_one_instant_and_what_has_no_value_is_inco
             frozenset(f'sum(rate(flagged_total{{pool="{pool}"}}[1m]))' for pool in ("new", "old"))
         }
 
-    ran(test())
+    run_test(test())
 
 
-def test_a_state_of_an_earlier_version_is_read_and_one_with_evidence_comes_back_whole(tmp_path: Path) -> None:
+def test_state_of_earlier_version_and_evidence_are_restored(tmp_path: Path) -> None:
     old = (
         '[{"route": "chat", "key": "k", "base": [["new", 0], ["old", 1]], "phase": "progressing", "step": 1, '
         '"percent": 50.0, "since": 5.0, "elapsed": 0.0, "reason": ""}]'
@@ -373,11 +365,11 @@ def test_a_state_of_an_earlier_version_is_read_and_one_with_evidence_comes_back_
     assert (state.step, state.held_since, state.analysis.evaluations) == (1, 5.0, ()), "its hold began with the step"
 
     async def test() -> None:
-        async with serving(tmp_path, fleet(failures=100)) as run:
+        async with serving(tmp_path, rollout_fleet(failures=100)) as run:
             await run.until(lambda run: run.verdicts["bad"] >= 2, BAD)
             assert read_rollouts(write_rollouts((run.state,))) == (run.state,)
 
-    ran(test())
+    run_test(test())
     for damage in ({"tests": -1}, {"evaluations": [{}]}, {"step_new": {"requests": 1, "errors": 2}}):
         (row,) = json.loads(write_rollouts((state,)))
         row["analysis"] |= damage
@@ -385,7 +377,7 @@ def test_a_state_of_an_earlier_version_is_read_and_one_with_evidence_comes_back_
             read_rollouts(json.dumps([row]))
 
 
-def test_no_pool_has_more_errors_than_requests_also_where_a_proxy_was_forgotten_meanwhile() -> None:
+def test_errors_never_exceed_requests() -> None:
     key = "edge", ReplicaKey("new", "r")
     gained = evidence._by_pool({key: Counts(100, 0)}, {key: Counts(150, 140)})
     assert gained == {"new": RequestCounts(140, 140)}
@@ -393,10 +385,10 @@ def test_no_pool_has_more_errors_than_requests_also_where_a_proxy_was_forgotten_
     assert cluster_size([window, window]) >= 1
 
 
-def test_a_state_of_a_rollout_with_more_steps_than_the_files_have_now_is_shown_as_theirs(tmp_path: Path) -> None:
+def test_state_with_too_many_steps_is_limited_to_the_files(tmp_path: Path) -> None:
     async def script() -> None:
-        async with serving(tmp_path, fleet(hold="60s")) as run:
+        async with serving(tmp_path, rollout_fleet(hold="60s")) as run:
             run.services.publisher.set_rollouts((replace(run.state, key="before", step=7),))
             assert (run.row.phase, run.row.step) == ("progressing", 1)
 
-    ran(script())
+    run_test(script())

@@ -1,4 +1,4 @@
-"""Kubeconfigs: what is read, and where faults are."""
+"""Kubeconfigs: contexts, credentials, and positions of errors."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ users:
 
 def config(tmp_path: Path, user: str = "{token: t0ken}", *changes: tuple[str, str]) -> Path:
     text = CONFIG.replace("USER", user)
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
     file = tmp_path / "config"
     file.write_text(text)
     file.chmod(0o600)
@@ -53,7 +53,7 @@ def problem(file: Path, context: str | None = None) -> str:
     return str(caught.value).replace(str(file), "config")
 
 
-def test_the_current_context_and_a_named_one(tmp_path: Path) -> None:
+def test_current_and_named_context_are_read(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("PEM")
     file = config(tmp_path)
     east, west = kubeconfig.read(file), kubeconfig.read(file, "test")
@@ -62,7 +62,7 @@ def test_the_current_context_and_a_named_one(tmp_path: Path) -> None:
     assert kubeconfig.read(file) == east
 
 
-def test_every_way_to_identify_oneself(tmp_path: Path) -> None:
+def test_every_kind_of_credentials_is_read(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("from-file\n")
     pair = "{client-certificate-data: Q0VSVA==, client-key-data: S0VZ}"
     assert access(config(tmp_path)).authorization == "Bearer t0ken"
@@ -72,7 +72,7 @@ def test_every_way_to_identify_oneself(tmp_path: Path) -> None:
     assert basic == "Basic " + base64.b64encode(b"u:p").decode()
 
 
-def test_no_secret_is_in_any_representation(tmp_path: Path) -> None:
+def test_repr_contains_no_secrets(tmp_path: Path) -> None:
     file = config(tmp_path, "{token: t0ken, client-certificate-data: Q0VSVA==, client-key-data: S0VZ}")
     cluster = kubeconfig.read(file)
     assert not any(secret in repr((cluster, access(file))) for secret in ("t0ken", "KEY", "CERT"))
@@ -102,13 +102,13 @@ def test_no_secret_is_in_any_representation(tmp_path: Path) -> None:
         (("users:", "users: ["), "config:1"),
     ],
 )  # fmt: skip
-def test_a_fault_is_named_with_its_place(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
-    found = problem(config(tmp_path, "{token: t0ken}", change))
-    assert found.startswith(expected)
-    assert "t0ken" not in found
+def test_error_has_its_position(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
+    message = problem(config(tmp_path, "{token: t0ken}", change))
+    assert message.startswith(expected)
+    assert "t0ken" not in message
 
 
-def test_a_file_that_is_not_there_or_no_map(tmp_path: Path) -> None:
+def test_missing_file_and_wrong_type_are_errors(tmp_path: Path) -> None:
     assert problem(tmp_path / "config") == "config: the kubeconfig cannot be read: No such file or directory"
     (tmp_path / "config").write_text("- a\n")
     assert problem(tmp_path / "config").startswith("config:1:1: ")
@@ -130,7 +130,7 @@ def plugin(tmp_path: Path, script: str = ANSWER, user: str = PLUGIN) -> Path:
     return config(tmp_path, user)
 
 
-def test_a_program_gives_a_token_which_is_held_until_it_is_refused(tmp_path: Path) -> None:
+def test_token_of_a_program_is_cached_until_it_is_rejected(tmp_path: Path) -> None:
     cluster = kubeconfig.read(plugin(tmp_path))
 
     async def twice() -> list[str]:
@@ -142,7 +142,7 @@ def test_a_program_gives_a_token_which_is_held_until_it_is_refused(tmp_path: Pat
     assert (tmp_path / "runs").read_text() == "run\n" * 2
 
 
-def test_a_token_that_is_about_to_expire_is_not_used_again(tmp_path: Path) -> None:
+def test_expiring_token_is_not_cached(tmp_path: Path) -> None:
     script = ANSWER.replace('"$2"', '\',"expirationTimestamp":"2020-01-01T00:00:00Z"\'')
     cluster = kubeconfig.read(plugin(tmp_path, script))
 
@@ -164,20 +164,20 @@ def test_a_token_that_is_about_to_expire_is_not_used_again(tmp_path: Path) -> No
         ("no program", "cannot be started: Exec format error"),
     ],
 )  # fmt: skip
-def test_a_program_that_fails_is_named_and_its_output_is_not(tmp_path: Path, script: str, expected: str) -> None:
+def test_failed_program_is_reported_without_its_output(tmp_path: Path, script: str, expected: str) -> None:
     file = plugin(tmp_path, script)
     with pytest.raises(ClusterError) as caught:
         access(file)
     assert str(caught.value) == f"{file}:16:16: the program {tmp_path}/plugin {expected}"
 
 
-def test_a_kubeconfig_that_others_may_write_runs_no_program(tmp_path: Path) -> None:
+def test_kubeconfig_writable_by_others_runs_no_program(tmp_path: Path) -> None:
     file = plugin(tmp_path)
     file.chmod(0o666)
     assert problem(file) == "config:16:16: a kubeconfig that runs a program must not be writable by others"
 
 
-def test_a_pod_has_its_service_account(tmp_path: Path) -> None:
+def test_pod_uses_its_service_account(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("PEM")
     (tmp_path / "token").write_text("first")
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -188,7 +188,7 @@ def test_a_pod_has_its_service_account(tmp_path: Path) -> None:
     assert asyncio.run(cluster.credentials.access()).authorization == "Bearer second"
 
 
-def test_outside_a_pod_a_kubeconfig_is_asked_for() -> None:
+def test_outside_a_pod_a_kubeconfig_is_required() -> None:
     assert "KUBERNETES_SERVICE_HOST" not in os.environ
     with pytest.raises(ClusterError, match="name a kubeconfig"):
         in_cluster()
