@@ -72,7 +72,7 @@ def test_a_session_leaves_a_drained_replica() -> None:
     assert world.ask(session="s").reason == "session"
 
 
-def test_a_replica_at_its_limit_gets_nothing_until_a_request_ends() -> None:
+def test_a_replica_at_its_limit_gets_no_requests() -> None:
     world = World(table(candidate("a", limit=1), candidate("b", limit=1)))
     assert {names(world.ask())[0], names(world.ask())[0]} == {"a", "b"}
     assert world.look().reason == "none"
@@ -88,7 +88,7 @@ def test_regions_and_subsets_limit_the_choice() -> None:
     assert world.look(regions=frozenset({"mars"})).reason == "none"
 
 
-def test_standbys_help_when_too_few_of_the_first_priority_are_fit() -> None:
+def test_standbys_help_if_too_few_first_replicas_are_fit() -> None:
     standby = candidate("z", priority=1)
     assert names(World(table(*THREE, standby)).look()) in [[*order] for order in _orders("abc")]
     lost = [replace(item, fit=item.name == "a") for item in THREE]

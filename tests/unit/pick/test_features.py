@@ -49,13 +49,8 @@ def test_a_long_session_key_is_shortened_and_still_distinct(value: str) -> None:
 
 
 def test_bodies_are_not_read_without_need() -> None:
-    features_read = read(WITHOUT_BODIES, {"x-session-id": ["s"]}, chat("hi"), 4000)
-    assert (features_read.session, features_read.prefix, features_read.model, features_read.prompt_tokens) == (
-        "s",
-        (),
-        None,
-        1000,
-    )
+    parsed = read(WITHOUT_BODIES, {"x-session-id": ["s"]}, chat("hi"), 4000)
+    assert (parsed.session, parsed.prefix, parsed.model, parsed.prompt_tokens) == ("s", (), None, 1000)
 
 
 # ── Prompts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
