@@ -1,4 +1,4 @@
-"""A fleet that is compiled with the objects of the one before is the fleet that its files say, whatever has changed."""
+"""A fleet that is compiled with cached objects of the previous fleet equals a fleet that is compiled from scratch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CHANGES = (
 
 
 class _Caches:
-    """The caches from one fleet to the next."""
+    """Caches that are kept from one fleet to the next."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -63,13 +63,13 @@ class _Caches:
 
 
 def _equal(first: tuple[Compiled | None, list[str]], second: tuple[Compiled | None, list[str]]) -> bool:
-    """Compare what was compiled, and what was reported; trees of YAML have no equality."""
+    """Compare topologies and messages; YAML trees cannot be compared."""
     topologies = [compiled and (compiled.topology, compiled.sources.replicas) for compiled, _ in (first, second)]
     return topologies[0] == topologies[1] and first[1] == second[1]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(len(_CHANGES)), 2)))
-def test_one_fleet_after_the_other_is_as_if_each_were_the_first(order: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_cached_compilation_equals_a_fresh_one(order: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "targets.json").write_text('[{"targets": ["127.0.0.1:9009"]}]')
     caches = _Caches(tmp_path)
     for number in (*order, order[0]):
@@ -77,7 +77,7 @@ def test_one_fleet_after_the_other_is_as_if_each_were_the_first(order: tuple[int
         assert _equal(caches.compiled(text), _Caches(tmp_path).compiled(text))
 
 
-def test_a_file_of_targets_is_read_again(tmp_path: Path) -> None:
+def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
     caches, file = _Caches(tmp_path), tmp_path / "targets.json"
     for port in (9009, 9010):
         file.write_text(f'[{{"targets": ["127.0.0.1:{port}"]}}]')
@@ -86,7 +86,7 @@ def test_a_file_of_targets_is_read_again(tmp_path: Path) -> None:
         assert [str(item.address) for item in compiled.topology.pools[2].replicas] == [f"127.0.0.1:{port}"]
 
 
-def test_only_the_pool_that_has_changed_is_another_object(tmp_path: Path) -> None:
+def test_unchanged_pools_and_routes_are_reused(tmp_path: Path) -> None:
     caches, text = _Caches(tmp_path), fleet(40, 3)
     first, _ = caches.compiled(text)
     changed = text.replace('{name: r1, address: "10.7.0.2:8000"', '{name: r1, drain: true, address: "10.7.0.2:8000"')

@@ -1,4 +1,4 @@
-"""A pool that is drained as a whole is said, where a route is left without an answer."""
+"""LB208: a warning if every replica of a pool is drained and a route has no other pool."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _POOLS = """
 """
 
 
-def _found(routes: str, pools: str = _POOLS) -> tuple[str, list[str], list[str]]:
-    """The place of the mark, the places of what is found, and the messages."""
+def drained_diagnostics(routes: str, pools: str = _POOLS) -> tuple[str, list[str], list[str]]:
+    """Return the position of the mark, the positions and codes of the diagnostics, and their messages."""
     text, mark = marked(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:80"}}}}\nroutes: {{{routes}}}\npools:{pools}')
-    made, found = compiling(text)
-    assert made is not None
-    assert {item.severity for item in found} <= {"warning"}
-    return mark, places(found), [item.message for item in found]
+    fleet, diagnostics = compiling(text)
+    assert fleet is not None
+    assert {item.severity for item in diagnostics} <= {"warning"}
+    return mark, places(diagnostics), [item.message for item in diagnostics]
 
 
 @pytest.mark.parametrize(
@@ -30,15 +30,15 @@ def _found(routes: str, pools: str = _POOLS) -> tuple[str, list[str], list[str]]
         "pool: a, mirror: {pool: b}",
     ],
 )
-def test_a_route_to_a_pool_that_is_drained_as_a_whole_is_warned_of_at_the_replicas(keys: str) -> None:
-    mark, found, messages = _found(f"r: {{match: {{path_prefix: /}}, {keys}}}")
-    assert found == [f"{mark} LB208"]
+def test_a_route_to_a_fully_drained_pool_is_a_warning(keys: str) -> None:
+    mark, warnings, messages = drained_diagnostics(f"r: {{match: {{path_prefix: /}}, {keys}}}")
+    assert warnings == [f"{mark} LB208"]
     assert messages == ["every replica is drained: the route r gets no answer from this pool"]
 
 
-def test_one_warning_names_all_its_routes() -> None:
-    _, found, (message,) = _found("r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: a}")
-    assert len(found) == 1
+def test_one_warning_names_all_routes_of_a_pool() -> None:
+    _, warnings, (message,) = drained_diagnostics("r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: a}")
+    assert len(warnings) == 1
     assert "the routes r, s get no answer" in message
 
 
@@ -46,18 +46,18 @@ def test_one_warning_names_all_its_routes() -> None:
     "keys",
     ["pool: b", "pool: a, fallback: b", "split: {a: 0, b: 1}", "pool: b, fallback: a", "pool: b, mirror: {pool: a}"],
 )
-def test_a_drained_pool_that_nobody_misses_is_no_fault(keys: str) -> None:
-    assert _found(f"r: {{match: {{path_prefix: /}}, {keys}}}")[1] == []
+def test_a_drained_pool_without_effect_is_not_reported(keys: str) -> None:
+    assert drained_diagnostics(f"r: {{match: {{path_prefix: /}}, {keys}}}")[1] == []
 
 
-def test_a_fallback_that_is_drained_too_relieves_nobody() -> None:
+def test_a_drained_fallback_does_not_prevent_the_warning() -> None:
     pools = _POOLS.replace("b: {replicas: [{", "b: {replicas: [{drain: true, ")
-    mark, found, _ = _found("r: {match: {path_prefix: /}, pool: a, fallback: b}", pools)
-    assert found == [f"{mark} LB208"]
+    mark, warnings, _ = drained_diagnostics("r: {match: {path_prefix: /}, pool: a, fallback: b}", pools)
+    assert warnings == [f"{mark} LB208"]
 
 
-def test_a_pool_with_one_replica_left_and_one_without_any_are_no_fault() -> None:
+def test_partly_drained_and_discovered_pools_are_not_reported() -> None:
     pools = _POOLS.replace("drain: true}]", "drain: false}]").replace(
         "b: {", "b: {discovery: {dns: {name: b.example, port: 80}}}\n  c: {"
     )
-    assert _found("r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: b}", pools)[1] == []
+    assert drained_diagnostics("r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: b}", pools)[1] == []

@@ -1,4 +1,4 @@
-"""The Topology holds plain numbers: a quantity that prints itself as `5m` would stand like that in a configuration."""
+"""The topology contains plain numbers: a quantity that prints as `5m` would appear like that in a configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.paths import FIXTURES
 FLEET = FIXTURES / "fleet.yaml"
 
 
-def test_every_number_of_the_contract_fleet_is_a_plain_one() -> None:
+def test_every_number_of_the_topology_is_plain() -> None:
     diagnostics = Diagnostics()
     source = read([str(FLEET)], diagnostics)
     assert source is not None

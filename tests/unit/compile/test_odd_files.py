@@ -1,4 +1,4 @@
-"""What stands in the place of a file and is none: a circle of links, a pipe, a socket, a directory, a device."""
+"""Paths that are not regular files: a symlink loop, a pipe, a socket, a directory, a device."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ODD = {
     "directory": ("is a directory", "is not a regular file"),
     "device": ("not a regular file", "is not a regular file"),
 }
-"""What is in a file's place → the reason that LB503 has, and the end of LB110."""
+"""Kind of file → the reason in LB503, and the end of the message of LB110."""
 
 
-def put(place: Path, kind: str) -> None:
+def place_odd_file(place: Path, kind: str) -> None:
     match kind:
         case "loop":
             place.symlink_to(place.name)
@@ -44,13 +44,13 @@ def put(place: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_every_command_says_of_each_that_it_is_no_file_it_can_read(
+def test_validate_and_render_report_unreadable_files(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path may not be long
     Path("fleet.yaml").write_text(FLEET)
     for name in ("KEYS", "JWKS", "TARGETS", "CA"):
-        put(Path(name), kind)
+        place_odd_file(Path(name), kind)
     assert run(["validate", "fleet.yaml"]) == 0
     in_parentheses, at_the_end = ODD[kind]
     assert [
@@ -66,22 +66,22 @@ def test_every_command_says_of_each_that_it_is_no_file_it_can_read(
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_serve_goes_on_with_what_was_good_and_waits_for_nobody(
+def test_serve_keeps_the_last_valid_files_without_blocking(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = Fleet(tmp_path)
     before = certificate(fleet.load())
     for name in ("keys.yaml", "server.key", "server.crt"):
-        place = tmp_path / ("secrets" if name == "keys.yaml" else "tls") / name
-        place.unlink()
-        with monkeypatch.context() as there:
-            there.chdir(place.parent)
-            put(Path(name), kind)
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(fleet.load()), daemon=True)
+        file = tmp_path / ("secrets" if name == "keys.yaml" else "tls") / name
+        file.unlink()
+        with monkeypatch.context() as context:
+            context.chdir(file.parent)
+            place_odd_file(Path(name), kind)
+    outcomes: list[object] = []
+    thread = threading.Thread(target=lambda: outcomes.append(fleet.load()), daemon=True)
     thread.start()
     thread.join(60)
-    assert found, "it waits for a pipe"
+    assert outcomes, "load blocks on a pipe"
     outcome = fleet.load()
     assert outcome.loaded is None
     assert outcome.refused is not None

@@ -1,4 +1,4 @@
-"""The section `balance.pick`: its defaults, and what the proxies get of it."""
+"""The section `balance.pick`: its defaults, and the picker's address in the views of proxies."""
 
 from __future__ import annotations
 
@@ -13,60 +13,58 @@ HEADERS = (SessionKey(header="x-session-id"), SessionKey(header="x-correlation-i
 BODY = (SessionKey(body="$.prompt_cache_key"), SessionKey(body="$.user"))
 
 
-def balance(text: str) -> Balance:
-    made, found = compiling(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], balance: {text}}}}}\n')
-    assert made is not None, found
-    return made.topology.pools[0].balance
+def balance_of(text: str) -> Balance:
+    fleet, diagnostics = compiling(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], balance: {text}}}}}\n')
+    assert fleet is not None, diagnostics
+    return fleet.topology.pools[0].balance
 
 
-def test_pick_without_settings_reads_sessions_and_prompts_and_falls_back_to_least_request() -> None:
-    assert balance("{algorithm: pick}") == Balance(
+def test_pick_defaults() -> None:
+    assert balance_of("{algorithm: pick}") == Balance(
         "least_request", pick=PickPolicy((*HEADERS, *BODY), Prefix(256, 128), bound=1.25, timeout=200)
     )
 
 
-def test_with_prefix_off_no_body_is_read_unless_a_session_key_of_the_body_is_written() -> None:
-    off = balance("{algorithm: pick, pick: {prefix: off}}").pick
+def test_with_prefix_off_only_body_session_keys_read_bodies() -> None:
+    off = balance_of("{algorithm: pick, pick: {prefix: off}}").pick
     assert off is not None
     assert (off.session, off.reads_bodies) == (HEADERS, False)
-    written = balance("{algorithm: pick, pick: {prefix: off, session: [X-Chat, {body: $.user}]}}").pick
+    written = balance_of("{algorithm: pick, pick: {prefix: off, session: [X-Chat, {body: $.user}]}}").pick
     assert written is not None
     assert (written.session, written.reads_bodies) == ((SessionKey(header="x-chat"), BODY[1]), True)
 
 
-def test_otherwise_is_the_algorithm_that_proxies_render() -> None:
-    hashed = balance("{algorithm: pick, pick: {otherwise: hash}, hash: {key: {header: x}, bounded_load: 1.5}}")
+def test_otherwise_is_the_algorithm_proxies_render() -> None:
+    hashed = balance_of("{algorithm: pick, pick: {otherwise: hash}, hash: {key: {header: x}, bounded_load: 1.5}}")
     assert (hashed.algorithm, hashed.bounded_load, hashed.name) == ("hash", 1.5, "pick")
 
 
-def test_only_proxies_with_such_pools_get_the_picker_s_address() -> None:
-    made, found = compiling(
+def test_only_proxies_with_picked_pools_get_the_picker_address() -> None:
+    fleet, diagnostics = compiling(
         'version: 1\nlisteners: {a: {bind: "127.0.0.1:1"}, b: {bind: "127.0.0.1:2"}}\n'
         "routes: {r: {listeners: [a], pool: p}, s: {listeners: [b], pool: q}}\n"
         'pools: {p: {replicas: [{address: "a:1"}], balance: {algorithm: pick}}, q: {replicas: [{address: "a:2"}]}}\n'
         "proxies: {x: {kind: envoy, listeners: [a]}, y: {kind: envoy, listeners: [b]}}\n"
         'control: {picker: {bind: "127.0.0.1:7"}}\n'
     )
-    assert made is not None, found
-    x, y = made.topology.proxies
-    assert view(Snapshot(made.topology), x).picker == Address("127.0.0.1", 7)
-    assert view(Snapshot(made.topology, picker=Address("127.0.0.1", 8)), x).picker == Address("127.0.0.1", 8)
-    assert view(Snapshot(made.topology), y).picker is None
+    assert fleet is not None, diagnostics
+    x, y = fleet.topology.proxies
+    assert view(Snapshot(fleet.topology), x).picker == Address("127.0.0.1", 7)
+    assert view(Snapshot(fleet.topology, picker=Address("127.0.0.1", 8)), x).picker == Address("127.0.0.1", 8)
+    assert view(Snapshot(fleet.topology), y).picker is None
 
 
 @pytest.mark.parametrize(
     ("algorithm", "written", "seconds"), [("pick", "", 1), ("pick", "interval: 5s, ", 5), ("random", "", 5)]
 )
-def test_a_picked_pool_is_scraped_each_second_unless_its_interval_is_written(
-    algorithm: str, written: str, seconds: int
-) -> None:
+def test_a_picked_pool_is_scraped_every_second_by_default(algorithm: str, written: str, seconds: int) -> None:
     sources = f"{{{written}sources: [{{kind: vllm, url: 'http://{{host}}:{{port}}/metrics'}}]}}"
-    made, found = compiling(
+    fleet, diagnostics = compiling(
         f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", telemetry: {sources}}}], telemetry: {sources}, '
         f"balance: {{algorithm: {algorithm}}}}}}}\n"
     )
-    assert made is not None, found
-    pool = made.topology.pools[0]
+    assert fleet is not None, diagnostics
+    pool = fleet.topology.pools[0]
     assert [item.telemetry and item.telemetry.interval for item in (pool, *pool.replicas)] == [seconds * 1000] * 2
 
 
@@ -79,8 +77,8 @@ proxies: {x: {kind: envoy, admin: "127.0.0.1:9901"}}
 """
 
 
-def clashes(control: str = "", listener: str = "127.0.0.1:8080", algorithm: str = "pick") -> list[str]:
-    """Return what is reported of a fleet with this section `control`, without the hints."""
+def clash_errors(control: str = "", listener: str = "127.0.0.1:8080", algorithm: str = "pick") -> list[str]:
+    """Return the errors of a fleet with this section `control`, without the hints."""
     text = CLASHING.replace("LISTENER", listener).replace("ALGORITHM", algorithm) + control
     return [str(item).rpartition(" (")[0] for item in compiling(text)[1] if item.severity == "error"]
 
@@ -97,30 +95,30 @@ def clashes(control: str = "", listener: str = "127.0.0.1:8080", algorithm: str 
         ("127.0.0.1:9900", "127.0.0.1:9901 is already the address of the admin of proxy x"),
     ],
 )
-def test_a_port_of_the_picker_that_somebody_else_has_is_an_error_at_its_address(bind: str, owner: str) -> None:
+def test_a_picker_port_in_use_elsewhere_is_an_error(bind: str, owner: str) -> None:
     control = f'control: {{picker: {{bind: "{bind}"}}}}\n'
-    assert clashes(control) == [f"-:6:26: error LB112 control.picker.bind: {owner}"]
-    assert clashes(control, algorithm="random") == []
+    assert clash_errors(control) == [f"-:6:26: error LB112 control.picker.bind: {owner}"]
+    assert clash_errors(control, algorithm="random") == []
 
 
 @pytest.mark.parametrize(
-    ("bind", "found"),
+    ("bind", "problem"),
     [
         ("127.0.0.1:65535", "there is none after 127.0.0.1:65535"),
         ("[::1]:65535", "there is none after [::1]:65535"),
         ("unix:/run/p.sock", "unix:/run/p.sock is a unix socket"),
     ],
 )
-def test_an_address_of_the_picker_without_a_next_port_is_named_as_it_was_written(bind: str, found: str) -> None:
+def test_a_picker_address_without_a_next_port_is_an_error(bind: str, problem: str) -> None:
     _, (error,) = compiling(f'version: 1\ncontrol: {{picker: {{bind: "{bind}"}}}}\n')
     assert str(error) == (
         "-:2:26: error LB307 control.picker.bind: the picker needs an address and the port after it, which HAProxy and "
-        f"nginx ask: {found} (an IP address with a port from 1 to 65534, as 127.0.0.1:18001)"
+        f"nginx ask: {problem} (an IP address with a port from 1 to 65534, as 127.0.0.1:18001)"
     )
 
 
 @pytest.mark.parametrize(
-    ("port", "control", "said"),
+    ("port", "control", "owner"),
     [
         (9001, 'control: {picker: {bind: "0.0.0.0:9001"}}\n', "the picker: control.picker.bind, see -:5:26"),
         (
@@ -132,14 +130,12 @@ def test_an_address_of_the_picker_without_a_next_port_is_named_as_it_was_written
         (9001, 'control: {api: {bind: "127.0.0.1:9001"}}\n', "the API of lbctl serve: control.api.bind, see -:5:23"),
     ],
 )
-def test_a_replica_at_an_address_of_lbctl_is_told_whose_it_is_and_where_that_is_written(
-    port: int, control: str, said: str
-) -> None:
+def test_a_replica_at_an_lbctl_address_is_a_warning(port: int, control: str, owner: str) -> None:
     pool = f'pools:\n  p:\n    {{balance: {{algorithm: pick}}, replicas: [{{address: "127.0.0.1:{port}"}}]}}\n'
     _, (warning,) = compiling(f"version: 1\n{pool}{control}")
     place, message = str(warning).split(" warning LB122 pools.p.replicas[0].address: ")
     assert place == "-:4:55:"
-    assert message == f"127.0.0.1:{port} is the address of {said} (the address at which the replica serves)"
+    assert message == f"127.0.0.1:{port} is the address of {owner} (the address at which the replica serves)"
 
 
 @pytest.mark.parametrize(
@@ -155,18 +151,18 @@ def test_a_replica_at_an_address_of_lbctl_is_told_whose_it_is_and_where_that_is_
         ),
     ],
 )
-def test_a_port_of_an_agent_check_is_none_for_the_picker(more: str, owner: str) -> None:
+def test_the_picker_cannot_use_a_port_of_an_agent_check(more: str, owner: str) -> None:
     text = CLASHING.replace("LISTENER", "127.0.0.1:8080").replace("ALGORITHM", "pick")
     text = text.replace('[{address: "a:1"}]', '[{address: "a:1"}, {address: "b:1"}]')
     text = text.replace("proxies: {", f"proxies: {{{more}, ") + 'control: {picker: {bind: "127.0.0.1:9000"}}\n'
     assert [str(item) for item in compiling(text)[1] if owner in str(item) and item.code == "LB112"]
 
 
-def test_the_port_of_the_traffic_log_is_none_for_the_datagrams_of_the_picker() -> None:
+def test_the_picker_cannot_use_the_port_of_the_traffic_log() -> None:
     control = 'control: {picker: {bind: "127.0.0.1:9000"}, logs: {bind: "127.0.0.1:PORT"}}\n'
-    said = "-:6:26: error LB112 control.picker.bind: 127.0.0.1:9001 is already the address of the traffic log"
-    assert clashes(control.replace("PORT", "9001")) == [said]
-    assert clashes(control.replace("PORT", "9000")) == []
+    message = "-:6:26: error LB112 control.picker.bind: 127.0.0.1:9001 is already the address of the traffic log"
+    assert clash_errors(control.replace("PORT", "9001")) == [message]
+    assert clash_errors(control.replace("PORT", "9000")) == []
 
 
 @pytest.mark.parametrize(
@@ -176,13 +172,13 @@ def test_the_port_of_the_traffic_log_is_none_for_the_datagrams_of_the_picker() -
         ("0.0.0.0:18002", "127.0.0.1:18002 is already the address of the picker's HTTP"),
     ],
 )
-def test_an_address_that_the_picker_has_by_default_is_an_error_where_it_is_written(listener: str, owner: str) -> None:
-    assert clashes(listener=listener) == [f"-:2:23: error LB112 listeners.l.bind: {owner}"]
+def test_a_listener_at_a_default_picker_address_is_an_error(listener: str, owner: str) -> None:
+    assert clash_errors(listener=listener) == [f"-:2:23: error LB112 listeners.l.bind: {owner}"]
 
 
 @pytest.mark.parametrize("listener", ["10.0.0.5:18001", "[::]:18001", "127.0.0.1:18003"])
-def test_the_same_port_of_another_address_is_free_for_the_picker(listener: str) -> None:
-    assert clashes(listener=listener) == []
+def test_the_picker_port_is_free_on_other_addresses(listener: str) -> None:
+    assert clash_errors(listener=listener) == []
 
 
 @pytest.mark.parametrize(
@@ -214,7 +210,7 @@ def test_the_same_port_of_another_address_is_free_for_the_picker(listener: str) 
         ),
     ],
 )
-def test_what_is_wrong_with_a_balance_is_said_in_the_words_of_the_file(text: str, message: str) -> None:
-    _, found = compiling(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], balance: {text}}}}}\n')
-    (error,) = (str(item) for item in found if item.severity == "error")
+def test_balance_errors_use_the_keys_of_the_file(text: str, message: str) -> None:
+    _, diagnostics = compiling(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], balance: {text}}}}}\n')
+    (error,) = (str(item) for item in diagnostics if item.severity == "error")
     assert error.endswith(message)

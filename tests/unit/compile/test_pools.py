@@ -9,29 +9,29 @@ from lbctl.ir.pools import CircuitBreaker, KubernetesDiscovery, LabelSource
 from tests.support.fleet import compiled, compiling, marked, places, pool_of
 
 
-def capacities(*replicas: str, gpus: str = "{}") -> list[float]:
+def capacities_of(*replicas: str, gpus: str = "{}") -> list[float]:
     listed = ", ".join(f'{{name: r{i}, address: "10.0.0.{i}:80"{more}}}' for i, more in enumerate(replicas))
-    made, found = compiling(f"version: 1\ngpus: {gpus}\npools: {{p: {{replicas: [{listed}]}}}}\n")
-    assert made is not None, found
-    return [item.capacity for item in made.topology.pools[0].replicas]
+    fleet, diagnostics = compiling(f"version: 1\ngpus: {gpus}\npools: {{p: {{replicas: [{listed}]}}}}\n")
+    assert fleet is not None, diagnostics
+    return [item.capacity for item in fleet.topology.pools[0].replicas]
 
 
-def test_capacity_is_the_weight_else_throughput_times_gpus() -> None:
+def test_capacity_is_the_weight_or_else_gpu_throughput() -> None:
     a100 = GPUS["A100-80GB"].throughput
     given = (", weight: 2.5", ", gpu: A100-80GB", ", gpu: A100-80GB, gpu_count: 8", ", gpu: L4, weight: 9")
-    assert capacities(*given) == [2.5, a100, 8 * a100, 9]
+    assert capacities_of(*given) == [2.5, a100, 8 * a100, 9]
 
 
 def test_a_replica_has_as_many_gpus_as_devices() -> None:
-    assert capacities(', gpu: A100-80GB, devices: ["0", "1"]', ", gpu: A100-80GB") == [10, 5]
+    assert capacities_of(', gpu: A100-80GB, devices: ["0", "1"]', ", gpu: A100-80GB") == [10, 5]
 
 
-def test_without_gpu_and_weight_anywhere_all_are_alike() -> None:
-    assert capacities("", "", "") == [1, 1, 1]
+def test_replicas_without_gpu_and_weight_have_equal_capacity() -> None:
+    assert capacities_of("", "", "") == [1, 1, 1]
 
 
-def test_the_fleets_own_figures_add_to_the_table_and_override_it() -> None:
-    assert capacities(", gpu: A100-80GB", ", gpu: Own", gpus="{A100-80GB: 6, Own: 7.5}") == [6, 7.5]
+def test_gpus_of_the_fleet_extend_and_override_the_table() -> None:
+    assert capacities_of(", gpu: A100-80GB", ", gpu: Own", gpus="{A100-80GB: 6, Own: 7.5}") == [6, 7.5]
 
 
 @pytest.mark.parametrize(
@@ -56,39 +56,39 @@ def test_the_fleets_own_figures_add_to_the_table_and_override_it() -> None:
         ('{name: dp, address: "a:1", gpu: L4, ports: 2}, {name: x, address: "b:1", gpu: ▶L5}', "LB204"),
     ],
 )
-def test_a_capacity_that_cannot_be_known_is_refused_where_it_stands(replicas: str, code: str) -> None:
+def test_a_bad_replica_is_an_error_at_its_position(replicas: str, code: str) -> None:
     text, mark = marked(f"version: 1\npools: {{p: {{replicas: [{replicas}]}}}}\n")
-    made, found = compiling(text)
-    assert made is None
-    assert places(found) == [f"{mark} {code}"]
+    fleet, diagnostics = compiling(text)
+    assert fleet is None
+    assert places(diagnostics) == [f"{mark} {code}"]
 
 
-def test_ranks_are_replicas_with_a_port_a_name_and_a_part_of_the_devices() -> None:
+def test_each_rank_has_a_port_a_name_and_part_of_the_devices() -> None:
     devices = '["0", "1", "2", "3"]'
     listed = (
         f'{{name: dp, address: "h:9010", gpu: A100-80GB, ports: 2, devices: {devices}}}, {{address: "b:1", gpu: L4}}'
     )
-    made, found = compiling(f"version: 1\npools: {{p: {{replicas: [{listed}]}}}}\n")
-    assert made is not None, found
-    *ranks, _ = sorted(made.topology.pools[0].replicas, key=lambda item: item.address.port, reverse=True)
+    fleet, diagnostics = compiling(f"version: 1\npools: {{p: {{replicas: [{listed}]}}}}\n")
+    assert fleet is not None, diagnostics
+    *ranks, _ = sorted(fleet.topology.pools[0].replicas, key=lambda item: item.address.port, reverse=True)
     assert [(item.name, str(item.address), item.devices, item.gpu_count) for item in ranks] == [
         ("dp-1", "h:9011", ("2", "3"), 2),
         ("dp-0", "h:9010", ("0", "1"), 2),
     ]
     assert {item.capacity for item in ranks} == {2 * GPUS["A100-80GB"].throughput}
-    at = [str(made.sources.position(("pools", "p", "replicas", name))) for name in ("dp-0", "dp-1", "b-1")]
-    assert at[0] == at[1] != at[2]
+    positions = [str(fleet.sources.position(("pools", "p", "replicas", name))) for name in ("dp-0", "dp-1", "b-1")]
+    assert positions[0] == positions[1] != positions[2]
 
 
-def test_ranks_without_a_name_are_called_after_their_addresses() -> None:
-    made, found = compiling('version: 1\npools: {p: {replicas: [{address: "h:9010", ports: 2}]}}\n')
-    assert made is not None, found
-    assert [item.name for item in made.topology.pools[0].replicas] == ["h-9010", "h-9011"]
+def test_ranks_without_a_name_are_named_after_their_address() -> None:
+    fleet, diagnostics = compiling('version: 1\npools: {p: {replicas: [{address: "h:9010", ports: 2}]}}\n')
+    assert fleet is not None, diagnostics
+    assert [item.name for item in fleet.topology.pools[0].replicas] == ["h-9010", "h-9011"]
 
 
-def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
-    _, found = compiling('version: 1\npools: {p: {replicas: [{address: "a:1", gpu: H100-SMX}]}}\n')
-    assert found[0].hint == "did you mean 'H100-SXM'?"
+def test_an_unknown_gpu_suggests_the_nearest_name() -> None:
+    _, diagnostics = compiling('version: 1\npools: {p: {replicas: [{address: "a:1", gpu: H100-SMX}]}}\n')
+    assert diagnostics[0].hint == "did you mean 'H100-SXM'?"
 
 
 @pytest.mark.parametrize(
@@ -96,17 +96,17 @@ def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
     [("10.0.0.1:80", "10.0.0.1-80"), ("[2001:db8::1]:80", "2001-db8--1--80"), ("Host_A:80", "host_a-80"),
      ("unix:/run/a.sock", "unix--run-a.sock"), ("unix:/" + "x" * 90, "unix--" + "x" * 57)],
 )  # fmt: skip
-def test_a_replica_without_a_name_is_named_by_its_address(address: str, name: str) -> None:
+def test_a_replica_without_a_name_is_named_after_its_address(address: str, name: str) -> None:
     assert pool_of(f'{{replicas: [{{address: "{address}"}}]}}').replicas[0].name == name
 
 
-def test_replicas_stand_in_the_order_of_their_names() -> None:
+def test_replicas_are_sorted_by_name() -> None:
     pool = pool_of('{replicas: [{name: b, address: "a:1"}, {name: a, address: "b:1"}]}')
     assert [item.name for item in pool.replicas] == ["a", "b"]
 
 
 @given(st.integers(1, 20), st.integers(0, 5))
-def test_a_breaker_has_room_for_every_replica_and_at_most_for_twice_as_many(live: int, drained: int) -> None:
+def test_a_breaker_fits_all_replicas_and_at_most_twice_as_many(live: int, drained: int) -> None:
     listed = [f'{{address: "10.0.0.{i}:80", drain: {str(i >= live).lower()}}}' for i in range(live + drained)]
     breaker = pool_of(f"{{replicas: [{', '.join(listed)}]}}").circuit_breaker
     room = breaker.max_requests // 512
@@ -133,21 +133,21 @@ def test_a_drain_changes_no_breaker() -> None:
     assert pool_of(both.format("true")).circuit_breaker == pool_of(both.format("false")).circuit_breaker
 
 
-def test_a_breaker_that_is_written_stays_as_written() -> None:
+def test_explicit_breaker_limits_are_kept() -> None:
     written = "{max_connections: 1, max_pending_requests: 2, max_requests: 3, max_retries: 4}"
     assert pool_of(f'{{replicas: [{{address: "a:1"}}], circuit_breaker: {written}}}').circuit_breaker == CircuitBreaker(
         1, 2, 3, 4
     )
 
 
-def test_a_breaker_of_discovered_replicas_is_sized_for_their_most() -> None:
+def test_a_breaker_of_discovered_replicas_fits_max_replicas() -> None:
     pool = pool_of("{discovery: {dns: {name: a.b, port: 80, max_replicas: 10}}}")
     assert pool.circuit_breaker.max_requests == 5120
     pool = pool_of("{discovery: {kubernetes: {namespace: ml, service: vllm, max_replicas: 20}}}")
     assert pool.circuit_breaker.max_requests == 10240
 
 
-def test_a_kubernetes_service_is_resolved_with_the_place_of_its_kubeconfig() -> None:
+def test_kubernetes_discovery_has_its_kubeconfig_path() -> None:
     keys = "port: 8000, kubeconfig: kube/config, context: prod, gpu_from: {node_label: x/gpu}, zone_from: endpoint"
     pool = pool_of(f"{{discovery: {{kubernetes: {{namespace: ml, service: vllm, {keys}}}}}}}")
     assert pool.discovery == KubernetesDiscovery(
@@ -171,9 +171,7 @@ def test_slow_start_is_on_except_with_hash() -> None:
         ("vllm", "{algorithm: hash, hash: {key: {header: x}}}", "static"),
     ],
 )
-def test_weights_adapt_where_a_source_gives_evidence_and_nothing_is_hashed(
-    telemetry: str, algorithm: str, strategy: str
-) -> None:
+def test_weights_adapt_with_evidence_and_without_hashing(telemetry: str, algorithm: str, strategy: str) -> None:
     source = f'{{kind: {telemetry}, url: "http://{{host}}/"}}'
     text = f'{{replicas: [{{address: "a:1"}}], balance: {algorithm}, telemetry: {{sources: [{source}]}}}}'
     assert pool_of(text).weighting.strategy == strategy
@@ -183,22 +181,20 @@ def test_weights_adapt_where_a_source_gives_evidence_and_nothing_is_hashed(
     ("passive", "fallback", "expected"),
     [("{}", "", 50), ("{}", ", fallback: q", 100), ("{max_ejection: 50%}", ", fallback: q", 50)],
 )
-def test_all_of_a_pool_may_be_ejected_where_another_stands_behind_it(
-    passive: str, fallback: str, expected: float
-) -> None:
-    made = compiled(
+def test_a_whole_pool_may_be_ejected_if_it_has_a_fallback(passive: str, fallback: str, expected: float) -> None:
+    fleet = compiled(
         f"version: 1\nroutes: {{r: {{pool: p{fallback}}}}}\npools:\n"
         f'  p: {{replicas: [{{address: "a:1"}}], health: {{passive: {passive}}}}}\n'
         '  q: {replicas: [{address: "b:1"}]}\n'
     )
-    assert [item.passive.max_ejection for item in made.topology.pools if item.passive] == [expected, 50]
+    assert [item.passive.max_ejection for item in fleet.topology.pools if item.passive] == [expected, 50]
 
 
-def test_adaptive_where_no_source_gives_evidence_is_a_warning() -> None:
-    made, found = compiling(
+def test_adaptive_weighting_without_evidence_is_a_warning() -> None:
+    fleet, diagnostics = compiling(
         "version: 1\npools:\n"
         '  p: {replicas: [{address: "a:1"}], weighting: {strategy: adaptive},'
         ' telemetry: {sources: [{kind: dcgm, url: "http://{host}/"}]}}\n'
     )
-    assert made is not None
-    assert [(item.code, item.severity, item.path[-1]) for item in found] == [("LB603", "warning", "strategy")]
+    assert fleet is not None
+    assert [(item.code, item.severity, item.path[-1]) for item in diagnostics] == [("LB603", "warning", "strategy")]

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.support.fleet import GROUND, compiled
 
-# From first to last, by the contract: host exact, longest wildcard, none; path exact, regex, longest prefix; method;
-# model, exact before a pattern; more headers; then the name.
+# The order that the contract defines: exact host, longest wildcard, no host; exact path, regex, longest prefix; method;
+# model, exact before a pattern; more headers; name.
 LADDER = {
     "z-exact-host": "hosts: [a.example.com]",
     "y-long-wildcard": 'hosts: ["*.a.example.com"]',
@@ -29,36 +29,36 @@ LADDER = {
 }
 
 
-def order(names: list[str]) -> list[str]:
+def rule_order(names: list[str]) -> list[str]:
     routes = "".join(f"  {name}: {{pool: a, match: {{{LADDER[name]}}}}}\n" for name in names)
     (listener,) = compiled(f"{GROUND}routes:\n{routes}").topology.listeners
     return [rule.route for rule in listener.rules]
 
 
 def test_the_most_specific_rule_comes_first() -> None:
-    assert order(list(LADDER)) == list(LADDER)
+    assert rule_order(list(LADDER)) == list(LADDER)
 
 
 @given(st.permutations(list(LADDER)))
-def test_the_order_in_the_file_changes_nothing(names: list[str]) -> None:
-    assert order(names) == list(LADDER)
+def test_the_order_in_the_file_does_not_matter(names: list[str]) -> None:
+    assert rule_order(names) == list(LADDER)
 
 
-def test_a_route_has_one_rule_for_each_of_its_hosts() -> None:
-    made = compiled(f"{GROUND}routes:\n  r: {{pool: a, match: {{hosts: [B.example, '*.b.example', b.example]}}}}\n")
-    assert [rule.host for rule in made.topology.listeners[0].rules] == ["b.example", "*.b.example"]
+def test_a_route_has_one_rule_per_host() -> None:
+    fleet = compiled(f"{GROUND}routes:\n  r: {{pool: a, match: {{hosts: [B.example, '*.b.example', b.example]}}}}\n")
+    assert [rule.host for rule in fleet.topology.listeners[0].rules] == ["b.example", "*.b.example"]
 
 
 @pytest.mark.parametrize(("written", "meant"), [("/v1/", "/v1"), ("/v1", "/v1"), ("/", "/")])
-def test_a_prefix_is_of_whole_segments(written: str, meant: str) -> None:
-    made = compiled(f"{GROUND}routes:\n  r: {{pool: a, match: {{path_prefix: {written}}}}}\n")
-    assert made.topology.listeners[0].rules[0].path.value == meant
+def test_a_path_prefix_ends_at_a_segment(written: str, meant: str) -> None:
+    fleet = compiled(f"{GROUND}routes:\n  r: {{pool: a, match: {{path_prefix: {written}}}}}\n")
+    assert fleet.topology.listeners[0].rules[0].path.value == meant
 
 
 def test_a_route_without_listeners_is_on_all_of_them() -> None:
     text = f"{GROUND}routes:\n  r: {{pool: a}}\n  s: {{pool: b, listeners: [m]}}\n"
-    made = compiled(text.replace('l: {bind: "127.0.0.1:80"}', 'l: {bind: "127.0.0.1:80"}, m: {bind: "127.0.0.1:81"}'))
-    assert {item.name: [rule.route for rule in item.rules] for item in made.topology.listeners} == {
+    fleet = compiled(text.replace('l: {bind: "127.0.0.1:80"}', 'l: {bind: "127.0.0.1:80"}, m: {bind: "127.0.0.1:81"}'))
+    assert {item.name: [rule.route for rule in item.rules] for item in fleet.topology.listeners} == {
         "l": ["r"],
         "m": ["r", "s"],
     }
