@@ -1,4 +1,4 @@
-"""Input that is wrong gives exit code 1, a place and a code; no traceback, no output, and what was there stays."""
+"""Bad input: exit code 1, a position and a code, no traceback, and the previous output stays."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
     "tag": (FLEET + "control: ▶!!python/object:os.system {}\n", "LB007"),
     "alias": (FLEET + "control: ▶*x\n", "LB006"),
 }  # fmt: skip
-"""A file with a mark where the fault is, if that is one place, and the code."""
+"""Name → a file with a mark at the error, if it has one position, and the code."""
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """A directory that was rendered to before."""
+    """An output directory with a configuration of an earlier `lbctl render`."""
     directory = tmp_path / "out"
     directory.mkdir()
     (directory / "nginx.conf").write_text("what runs now\n")
@@ -138,24 +138,24 @@ def output(tmp_path: Path) -> Path:
     return directory
 
 
-def refusal(capfd: pytest.CaptureFixture[str], output: Path, *paths: str) -> str:
-    """What `validate` and `render` say, after checking that they do no more than that."""
-    said = []
+def rejection(capfd: pytest.CaptureFixture[str], output: Path, *paths: str) -> str:
+    """Return the messages of `validate` and `render`, and check that both fail and leave the output unchanged."""
+    messages = []
     for command in (["validate"], ["render", "-t", "nginx", "-d", str(output)]):
         assert run([*command, *paths]) == 1
         printed = capfd.readouterr()
         assert printed.out == ""
         assert "Traceback" not in printed.err
-        said.append(printed.err)
-    assert said[0] == said[1]
+        messages.append(printed.err)
+    assert messages[0] == messages[1]
     assert [item.name for item in output.iterdir()] == ["nginx.conf"]
     assert (output / "nginx.conf").read_text() == "what runs now\n"
     assert (output / "nginx.conf").stat().st_mtime == 1
-    return said[0]
+    return messages[0]
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_bad_file_is_refused_where_it_is_bad(
+def test_a_bad_file_is_an_error_at_its_position(
     name: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text, code = TEXTS[name]
@@ -164,14 +164,14 @@ def test_a_bad_file_is_refused_where_it_is_bad(
         text, place = marked(text) if "▶" in text else (text, place)
     file = tmp_path / "fleet.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    said = refusal(capfd, output, str(file))
-    assert re.search(rf"^{re.escape(str(file))}:{place}: error {code}\b", said, re.MULTILINE), said
-    assert "secretsecret" not in said
-    assert len(said) < 30_000
+    message = rejection(capfd, output, str(file))
+    assert re.search(rf"^{re.escape(str(file))}:{place}: error {code}\b", message, re.MULTILINE), message
+    assert "secretsecret" not in message
+    assert len(message) < 30_000
 
 
 @pytest.mark.parametrize(
-    ("make", "code"),
+    ("create", "code"),
     [
         (lambda path: None, "LB001"),
         (lambda path: path.mkdir(), "LB001"),
@@ -193,25 +193,27 @@ def test_a_bad_file_is_refused_where_it_is_bad(
         "unreadable",
     ],
 )
-def test_a_path_that_is_no_fleet_is_refused_by_its_name(
-    make: object, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+def test_a_path_that_is_not_a_fleet_is_an_error(
+    create: object, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "fleet"
-    make(path)  # type: ignore[operator]
-    assert refusal(capfd, output, str(path)).startswith(f"{path}:1:1: error {code}")
+    create(path)  # type: ignore[operator]
+    assert rejection(capfd, output, str(path)).startswith(f"{path}:1:1: error {code}")
 
 
-def test_a_name_in_two_files_is_shown_at_both(tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_name_in_two_files_is_reported_with_both_positions(
+    tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     fleet = tmp_path / "fleet"
     fleet.mkdir()
     (fleet / "a.yaml").write_text(FLEET)
     (fleet / "b.yml").write_text('version: 1\npools: {p: {replicas: [{address: "a:1"}]}}\n')
-    said = refusal(capfd, output, str(fleet))
-    assert said.startswith(f"{fleet}/b.yml:2:9: error LB009")
-    assert f"{fleet}/a.yaml:4:9" in said
+    message = rejection(capfd, output, str(fleet))
+    assert message.startswith(f"{fleet}/b.yml:2:9: error LB009")
+    assert f"{fleet}/a.yaml:4:9" in message
 
 
-def test_a_file_that_a_link_leads_out_to_is_refused(
+def test_a_symlink_out_of_the_fleet_directory_is_an_error(
     tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fleet = tmp_path / "fleet"
@@ -234,10 +236,10 @@ def test_a_missing_file_is_a_warning_unless_files_are_required(
     file = tmp_path / "fleet.yaml"
     file.write_text(FLEET.replace('"127.0.0.1:8080"', tls))
     assert run(["render", "-t", "nginx", "-d", str(output), *flags, str(file)]) == code
-    said = capfd.readouterr().err
+    message = capfd.readouterr().err
     severity = "error" if code else "warning"
-    assert f"{file}:2:76: {severity} LB110" in said
-    assert f"{file}:2:88: {severity} LB110" in said
+    assert f"{file}:2:76: {severity} LB110" in message
+    assert f"{file}:2:88: {severity} LB110" in message
     assert ((output / "nginx.conf").read_text() == "what runs now\n") == bool(code)
 
 
@@ -258,15 +260,15 @@ BY_TOKEN = FLEET.replace("pool: p", "pool: p, auth: {jwt: {issuer: i, jwks_file:
         "secretsecret: ",
     ],
 )
-def test_a_line_that_is_no_key_is_refused_where_it_stands_and_not_repeated(
+def test_a_bad_key_line_is_an_error_without_the_key(
     line: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(PROTECTED)
     (tmp_path / "keys").write_text(f"{KEYS}\n# a remark\n{line}\nanother: acme\n")
-    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
-    assert re.match(rf"{re.escape(str(tmp_path))}/keys:4:\d+: error LB507\b", said), said
-    assert said.count("error") == 1
-    assert "secretsecret" not in said
+    message = rejection(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert re.match(rf"{re.escape(str(tmp_path))}/keys:4:\d+: error LB507\b", message), message
+    assert message.count("error") == 1
+    assert "secretsecret" not in message
 
 
 @pytest.mark.parametrize(
@@ -284,15 +286,15 @@ def test_a_line_that_is_no_key_is_refused_where_it_stands_and_not_repeated(
         "[" * 9999,
     ],
 )
-def test_a_key_set_that_is_none_is_refused_where_it_is_named(
+def test_a_bad_key_set_is_an_error_where_it_is_named(
     content: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text, place = marked(BY_TOKEN)
     (tmp_path / "fleet.yaml").write_text(text)
     (tmp_path / "jwks.json").write_text(content)
-    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
-    assert said.startswith(f"{tmp_path}/fleet.yaml:{place}: error LB508 routes.r.auth.jwt.jwks_file:"), said
-    assert "secretsecret" not in said
+    message = rejection(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert message.startswith(f"{tmp_path}/fleet.yaml:{place}: error LB508 routes.r.auth.jwt.jwks_file:"), message
+    assert "secretsecret" not in message
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_a_key_set_that_is_none_is_refused_where_it_is_named(
         ('[{"targets": ["a:1", "b:1"]}, {"targets": [▶"a:1"], "labels": {"name": "x"}}]', "LB105"),
     ],
 )
-def test_discovered_targets_that_are_none_are_refused_where_they_stand(
+def test_bad_discovered_targets_are_an_error_at_their_position(
     content: str, code: str, tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(
@@ -325,10 +327,10 @@ def test_discovered_targets_that_are_none_are_refused_where_they_stand(
     )
     content, place = marked(content)
     (tmp_path / "t.json").write_text(content)
-    said = refusal(capfd, output, str(tmp_path / "fleet.yaml"))
-    assert f"{tmp_path}/t.json:{place}: error {code}" in said
-    assert code == "LB114" or re.search(rf"error {code} pools\.p\.discovery\.file[^:]*: target '", said)
-    assert said.replace("\n", "").isprintable()
+    message = rejection(capfd, output, str(tmp_path / "fleet.yaml"))
+    assert f"{tmp_path}/t.json:{place}: error {code}" in message
+    assert code == "LB114" or re.search(rf"error {code} pools\.p\.discovery\.file[^:]*: target '", message)
+    assert message.replace("\n", "").isprintable()
 
 
 def test_a_file_without_targets_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -340,21 +342,21 @@ def test_a_file_without_targets_is_a_warning(tmp_path: Path, capfd: pytest.Captu
     assert f"{tmp_path}/t.json:1:1: warning LB114" in capfd.readouterr().err
 
 
-def test_all_faults_of_all_files_come_in_one_run(
+def test_all_errors_of_all_files_are_reported_in_one_run(
     tmp_path: Path, output: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fleet = tmp_path / "fleet"
     fleet.mkdir()
     (fleet / "a.yaml").write_text(FLEET.replace("pool: p", "pool: p, bogus: 1, timeouts: {idle: 5}"))
     (fleet / "b.yaml").write_text("version: 1\n\tx: 1\n")
-    said = refusal(capfd, output, str(fleet))
-    assert re.findall(r"(\w)\.yaml:(\d+:\d+): error (LB\d+)", said) == [
+    message = rejection(capfd, output, str(fleet))
+    assert re.findall(r"(\w)\.yaml:(\d+:\d+): error (LB\d+)", message) == [
         ("a", "3:23", "LB011"), ("a", "3:50", "LB013"), ("b", "2:1", "LB004"),
     ]  # fmt: skip
 
 
 @pytest.mark.timeout(60)
-def test_a_bomb_is_refused_before_it_can_go_off(tmp_path: Path) -> None:
+def test_a_yaml_bomb_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "bomb.yaml"
     file.write_text(BOMB)
     diagnostics = Diagnostics()
@@ -362,7 +364,7 @@ def test_a_bomb_is_refused_before_it_can_go_off(tmp_path: Path) -> None:
     assert {item.code for item in diagnostics} <= {"LB005", "LB006"}
 
 
-def test_a_fleet_on_standard_input_is_called_a_dash(
+def test_a_fleet_on_standard_input_is_named_dash(
     output: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "input"
@@ -373,14 +375,14 @@ def test_a_fleet_on_standard_input_is_called_a_dash(
     assert capfd.readouterr().err.startswith("-:5:1: error LB011")
 
 
-def test_a_directory_that_cannot_be_written_is_said_without_a_traceback(
+def test_an_unwritable_output_is_reported_without_a_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(FLEET)
     (tmp_path / "out" / "nginx.conf").mkdir(parents=True)
     assert run(["render", "-t", "nginx", "-d", str(tmp_path / "out"), str(file)]) == 1
-    said = capfd.readouterr().err
-    assert "nginx.conf" in said
-    assert "Traceback" not in said
+    message = capfd.readouterr().err
+    assert "nginx.conf" in message
+    assert "Traceback" not in message
     shutil.rmtree(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""A faulty value hides no other fault, and nobody complains of what was taken out with it."""
+"""A bad value hides no other error, and causes no error of its own elsewhere."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ proxies: {x: {kind: ngnix}}
 """
 
 
-def test_the_model_and_the_compiler_speak_in_one_run() -> None:
-    made, found = compiling(FLEET)
-    assert made is None
-    assert [f"{item.position} {item.code} {'.'.join(map(str, item.path))}" for item in found] == [
+def test_model_and_compiler_errors_are_reported_together() -> None:
+    fleet, diagnostics = compiling(FLEET)
+    assert fleet is None
+    assert [f"{item.position} {item.code} {'.'.join(map(str, item.path))}" for item in diagnostics] == [
         "-:4:3 LB014 listeners.h.bind",
         "-:4:7 LB011 listeners.h.bnd",
         "-:6:7 LB015 routes.r.match",
@@ -44,7 +44,7 @@ def test_the_model_and_the_compiler_speak_in_one_run() -> None:
     ]
 
 
-def test_a_list_in_the_place_of_one_text_is_answered_with_that_text() -> None:
+def test_a_list_in_place_of_a_text_suggests_the_text() -> None:
     fleet = """\
 version: 1
 listeners: {g: {bind: "127.0.0.1:80"}}

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.fleet import GROUND, marked, places, reading
 
-# What stands in the route `r` or the pool `p`, marked where the fault is, and what is said of it.
+# The route `r` or the pool `p`, with a mark at the error → the code and a part of the hint.
 ROUTES = {
     "{pool: a, ▶websokcet: true}": ("LB011", "did you mean 'websocket'?"),
     "{pool: a, websocket: ▶yes}": ("LB013", "write true or false, unquoted"),
@@ -91,38 +91,40 @@ REPLICAS = {
 }
 
 
-def check(text: str, code: str, hint: str) -> None:
-    fleet, mark = marked(text)
-    source, found = reading(fleet)
+def assert_one_error(text: str, code: str, hint: str) -> None:
+    source_text, mark = marked(text)
+    source, diagnostics = reading(source_text)
     assert source is None
-    assert places(found) == [f"{mark} {code}"]
-    assert hint in found[0].hint
-    assert "secret" not in str(found[0])
+    assert places(diagnostics) == [f"{mark} {code}"]
+    assert hint in diagnostics[0].hint
+    assert "secret" not in str(diagnostics[0])
 
 
-def test_quotes_are_no_advice_for_a_map() -> None:
-    fleet, mark = marked(GROUND + "routes:\n  r: {pool: a, sticky_split: {cookie: ▶{name: x}}}\n")
-    _, problems = reading(fleet)
-    assert places(problems) == [f"{mark} LB013"]
-    assert problems[0].hint == ""
+def test_a_map_gets_no_hint_about_quotes() -> None:
+    text, mark = marked(GROUND + "routes:\n  r: {pool: a, sticky_split: {cookie: ▶{name: x}}}\n")
+    _, diagnostics = reading(text)
+    assert places(diagnostics) == [f"{mark} LB013"]
+    assert diagnostics[0].hint == ""
 
 
-@pytest.mark.parametrize(("route", "said"), ROUTES.items(), ids=lambda word: str(word).replace("▶", ""))
-def test_a_value_of_a_route_is_refused_where_it_stands_with_what_is_right(route: str, said: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("route", "expected"), ROUTES.items(), ids=lambda word: str(word).replace("▶", ""))
+def test_a_bad_route_value_is_an_error_with_a_hint(route: str, expected: tuple[str, str]) -> None:
     before, _, after = route.partition("▶")
     at_key = route.startswith("▶")
     body = f"  ▶r: {after}\n" if at_key else f"  r: {before}▶{after}\n"
-    check(f"{GROUND}routes:\n{body}", *said)
+    assert_one_error(f"{GROUND}routes:\n{body}", *expected)
 
 
-@pytest.mark.parametrize(("pool", "said"), POOLS.items(), ids=lambda word: str(word).replace("▶", ""))
-def test_a_value_of_a_pool_is_refused_where_it_stands_with_what_is_right(pool: str, said: tuple[str, str]) -> None:
-    check(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], {pool}}}}}\n', *said)
+@pytest.mark.parametrize(("pool", "expected"), POOLS.items(), ids=lambda word: str(word).replace("▶", ""))
+def test_a_bad_pool_value_is_an_error_with_a_hint(pool: str, expected: tuple[str, str]) -> None:
+    assert_one_error(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], {pool}}}}}\n', *expected)
 
 
 @pytest.mark.parametrize(("replica", "hint"), REPLICAS.items(), ids=lambda word: str(word).replace("▶", ""))
-def test_what_other_proxies_call_otherwise_is_answered_with_the_right_word(replica: str, hint: str) -> None:
-    check(f"version: 1\npools: {{p: {{replicas: [{replica}]}}}}\n", "LB011" if "backup" in replica else "LB013", hint)
+def test_names_of_other_proxies_suggest_the_right_one(replica: str, hint: str) -> None:
+    assert_one_error(
+        f"version: 1\npools: {{p: {{replicas: [{replica}]}}}}\n", "LB011" if "backup" in replica else "LB013", hint
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,39 +142,47 @@ def test_what_other_proxies_call_otherwise_is_answered_with_the_right_word(repli
         ("runtime_api: ▶/run/../h.sock", "LB502", "has .. in it"),
     ],
 )
-def test_a_path_is_refused_with_what_would_be_right_for_its_key(proxy: str, code: str, message: str) -> None:
-    fleet, mark = marked(f"version: 1\nproxies: {{h: {{kind: haproxy, {proxy}}}}}\n")
-    _, found = reading(fleet)
-    assert places(found) == [f"{mark} {code}"]
-    assert message in str(found[0])
+def test_a_bad_path_is_an_error_with_a_hint_for_its_key(proxy: str, code: str, message: str) -> None:
+    text, mark = marked(f"version: 1\nproxies: {{h: {{kind: haproxy, {proxy}}}}}\n")
+    _, diagnostics = reading(text)
+    assert places(diagnostics) == [f"{mark} {code}"]
+    assert message in str(diagnostics[0])
 
 
 @pytest.mark.parametrize(("size", "right"), [("50M", "50MiB"), ("10MB", "10MiB"), ("1g", "1GiB"), ("8kb", "8KiB")])
-def test_a_size_in_other_units_is_answered_with_the_right_one(size: str, right: str) -> None:
-    check(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:1", max_body: ▶{size}}}}}\n', "LB013", f"write {right}")
+def test_a_size_in_other_units_suggests_the_right_unit(size: str, right: str) -> None:
+    assert_one_error(
+        f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:1", max_body: ▶{size}}}}}\n', "LB013", f"write {right}"
+    )
 
 
 @pytest.mark.parametrize("name", ["P", "-p", "p p", "p" * 64, "é", "", "p/q", "p;q"])
-def test_a_name_has_its_grammar(name: str) -> None:
-    check(f'version: 1\npools: {{▶"{name}": {{replicas: [{{address: "a:1"}}]}}}}\n', "LB013", "lower-case letters")
+def test_a_bad_name_is_an_error(name: str) -> None:
+    assert_one_error(
+        f'version: 1\npools: {{▶"{name}": {{replicas: [{{address: "a:1"}}]}}}}\n', "LB013", "lower-case letters"
+    )
 
 
-def test_an_unknown_key_with_a_strange_name_is_only_that() -> None:
-    check('version: 1\n▶"[key]": 1\n', "LB011", "known here")
+def test_an_unknown_key_with_a_strange_name_is_one_error() -> None:
+    assert_one_error('version: 1\n▶"[key]": 1\n', "LB011", "known here")
 
 
-def test_all_faults_are_found_in_one_run() -> None:
-    _, found = reading(f"{GROUND}routes:\n  r: {{pool: a, websocket: 1, bogus: 1, retry: {{attempts: x, bogus: 2}}}}\n")
-    assert [item.code for item in found] == ["LB013", "LB011", "LB013", "LB011"]
+def test_all_errors_are_reported_in_one_run() -> None:
+    _, diagnostics = reading(
+        f"{GROUND}routes:\n  r: {{pool: a, websocket: 1, bogus: 1, retry: {{attempts: x, bogus: 2}}}}\n"
+    )
+    assert [item.code for item in diagnostics] == ["LB013", "LB011", "LB013", "LB011"]
 
 
 @pytest.mark.parametrize(("device", "hint"), DEVICES.items(), ids=lambda word: word.replace("▶", ""))
-def test_what_is_no_device_is_refused_and_shown_as_it_must_be_written(device: str, hint: str) -> None:
-    check(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", devices: ["0", {device}]}}]}}}}\n', "LB013", hint)
+def test_a_bad_device_is_an_error_with_a_hint(device: str, hint: str) -> None:
+    assert_one_error(
+        f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", devices: ["0", {device}]}}]}}}}\n', "LB013", hint
+    )
 
 
-def test_a_device_is_an_index_a_uuid_or_a_slice_of_either() -> None:
+def test_a_device_is_an_index_a_uuid_or_a_slice() -> None:
     devices = ["0", "15", "0:3", "GPU-5fd4f087-86f3-7a43-b711-4771313afc50", "5fd4f087-86f3-7a43-b711-4771313afc50:2"]
-    source, found = reading(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", devices: {devices}}}]}}}}\n')
-    assert source is not None, found
+    source, diagnostics = reading(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", devices: {devices}}}]}}}}\n')
+    assert source is not None, diagnostics
     assert source.fleet.pools["p"].replicas[0].devices == devices

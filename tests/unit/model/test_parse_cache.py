@@ -1,4 +1,4 @@
-"""A fleet that is parsed with the parts of the one before is the fleet that its files say, whatever has changed."""
+"""A fleet that is parsed with cached parts of the previous fleet equals a fleet that is parsed from scratch."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def _parsed(fleet: tuple[str, ...], cache: ParseCache | None) -> tuple[Fleet | N
 
 
 @pytest.mark.parametrize("order", list(permutations(range(len(_FLEETS)), 3)))
-def test_one_fleet_after_the_other_is_as_if_each_were_the_first(order: tuple[int, ...]) -> None:
+def test_a_cached_parse_equals_a_fresh_one(order: tuple[int, ...]) -> None:
     cache = ParseCache()
     for number in (*order, order[0]):
         assert _parsed(_FLEETS[number], cache) == _parsed(_FLEETS[number], None)
 
 
-def test_an_empty_key_of_a_route_that_stays_is_reported_again() -> None:
+def test_an_empty_key_of_an_unchanged_route_is_reported_again() -> None:
     cache = ParseCache()
     for pool in (_POOL, _CHANGED, _FAULTY):
         _, diagnostics, _ = _parsed((_DEFAULTS, pool, _EMPTY), cache)
         assert [item.path for item in diagnostics if item.code == "LB014"] == [("routes", "all", "auth")]
 
 
-def test_what_stays_is_the_same_object() -> None:
+def test_unchanged_parts_are_reused() -> None:
     cache = ParseCache()
     first, *_ = _parsed((_DEFAULTS, _POOL, _ROUTE), cache)
     _parsed((_DEFAULTS, _FAULTY, _ROUTE), cache)
@@ -64,7 +64,7 @@ def test_what_stays_is_the_same_object() -> None:
     assert second.pools["one"] is not first.pools["one"]
 
 
-def test_a_pool_that_only_moves_is_not_validated_again_and_its_faults_are_shown_where_it_is_now() -> None:
+def test_a_moved_pool_is_reused_with_its_new_position() -> None:
     cache = ParseCache()
     first, _, place = _parsed((_DEFAULTS, _POOL, _ROUTE), cache)
     second, _, moved = _parsed((_DEFAULTS, _POOL.replace("pools:", "# a comment\npools:"), _ROUTE), cache)
@@ -75,11 +75,11 @@ def test_a_pool_that_only_moves_is_not_validated_again_and_its_faults_are_shown_
 
 
 @pytest.mark.parametrize("value", ["'1'", "true", "[1]"])
-def test_a_value_of_another_type_is_not_the_value_before(value: str) -> None:
-    def fleet(aggression: str) -> tuple[str, ...]:
+def test_a_value_of_another_type_is_validated_again(value: str) -> None:
+    def with_aggression(aggression: str) -> tuple[str, ...]:
         return (_DEFAULTS, _POOL.replace("one: {", f"one: {{slow_start: {{aggression: {aggression}}}, "), _ROUTE)
 
     cache = ParseCache()
-    assert not _parsed(fleet("1"), cache)[1]
-    assert _parsed(fleet(value), cache) == _parsed(fleet(value), None)
-    assert _parsed(fleet(value), None)[1]
+    assert not _parsed(with_aggression("1"), cache)[1]
+    assert _parsed(with_aggression(value), cache) == _parsed(with_aggression(value), None)
+    assert _parsed(with_aggression(value), None)[1]

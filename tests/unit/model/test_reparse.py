@@ -1,4 +1,4 @@
-"""A text that is parsed with what stays of the text before is what it is when all of it is parsed."""
+"""An incremental parse, which reuses unchanged parts of the previous text, equals a full parse."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _parsed(files: ParsedFiles, text: str) -> tuple[Any, tuple[str, ...]]:
     return [_shown(root) for root in roots], tuple(map(str, diagnostics))
 
 
-def _of(text: str) -> Parsed:
+def parsed_text(text: str) -> Parsed:
     root, count = read_counted(text.encode(), "fleet.yaml", Diagnostics())
     assert root is not None
     return Parsed(text.encode(), root, count)
@@ -81,7 +81,7 @@ def _of(text: str) -> Parsed:
 
 @st.composite
 def _edits(draw: st.DrawFn) -> list[str]:
-    """Texts, each of which has a few lines replaced that stand together in the one before."""
+    """Draw texts; each one replaces a few adjacent lines of the previous one."""
     lines, texts = _TEXT.split("\n"), []
     for _ in range(draw(st.integers(1, 4))):
         first = draw(st.integers(0, len(lines)))
@@ -97,7 +97,7 @@ def _edits(draw: st.DrawFn) -> list[str]:
 @example([_TEXT.replace("replicas: []\n", "replicas: []\n...\n")])
 @example([_TEXT.replace("\ngpus: {X1: 3}\n", "")])
 @example([_TEXT.replace("          one: text\n    replicas: []\n", "")])
-def test_each_text_is_what_it_is_when_all_of_it_is_parsed(texts: list[str]) -> None:
+def test_an_incremental_parse_equals_a_full_parse(texts: list[str]) -> None:
     files = ParsedFiles()
     for text in (_TEXT, *texts, _TEXT):
         assert _parsed(files, text) == _parsed(ParsedFiles(), text)
@@ -116,18 +116,18 @@ def test_each_text_is_what_it_is_when_all_of_it_is_parsed(texts: list[str]) -> N
         ("  first: {match: {path_prefix: /}, pool: one}\n  second:\n", "  both:\n"),
     ],
 )  # fmt: skip
-def test_only_the_section_of_the_change_is_parsed(old: str, new: str) -> None:
-    before, text = _of(_TEXT), _TEXT.replace(old, new)
+def test_only_the_changed_section_is_parsed(old: str, new: str) -> None:
+    before, text = parsed_text(_TEXT), _TEXT.replace(old, new)
     after = reparse(before, text.encode())
     assert after is not None
-    assert _shown(after.root) == _shown(_of(text).root)
+    assert _shown(after.root) == _shown(parsed_text(text).root)
     assert isinstance(after.root.value, dict)
     assert isinstance(before.root.value, dict)
     assert after.root.value["listeners"] is before.root.value["listeners"]
 
 
-def test_what_stands_above_the_change_is_the_same_object() -> None:
-    before = _of(_TEXT)
+def test_nodes_above_the_change_are_reused() -> None:
+    before = parsed_text(_TEXT)
     after = reparse(before, _TEXT.replace("9003", '9000"\n    - address: "127.0.0.1:9004').encode())
     assert after is not None
     assert isinstance(after.root.value, dict)
@@ -139,7 +139,7 @@ def test_what_stands_above_the_change_is_the_same_object() -> None:
     assert pools["three"].line == earlier["three"].line + 1
 
 
-def test_a_file_does_not_grow_beyond_the_number_of_values_by_its_changes() -> None:
-    before = _of(_TEXT)._replace(nodes=MAX_NODES - 3)
+def test_changes_do_not_exceed_the_maximum_number_of_values() -> None:
+    before = parsed_text(_TEXT)._replace(nodes=MAX_NODES - 3)
     assert reparse(before, _TEXT.replace("{X1: 3}", "{X1: 3}\n").encode()) is None
     assert reparse(before, _TEXT.replace("9001", "9000").encode()) is None

@@ -1,4 +1,4 @@
-"""Sections are built when they are needed, and their default values are what checking an empty map gives."""
+"""Sections are built when they are needed, and their defaults equal the result of validating an empty map."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _defaults() -> list[Section]:
 
 
 @pytest.mark.parametrize("default", _defaults(), ids=lambda default: type(default).__name__)
-def test_a_default_value_is_what_an_empty_map_gives(default: Section) -> None:
+def test_a_default_value_equals_an_empty_map(default: Section) -> None:
     assert default == type(default).model_validate({})
     assert default.model_fields_set == set()
 
