@@ -1,4 +1,4 @@
-"""What is to be read for a replica: templates, custom metrics, and answers of Prometheus."""
+"""Scrape plans of replicas: templates, custom metrics, and responses of Prometheus."""
 
 from __future__ import annotations
 
@@ -14,42 +14,45 @@ from lbctl.signals.devices import ALL_LINES
 from lbctl.signals.plan import ScrapeSource, scrape_plan
 
 
-def _source(item: MetricsSource, replica: Replica) -> ScrapeSource:
-    found = scrape_plan(Pool("p", (replica,), telemetry=Telemetry(sources=(item,))), replica)
-    assert found is not None
-    return found.sources[0]
+def planned_source(item: MetricsSource, replica: Replica) -> ScrapeSource:
+    plan = scrape_plan(Pool("p", (replica,), telemetry=Telemetry(sources=(item,))), replica)
+    assert plan is not None
+    return plan.sources[0]
 
 
 _A = Replica("a", Address("10.0.0.1", 8000), devices=("0", "1"))
 
 
-def test_only_the_five_words_are_replaced() -> None:
+def test_only_the_five_placeholders_are_replaced() -> None:
     query = 'sum(up{instance="{host}:{port}",pod="{name}",gpu=~"{device}",x="{other}"}) + {address}'
     item = MetricsSource("prometheus", "http://{host}:9090", "queue", query=query)
-    assert _source(item, _A).url == "http://10.0.0.1:9090"
-    assert _source(item, _A).query == 'sum(up{instance="10.0.0.1:8000",pod="a",gpu=~"0|1",x="{other}"}) + 10.0.0.1:8000'
+    assert planned_source(item, _A).url == "http://10.0.0.1:9090"
+    assert (
+        planned_source(item, _A).query
+        == 'sum(up{instance="10.0.0.1:8000",pod="a",gpu=~"0|1",x="{other}"}) + 10.0.0.1:8000'
+    )
 
 
-def test_an_ipv6_host_stands_in_brackets_where_a_port_may_follow() -> None:
+def test_an_ipv6_host_has_brackets_only_in_the_url() -> None:
     replica = Replica("a", Address("fd00::1", 8000))
     item = MetricsSource("dcgm", "http://{host}:9400/metrics", match_labels=(("host", "{host}"),))
-    found = _source(item, replica)
-    assert found.url == "http://[fd00::1]:9400/metrics"
-    assert found.selection.labels == (("host", ("fd00::1",)),)
+    source = planned_source(item, replica)
+    assert source.url == "http://[fd00::1]:9400/metrics"
+    assert source.selection.labels == (("host", ("fd00::1",)),)
 
 
-def test_a_label_in_which_the_device_stands_may_be_that_of_any_device() -> None:
+def test_a_label_with_the_device_matches_any_device() -> None:
     item = MetricsSource("dcgm", "http://x/", match_labels=(("device", "nvidia{device}"), ("Hostname", "{name}")))
-    assert set(_source(item, _A).selection.labels) == {("device", ("nvidia0", "nvidia1")), ("Hostname", ("a",))}
+    assert set(planned_source(item, _A).selection.labels) == {("device", ("nvidia0", "nvidia1")), ("Hostname", ("a",))}
 
 
-def test_the_replica_s_own_sources_count_and_a_replica_without_any_is_not_watched() -> None:
+def test_sources_of_the_replica_replace_those_of_the_pool() -> None:
     own = Telemetry(interval=1000, timeout=500, stale_after=3000, sources=(MetricsSource("vllm", "http://own/"),))
     pool = Pool("p", telemetry=Telemetry(sources=(MetricsSource("dcgm", "http://pool/"),)))
-    found = scrape_plan(pool, Replica("a", Address("h", 1), telemetry=own))
-    assert found is not None
-    assert [item.url for item in found.sources] == ["http://own/"]
-    assert (found.interval, found.timeout, found.stale_after, found.reserves_memory) == (1, 0.5, 3, True)
+    plan = scrape_plan(pool, Replica("a", Address("h", 1), telemetry=own))
+    assert plan is not None
+    assert [item.url for item in plan.sources] == ["http://own/"]
+    assert (plan.interval, plan.timeout, plan.stale_after, plan.reserves_memory) == (1, 0.5, 3, True)
     assert scrape_plan(Pool("p"), Replica("a", Address("h", 1))) is None
 
 
@@ -64,13 +67,11 @@ def _custom(page: bytes, metric: str, signal: str, unit: str | None) -> dict[str
      ("temperature", "celsius", 20), ("ttft", "milliseconds", 0.015), ("throughput", "tokens/s", 30),
      ("progress", "count", 30)],
 )  # fmt: skip
-def test_a_custom_metric_is_read_in_its_unit_and_combined_by_its_signal(
-    signal: str, unit: str | None, expected: float
-) -> None:
+def test_a_custom_metric_is_converted_and_combined(signal: str, unit: str | None, expected: float) -> None:
     assert _custom(b'mine{x="1"} 10\nmine{x="2"} 20\n', "mine", signal, unit)[signal] == pytest.approx(expected)
 
 
-def test_a_custom_histogram_gives_a_mean_and_a_custom_counter_a_rate() -> None:
+def test_custom_histograms_and_counters_yield_means_and_rates() -> None:
     table = custom.table("wait_ms", "ttft", "milliseconds")
     looks = [
         table.reading(table.reader().read(b"wait_ms_sum %d\nwait_ms_count %d\n" % pair), ALL_LINES, at)
@@ -82,7 +83,7 @@ def test_a_custom_histogram_gives_a_mean_and_a_custom_counter_a_rate() -> None:
     assert derive(table, *looks).values["throughput"].value == 100
 
 
-def test_a_unit_that_a_signal_cannot_have_is_refused_with_those_that_fit() -> None:
+def test_a_wrong_unit_is_rejected_with_the_valid_ones() -> None:
     assert custom.unit_problem("temperature", "celsius") is None
     assert "bytes, KiB" in (custom.unit_problem("gpu_memory_free", "seconds") or "")
     assert "MiB" in (custom.unit_problem("gpu_memory_free", "Mib") or "")
@@ -107,7 +108,7 @@ def _vector(*values: str) -> bytes:
         (_vector("3", "9"), "gpu_memory_free", "GB", 3e9),
     ],
 )
-def test_an_answer_to_a_query_is_one_number(body: bytes, signal: str, unit: str | None, expected: float) -> None:
+def test_a_query_result_becomes_one_number(body: bytes, signal: str, unit: str | None, expected: float) -> None:
     assert prometheus.value(body, signal, unit) == pytest.approx(expected)
 
 
@@ -120,7 +121,7 @@ def test_an_answer_to_a_query_is_one_number(body: bytes, signal: str, unit: str 
      _answer("vector", [{"value": [1, 7]}]), _answer("vector", [{"value": [1, "\ud800"]}])],
     ids=range(25),
 )  # fmt: skip
-def test_an_answer_without_a_value_says_why(body: bytes) -> None:
+def test_a_response_without_a_value_has_a_reason(body: bytes) -> None:
     with pytest.raises(prometheus.NoValueError) as refused:
         prometheus.value(body, "queue", None)
     assert str(refused.value)
@@ -134,12 +135,12 @@ def test_an_answer_without_a_value_says_why(body: bytes) -> None:
         {"status": "error", "error": ["x\ud800"] * 10_000},
     ],
 )
-def test_what_prometheus_says_is_short_and_can_be_encoded(answer: dict[str, object]) -> None:
+def test_prometheus_errors_are_short_and_encodable(answer: dict[str, object]) -> None:
     with pytest.raises(prometheus.NoValueError) as refused:
         prometheus.value(json.dumps(answer).encode(), "queue", None)
     assert len(str(refused.value).encode()) < 300
 
 
-def test_what_prometheus_says_of_a_query_is_repeated() -> None:
+def test_the_error_of_prometheus_is_repeated() -> None:
     with pytest.raises(prometheus.NoValueError, match="parse error at char 3"):
         prometheus.value(b'{"status":"error","errorType":"bad_data","error":"parse error at char 3"}', "queue", None)

@@ -1,4 +1,4 @@
-"""What the pages of each kind of source say, in lbctl's units."""
+"""The quantities on a page of each kind of source, in lbctl's units."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ _EXPECTED = {
 
 
 @pytest.mark.parametrize("name", _EXPECTED)
-def test_a_page_says_this_and_nothing_else(name: str) -> None:
+def test_a_page_yields_exactly_these_quantities(name: str) -> None:
     assert reading(kind_of(name), fixture(name)).quantities == pytest.approx(_EXPECTED[name])
 
 
-def test_every_kind_of_the_contract_has_a_table_and_a_page_that_tests_it() -> None:
+def test_every_kind_has_a_table_and_a_test_page() -> None:
     assert {*KINDS, "custom", "prometheus"} == set(Kind.__args__)  # type: ignore[attr-defined]
     assert {path.stem for path in METRICS.glob("*.prom")} == set(_EXPECTED)
     assert {kind_of(name) for name in _EXPECTED} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_table_fills_known_quantities_and_says_whether_it_has_evidence(kind: str) -> None:
+def test_a_table_has_known_quantities_and_states_its_evidence(kind: str) -> None:
     item = table(kind)
     assert item.kind == kind
     assert set(item.series) <= {*SIGNALS, *COUNTERS}
@@ -77,18 +77,18 @@ def test_a_table_fills_known_quantities_and_says_whether_it_has_evidence(kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_page_says_nothing(kind: str) -> None:
+def test_an_empty_page_yields_nothing(kind: str) -> None:
     assert reading(kind, b"").quantities == {}
 
 
-def test_a_kind_that_nobody_knows_is_answered_with_the_nearest() -> None:
+def test_an_unknown_kind_suggests_the_nearest_name() -> None:
     with pytest.raises(UnknownName, match="vllm"):
         table("vlm")
 
 
 @pytest.mark.parametrize("name", _EXPECTED)
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "٣"])
-def test_values_that_cannot_be_give_no_signal(name: str, value: str) -> None:
+def test_impossible_values_yield_no_signal(name: str, value: str) -> None:
     lines = fixture(name).decode().splitlines()
     bad = "\n".join(
         line if line.startswith("#") or not line else f"{line.rpartition(' ')[0]} {value}" for line in lines
@@ -96,26 +96,26 @@ def test_values_that_cannot_be_give_no_signal(name: str, value: str) -> None:
     assert reading(kind_of(name), bad.encode()).quantities == {}
 
 
-def test_one_engine_that_cannot_be_read_leaves_a_sum_unknown() -> None:
+def test_one_unreadable_engine_makes_a_sum_unknown() -> None:
     page = fixture("vllm_v1").replace(
         b'waiting{engine="1",model_name="acme/llama-70b"} 0.0', b'waiting{engine="1"} NaN'
     )
-    told = reading("vllm", page).quantities
-    assert "queue" not in told
-    assert told["running"] == 21
+    quantities = reading("vllm", page).quantities
+    assert "queue" not in quantities
+    assert quantities["running"] == 21
 
 
-def test_the_newer_name_counts_where_both_stand() -> None:
+def test_the_newer_metric_name_takes_precedence() -> None:
     page = b"vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.1\n"
     assert reading("vllm", page).quantities == {"kv_cache": 0.1}
 
 
-def test_a_ratio_a_hair_above_1_is_1_and_one_far_above_is_no_ratio() -> None:
+def test_a_ratio_slightly_above_1_is_1() -> None:
     assert reading("vllm", b"vllm:kv_cache_usage_perc 1.0000001\n").quantities == {"kv_cache": 1}
     assert reading("vllm", b"vllm:kv_cache_usage_perc 55\n").quantities == {}
 
 
-def test_the_blank_of_dcgm_is_unknown_and_does_not_hide_the_other_gpus() -> None:
+def test_a_blank_dcgm_value_is_unknown() -> None:
     page = b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 9223372036854775794\nDCGM_FI_DEV_GPU_TEMP{gpu="1"} 40\n'
     assert reading("dcgm", page, "0").quantities == {}
     assert reading("dcgm", page).quantities == {"temperature": 40}
@@ -133,19 +133,19 @@ def test_the_blank_of_dcgm_is_unknown_and_does_not_hide_the_other_gpus() -> None
         ("7", {}),
     ],
 )  # fmt: skip
-def test_a_device_by_index_or_uuid_is_its_own_gpu_alone(device: str, expected: dict[str, float]) -> None:
+def test_a_device_by_index_or_uuid_selects_one_gpu(device: str, expected: dict[str, float]) -> None:
     assert reading("dcgm", fixture("dcgm"), device).quantities == pytest.approx(expected)
 
 
-def test_several_devices_are_memory_min_temperature_max_utilisation_mean_and_any_xid() -> None:
-    found = reading("dcgm", fixture("dcgm"), "0", "1")
-    assert found.quantities["gpu"] == 0.75
-    assert found.quantities["gpu_memory_free"] == _GIB
-    assert found.quantities["temperature"] == 88
-    assert found.xids == (("GPU-bbbbbbbb-1111-1111-1111-111111111111", 79),)
+def test_signals_of_several_devices_are_combined() -> None:
+    source_reading = reading("dcgm", fixture("dcgm"), "0", "1")
+    assert source_reading.quantities["gpu"] == 0.75
+    assert source_reading.quantities["gpu_memory_free"] == _GIB
+    assert source_reading.quantities["temperature"] == 88
+    assert source_reading.xids == (("GPU-bbbbbbbb-1111-1111-1111-111111111111", 79),)
 
 
-def test_another_gpu_that_cannot_be_read_takes_nothing_from_mine() -> None:
+def test_an_unreadable_gpu_does_not_affect_other_gpus() -> None:
     page = fixture("dcgm").replace(b"55.0", b"NaN") + b'DCGM_FI_DEV_GPU_UTIL{gpu="9"} NaN\n'
     assert reading("dcgm", page, "1").quantities["gpu"] == 0.5
     assert "gpu" not in reading("dcgm", page).quantities
@@ -153,23 +153,23 @@ def test_another_gpu_that_cannot_be_read_takes_nothing_from_mine() -> None:
 
 def test_a_fatal_xid_counts_before_a_larger_code() -> None:
     page = b'DCGM_FI_DEV_XID_ERRORS{gpu="0"} 119\nDCGM_FI_DEV_XID_ERRORS{gpu="1"} 48\n'
-    found = reading("dcgm", page)
-    assert found.quantities == {"xid": 48}
-    assert found.xids == (("0", 119), ("1", 48))
+    source_reading = reading("dcgm", page)
+    assert source_reading.quantities == {"xid": 48}
+    assert source_reading.xids == (("0", 119), ("1", 48))
 
 
-def test_a_mig_slice_has_its_own_memory_and_the_heat_of_its_gpu() -> None:
+def test_a_mig_slice_has_the_temperature_of_its_gpu() -> None:
     first, second = (reading("dcgm", fixture("dcgm_mig"), f"0:{number}").quantities for number in (1, 2))
     assert first == {"gpu": 0.75, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48}
     assert (second["gpu"], second["temperature"]) == (0.25, 70)
 
 
-def test_match_labels_with_the_device_choose_the_same_lines_as_devices() -> None:
+def test_match_labels_with_the_device_equal_devices() -> None:
     assert reading("dcgm", fixture("dcgm"), "1", gpu="{device}") == reading("dcgm", fixture("dcgm"), "1")
     assert reading("dcgm", fixture("dcgm"), gpu="{device}") == reading("dcgm", fixture("dcgm"))
 
 
-def test_match_labels_choose_lines_by_any_label() -> None:
+def test_match_labels_select_lines_by_any_label() -> None:
     assert reading("ray", fixture("ray"), deployment="Embedder").quantities == {
         "queue": 3,
         "running": 3,
@@ -182,12 +182,12 @@ def test_match_labels_choose_lines_by_any_label() -> None:
 @pytest.mark.parametrize(
     "device", ["1", "GPU-11111111-bbbb-1111-1111-111111111111", "11111111-BBBB-1111-1111-111111111111"]
 )
-def test_the_index_of_nvidia_smi_is_in_a_metric_of_its_own(device: str) -> None:
+def test_the_nvidia_smi_index_comes_from_a_separate_metric(device: str) -> None:
     assert reading("nvidia_gpu_exporter", fixture("nvidia_gpu_exporter"), device).quantities["temperature"] == 91
     assert reading("nvidia_gpu_exporter", fixture("nvidia_gpu_exporter"), "0").quantities["throttle"] == 0
 
 
-def test_amd_gpus_are_told_apart() -> None:
+def test_amd_gpus_are_distinguished() -> None:
     assert reading("amd", fixture("amd"), "1").quantities["temperature"] == 55
 
 
@@ -217,6 +217,6 @@ _SHARED = {
 
 @needs_shared
 @pytest.mark.parametrize("name", _SHARED)
-def test_pages_of_real_exporters_say_what_they_say(name: str) -> None:
-    told = reading(name.partition("/")[0], (DATA / "metrics" / name).read_bytes()).quantities
-    assert {key: told.get(key) for key in _SHARED[name]} == pytest.approx(_SHARED[name])
+def test_pages_of_real_exporters_are_read(name: str) -> None:
+    quantities = reading(name.partition("/")[0], (DATA / "metrics" / name).read_bytes()).quantities
+    assert {key: quantities.get(key) for key in _SHARED[name]} == pytest.approx(_SHARED[name])
