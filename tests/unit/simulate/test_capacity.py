@@ -1,4 +1,4 @@
-"""What a fleet carries: the bound, service levels and the searches."""
+"""The capacity of a fleet: the load bound, service-level objectives and the searches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE = Latency(0.0, 0.0, 0.0)
 _SUMMARY = Summary("envoy:round_robin", 1000, 0.0, 0.0, _NONE, _NONE, _NONE, 0.0, {}, 0.0, {}, None, 0)
 
 
-def test_beyond_the_bound_requests_fail_and_below_it_they_do_not() -> None:
+def test_requests_fail_only_beyond_the_capacity() -> None:
     where = pool(1.0, 1.0)
     costs = capacity.engines_of(where, CostModel())
     trace = load(2500, 10.0, 800, 150)
@@ -27,8 +27,8 @@ def test_beyond_the_bound_requests_fail_and_below_it_they_do_not() -> None:
     assert summarise(replayed(where, above, "nginx:least_request")).failed > 0.02
 
 
-def test_prefixes_that_repeat_are_no_load() -> None:
-    """With nine of ten prompts in the cache, engines carry what they could not read."""
+def test_repeated_prefixes_add_no_load() -> None:
+    """If nine of ten prompts are cached, engines handle a load that exceeds their prefill speed."""
     count = 400
     blocks = [tuple(range(8)) if index % 10 else tuple(range(1000 + index, 1008 + index)) for index in range(count)]
     times = [0.08 * index for index in range(count)]
@@ -40,7 +40,7 @@ def test_prefixes_that_repeat_are_no_load() -> None:
     assert summarise(replayed(pool(1.0), trace, "nginx:least_request")).ttft.p99 < 10
 
 
-def test_limits() -> None:
+def test_objectives_are_parsed_or_rejected() -> None:
     limits = capacity.objectives("ttft p99 < 2s, tpot p50<50ms ,failed < 0.5%")
     assert [str(limit) for limit in limits] == ["ttft p99 < 2s", "tpot p50 < 0.05s", "failed < 0.5%"]
     for text in ("", "ttft < 2s", "ttft p98 < 2s", "ttft p99 < soon", "failed < 1..0%", "ttft p99 > 2s"):
@@ -48,8 +48,8 @@ def test_limits() -> None:
             capacity.objectives(text)
 
 
-def test_a_fleet_that_refuses_keeps_no_limit_on_a_time() -> None:
-    """Those that are answered are the faster, the more are refused."""
+def test_a_fleet_that_sheds_meets_no_latency_objective() -> None:
+    """Shedding makes the remaining requests faster, so latency objectives count only up to 1 % of shed requests."""
     latency = Latency(0.1, 0.1, 0.1)
     for shed, met in ((0.009, True), (0.011, False), (1.0, False)):
         summary = replace(_SUMMARY, shed=shed, total=latency, tpot=latency, ttft=latency)
@@ -58,7 +58,7 @@ def test_a_fleet_that_refuses_keeps_no_limit_on_a_time() -> None:
     assert capacity.objectives("total p50 < 1s")[0].is_met(replace(_SUMMARY, shed=0.3, total=latency))
 
 
-def test_the_searches_find_the_border() -> None:
+def test_the_searches_find_the_boundary() -> None:
     for start in (0.1, 1.0, 3.0, 8.0):
         assert capacity.largest_rate(lambda factor: factor < 3.0, start) == pytest.approx(3.0, rel=0.03)
     assert capacity.largest_rate(lambda _: False, 1.0) is None
@@ -67,7 +67,7 @@ def test_the_searches_find_the_border() -> None:
     assert capacity.fewest_replicas(lambda _: False, 3, 100) is None
 
 
-def test_more_replicas_are_copies_of_those_that_there_are() -> None:
+def test_added_replicas_are_copies_of_existing_ones() -> None:
     grown = capacity.with_replicas(pool(5.0, 2.0), 5)
     assert sorted(item.capacity for item in grown.replicas) == [2.0, 2.0, 5.0, 5.0, 5.0]
     assert len({item.name for item in grown.replicas}) == 5

@@ -1,4 +1,4 @@
-"""Engines of `lbctl simulate`: what a request takes, and what holds whatever the load is."""
+"""Engines of `lbctl simulate`: durations of requests, and invariants under any load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = pool(1.0)
 TIGHT = replace(CostModel(), sequences=8, cache=3000)
 
 
-def test_a_request_alone_takes_what_its_iterations_take() -> None:
+def test_a_single_request_takes_the_time_of_its_iterations() -> None:
     cost = CostModel(a=0.03, b=0.002, c=1e-6, p=1e-4)
     result = replayed(ONE, Trace([0.0], [1000], [3]), cost=cost)
     first = 0.03 + 0.1
@@ -42,18 +42,18 @@ def test_long_prompts_are_read_in_chunks_while_others_generate() -> None:
     assert result.requests.first[1] == pytest.approx(0.05)
 
 
-def test_an_arrival_waits_for_the_end_of_the_iteration_and_no_longer() -> None:
+def test_an_arrival_waits_for_the_end_of_the_iteration() -> None:
     result = replayed(ONE, Trace([0.0, 0.234], [10, 10], [1000, 1]), cost=EASY)
     assert result.requests.first[1] == pytest.approx(0.25)
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 10_000), st.sampled_from([2.0, 10.0, 50.0]))
-def test_what_holds_whatever_the_load_is(seed: int, rate: float) -> None:
-    """No token is lost, requests are admitted in their order, and the cache is never over its size but for one."""
+def test_invariants_hold_under_any_load(seed: int, rate: float) -> None:
+    """No token is lost, requests are admitted in order, and only a single request may exceed the cache."""
     trace = load(60, rate, prompt=300, answer=120, seed=seed)
-    seen = _Watched()
-    with seen:
+    watched = WatchedCache()
+    with watched:
         result = replayed(ONE, trace, cost=TIGHT)
     requests, engines = result.requests, result.engines
     done = [index for index in range(60) if requests.state[index] == DONE]
@@ -65,11 +65,11 @@ def test_what_holds_whatever_the_load_is(seed: int, rate: float) -> None:
     firsts = [requests.first[index] for index in done]
     assert firsts == sorted(firsts)
     assert engines.busy_seconds[0] <= result.end + 1e-6
-    assert seen.over == []
+    assert watched.over == []
 
 
-class _Watched:
-    """Notes when the cache of an engine holds too much at the beginning of an iteration."""
+class WatchedCache:
+    """Records when the cache of an engine exceeds its size at the start of an iteration."""
 
     def __init__(self) -> None:
         self.over: list[tuple[int, int]] = []
@@ -90,7 +90,7 @@ class _Watched:
         kernel.begin = self._begin
 
 
-def test_preemption_ends_and_nothing_is_generated_twice() -> None:
+def test_preempted_requests_finish_without_extra_tokens() -> None:
     trace = Trace([0.0] * 8, [200] * 8, [500] * 8)
     result = replayed(ONE, trace, cost=TIGHT)
     assert result.engines.preempted[0] > 0
@@ -98,8 +98,8 @@ def test_preemption_ends_and_nothing_is_generated_twice() -> None:
     assert result.engines.decode_tokens[0] == 8 * 500
 
 
-def test_a_client_that_leaves_after_a_preemption_is_no_queue() -> None:
-    """The second prompt is preempted while it is read, since the first answer has grown; its client leaves then."""
+def test_a_client_that_leaves_after_preemption_frees_the_queue() -> None:
+    """The second prompt is preempted during prefill, because the first answer has grown. Its client leaves then."""
     cost, preempted = replace(EASY, cache=3000), 0
     for tokens in range(20):
         trace = Trace([0.0, 0.01 * tokens], [100, 2890], [400, 5])
@@ -114,7 +114,7 @@ def test_a_prompt_larger_than_the_cache_runs_alone() -> None:
     assert set(result.requests.state) == {DONE}
 
 
-def test_clients_leave_after_their_patience_and_are_no_work_any_more() -> None:
+def test_clients_that_lose_patience_cost_no_more_work() -> None:
     wedged = SpeedChange(0.005, "r0", 0.0)
     again = SpeedChange(100.0, "r0", 1.0)
     result = replayed(
@@ -125,20 +125,20 @@ def test_clients_leave_after_their_patience_and_are_no_work_any_more() -> None:
     assert result.engines.decode_tokens[0] == 5 + 5
 
 
-def test_a_change_of_speed_counts_from_the_next_iteration_on() -> None:
+def test_a_speed_change_counts_from_the_next_iteration() -> None:
     half = SpeedChange(0.105, "r0", 0.5)
     result = replayed(ONE, Trace([0.0], [10], [20]), "haproxy:round_robin", half, cost=EASY)
     assert result.requests.last[0] == pytest.approx(0.11 + 9 * 0.02)
 
 
-def test_an_engine_that_stands_still_goes_on_where_it_was() -> None:
+def test_a_wedged_engine_resumes_its_iteration() -> None:
     stop, go = SpeedChange(0.055, "r0", 0.0), SpeedChange(7.0, "r0", 1.0)
     result = replayed(ONE, Trace([0.0], [10], [10]), "haproxy:round_robin", stop, go, cost=EASY)
     assert result.requests.last[0] == pytest.approx(7.0 + 4 * 0.01)
 
 
-def test_runs_of_iterations_add_up_to_what_single_ones_take() -> None:
-    """Arrivals that only wait end no run; one that is admitted does: the answer of the first is as long either way."""
+def test_runs_of_iterations_take_as_long_as_single_ones() -> None:
+    """Waiting arrivals do not end a run of iterations, admitted ones do. The first answer takes equally long."""
     cost = CostModel(sequences=1)
     alone = replayed(ONE, Trace([0.0], [100], [400]), cost=cost)
     times = [0.0, *(0.1 * index for index in range(1, 40))]
@@ -147,8 +147,8 @@ def test_runs_of_iterations_add_up_to_what_single_ones_take() -> None:
     assert all(one <= two for one, two in pairwise(crowded.requests.first))
 
 
-def paced(trace: Trace) -> list[SimulatedRequest]:
-    """The requests of the trace after an `Engine`, which simulated replicas behind HTTP run, has answered them."""
+def requests_after_real_engine(trace: Trace) -> list[SimulatedRequest]:
+    """Return the requests of the trace after an `Engine`, as used by simulated HTTP replicas, has answered them."""
     engine, now, end = Engine(1.0), 0.0, math.inf
     sent = [SimulatedRequest(*each) for each in zip(trace.times, trace.prompts, trace.answers, strict=True)]
     coming = iter(sent)
@@ -167,10 +167,10 @@ def paced(trace: Trace) -> list[SimulatedRequest]:
     return sent
 
 
-def test_the_engine_behind_http_takes_the_same_times() -> None:
+def test_the_engine_behind_http_has_the_same_times() -> None:
     trace = load(200, 4.0, 900, 100)
     result = replayed(ONE, trace, cost=CostModel())
-    sent = paced(trace)
+    sent = requests_after_real_engine(trace)
     assert [item.first for item in sent] == pytest.approx(list(result.requests.first))
     assert [item.last for item in sent] == pytest.approx(list(result.requests.last))
 
@@ -183,7 +183,7 @@ def test_a_prefix_is_read_once() -> None:
 
 
 def test_a_weak_replica_keeps_fewer_prefixes() -> None:
-    """Sixteen blocks of 512 tokens, twice: the strong engine has room for all of them, the weak one for eight."""
+    """Sixteen blocks of 512 tokens, twice: the strong engine has room for all blocks, the weak one for eight."""
     strong, weak = replace(EASY, cache=20_000), replace(EASY, cache=5_000)
     count = 16
     trace = Trace(

@@ -1,4 +1,4 @@
-"""Replicas that die, come back and join; limits of proxies and what becomes of the requests beyond them."""
+"""Replicas that fail, recover and join; limits of proxies and the requests beyond them."""
 
 from __future__ import annotations
 
@@ -29,54 +29,54 @@ def states(result: Replay, state: int) -> list[int]:
     return [at for at, each in enumerate(result.requests.state) if each == state]
 
 
-def arrived(result: Replay, requests: list[int]) -> list[float]:
+def arrival_times(result: Replay, requests: list[int]) -> list[float]:
     return [float(result.requests.arrived[at]) for at in requests]
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if not name.endswith(":hash")])
-def test_requests_of_a_dead_replica_break_and_new_ones_go_elsewhere(policy: str) -> None:
+def test_requests_of_a_dead_replica_break_and_others_succeed(policy: str) -> None:
     result = replayed(FRAIL, STEADY, policy, cost=EASY, outages=(DEAD,))
     broken = states(result, BROKEN)
     assert 0 < len(broken) < 30
-    assert max(arrived(result, broken)) < 20.0
+    assert max(arrival_times(result, broken)) < 20.0
     assert len(states(result, DONE)) + len(broken) == 1000
     assert not [at for at in range(1000) if result.requests.replica[at] == 1 and result.requests.arrived[at] > 20.0]
 
 
-def test_without_retries_refused_connections_are_failures_until_a_check_finds_the_death() -> None:
+def test_refused_connections_fail_until_a_health_check_fails() -> None:
     without = replayed(FRAIL, STEADY, "nginx:round_robin", cost=EASY, outages=(DEAD,), retry=ONCE)
-    assert max(arrived(without, states(without, BROKEN))) > 45.0
+    assert max(arrival_times(without, states(without, BROKEN))) > 45.0
     check = ActiveCheck(HttpCheck(), interval=2_000, unhealthy_threshold=2)
     checked = replayed(
         replace(FRAIL, active=check), STEADY, "nginx:round_robin", cost=EASY, outages=(DEAD,), retry=ONCE
     )
-    assert 20.0 < max(arrived(checked, states(checked, BROKEN))) <= 24.0
+    assert 20.0 < max(arrival_times(checked, states(checked, BROKEN))) <= 24.0
     assert len(states(checked, BROKEN)) < len(states(without, BROKEN)) / 3
 
 
-def test_a_proxy_leaves_out_a_replica_that_refuses_connections_and_tries_it_again() -> None:
+def test_a_replica_that_refuses_connections_is_ejected() -> None:
     passive = PassiveCheck(consecutive_connect_failures=3, ejection_time=10_000)
     result = replayed(
         replace(FRAIL, passive=passive), STEADY, "envoy:round_robin", cost=EASY, outages=(DEAD,), retry=ONCE
     )
-    after = [at for at in arrived(result, states(result, BROKEN)) if at > 20.0]
+    after = [at for at in arrival_times(result, states(result, BROKEN)) if at > 20.0]
     assert [sum(20 + 10 * turn < at <= 30 + 10 * turn for at in after) for turn in range(3)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("policy", ["envoy:pick", "haproxy:pick", "nginx:pick"])
-def test_the_picker_leaves_a_replica_that_refused_a_connection_for_a_moment(policy: str) -> None:
-    """For 0.5 s, then twice as long each time, up to 10 s; an idle replica would else get every request."""
+def test_the_picker_backs_off_from_a_refusing_replica(policy: str) -> None:
+    """It waits 0.5 s, then twice as long each time, up to 10 s. Otherwise an idle replica gets every request."""
     result = replayed(FRAIL, load(1000, 50.0, 10, 10), policy, cost=EASY, outages=(Outage("r1", 2.0),), retry=ONCE)
-    late = [at for at in arrived(result, states(result, BROKEN)) if at > 2.0]
+    late = [at for at in arrival_times(result, states(result, BROKEN)) if at > 2.0]
     assert len(late) <= 12
     gaps = [after - before for before, after in pairwise(late)]
     assert 3.5 < max(gaps) < 8.5
     again = replayed(FRAIL, load(1000, 50.0, 10, 10), policy, cost=EASY, outages=(Outage("r1", 2.0),))
-    assert [at for at in arrived(again, states(again, BROKEN)) if at > 2.0] == []
+    assert [at for at in arrival_times(again, states(again, BROKEN)) if at > 2.0] == []
 
 
-def test_failures_to_connect_count_in_a_row() -> None:
-    """Two of three that eject, each time that it is dead."""
+def test_only_consecutive_connect_failures_eject() -> None:
+    """Each outage causes two failures; three in a row would eject the replica."""
     where = replace(pool(1.0, 1.0), passive=PassiveCheck(consecutive_connect_failures=3, ejection_time=1_000_000))
     times = [0.0, 1.0, 2.0, 3.0, 20.0, 21.0, 22.0, 23.0, 40.0, 41.0, 42.0, 43.0]
     outages = Outage("r1", 0.5, 10.0), Outage("r1", 19.0, 30.0)
@@ -84,7 +84,7 @@ def test_failures_to_connect_count_in_a_row() -> None:
     assert [int(each) for each in result.requests.replica[8:]].count(1) == 2
 
 
-def test_what_happens_at_the_beginning_happens_before_the_first_request() -> None:
+def test_events_at_time_0_come_before_the_first_request() -> None:
     first = Trace([0.0, 0.0, 1.0], [10] * 3, [5] * 3)
     for change in ({"outages": (Outage("r0", 0.0),)}, {"joins": {"r0": 0.0}}):
         result = replayed(pool(1.0), first, cost=EASY, retry=ONCE, **change)  # type: ignore[arg-type]
@@ -93,14 +93,14 @@ def test_what_happens_at_the_beginning_happens_before_the_first_request() -> Non
     assert replayed(pool(1.0), first, "nginx:random", slow, cost=EASY).requests.first[0] == pytest.approx(0.02)
 
 
-def test_outages_that_overlap_are_one() -> None:
+def test_overlapping_outages_are_merged() -> None:
     trace = Trace([1.0 * each for each in range(60)], [10] * 60, [2] * 60)
     overlapping = Outage("r0", 20.0, 39.5), Outage("r0", 9.5, 30.0), Outage("r0", 12.0, 15.0)
     result = replayed(replace(pool(1.0), passive=None), trace, cost=EASY, outages=overlapping)
     assert states(result, BROKEN) == list(range(10, 40))
 
 
-def test_what_a_dead_replica_breaks_is_a_failure_where_no_other_is_there() -> None:
+def test_broken_requests_fail_without_another_replica() -> None:
     repeated = Retry(idempotent=True)
     result = replayed(
         replace(limited(3), replicas=pool(1.0).replicas), BURST, "nginx:random", cost=replace(EASY, a=1.0),
@@ -109,7 +109,7 @@ def test_what_a_dead_replica_breaks_is_a_failure_where_no_other_is_there() -> No
     assert (len(states(result, BROKEN)), len(states(result, SHED))) == (3, 17)
 
 
-def test_only_requests_that_may_be_repeated_are_sent_again_after_a_break() -> None:
+def test_only_idempotent_requests_are_retried_after_a_break() -> None:
     slow = replace(EASY, a=0.5)
     times = [0.1 * index for index in range(10)]
     trace = Trace(times, [10] * 10, [5] * 10)
@@ -117,12 +117,12 @@ def test_only_requests_that_may_be_repeated_are_sent_again_after_a_break() -> No
     once = replayed(FRAIL, trace, "haproxy:round_robin", cost=slow, outages=(outage,))
     again = replayed(FRAIL, trace, "haproxy:round_robin", cost=slow, outages=(outage,), retry=Retry(idempotent=True))
     assert len(states(again, BROKEN)) < len(states(once, BROKEN))
-    # What has begun to answer cannot be repeated.
+    # A request cannot be retried after its answer has begun.
     begun = [at for at in states(once, BROKEN) if once.requests.first[at] >= 0]
     assert states(again, BROKEN) == begun
 
 
-def test_a_replica_comes_back_after_its_checks_with_a_ramp() -> None:
+def test_a_recovered_replica_ramps_after_its_checks() -> None:
     back = Outage("r1", 10.0, 30.0)
     check = ActiveCheck(HttpCheck(), interval=1_000, healthy_threshold=3)
     where = replace(FRAIL, active=check, slow_start=SlowStart(window=20_000, min_weight=1.0))
@@ -141,7 +141,7 @@ def test_a_replica_comes_back_after_its_checks_with_a_ramp() -> None:
 
 
 @pytest.mark.parametrize("policy", ["nginx:round_robin", "haproxy:round_robin", "envoy:pick"])
-def test_a_replica_that_joins_has_nothing_before(policy: str) -> None:
+def test_a_joining_replica_gets_no_requests_before(policy: str) -> None:
     where = replace(FRAIL, slow_start=SlowStart(window=10_000))
     result = replayed(where, STEADY, policy, cost=EASY, joins={"r2": 15.0})
     joined = [float(result.requests.arrived[at]) for at in range(1000) if result.requests.replica[at] == 2]
@@ -150,8 +150,8 @@ def test_a_replica_that_joins_has_nothing_before(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["envoy:round_robin", "envoy:least_request", "haproxy:round_robin"])
-def test_a_slow_start_of_the_proxy_begins_with_its_least_weight(policy: str) -> None:
-    """One of ten of a weight of 1, beside two whole ones: idle replicas are chosen by their weight."""
+def test_slow_start_begins_at_the_minimum_weight(policy: str) -> None:
+    """A tenth of the weight next to two full replicas: idle replicas are chosen by weight."""
     where, idle = replace(FRAIL, slow_start=SlowStart(window=10_000_000, min_weight=10.0)), load(4000, 20.0, 10, 2)
     placed = list(replayed(where, idle, policy, cost=EASY, joins={"r2": 1.0}).requests.replica)
     assert placed.count(2) / 4000 == pytest.approx(0.1 / 2.1, abs=0.01)
@@ -172,11 +172,11 @@ def limited(limit: int, waiting: int = 1000, queue_timeout: int = 10_000) -> Poo
 
 
 BURST = Trace([0.001 * index for index in range(20)], [10] * 20, [101] * 20)
-"""Each of them takes 1.01 s."""
+"""Each request takes 1.01 s."""
 
 
 def most_at_once(result: Replay) -> int:
-    """The most requests that a replica had at one time."""
+    """Return the largest number of requests that a replica had at one time."""
     events = [
         (float(time), change, int(result.requests.replica[at]))
         for at in states(result, DONE)
@@ -190,7 +190,7 @@ def most_at_once(result: Replay) -> int:
 
 
 @pytest.mark.parametrize("policy", ["envoy:round_robin", "haproxy:least_request", "haproxy:hash", "haproxy:pick"])
-def test_requests_beyond_the_limit_of_replicas_wait_in_the_proxy(policy: str) -> None:
+def test_requests_beyond_replica_limits_wait_in_the_proxy(policy: str) -> None:
     result = replayed(limited(3), BURST, policy, cost=EASY)
     assert len(states(result, DONE)) == 20
     assert most_at_once(result) == 3
@@ -198,14 +198,14 @@ def test_requests_beyond_the_limit_of_replicas_wait_in_the_proxy(policy: str) ->
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.startswith("nginx:")])
-def test_nginx_refuses_what_finds_no_room(policy: str) -> None:
+def test_nginx_rejects_requests_beyond_the_limit(policy: str) -> None:
     result = replayed(limited(3), BURST, policy, cost=EASY)
     assert most_at_once(result) == 3
     assert len(states(result, SHED)) >= 14
     assert len(states(result, SHED)) + len(states(result, DONE)) == 20
 
 
-def test_no_more_wait_than_may_and_haproxys_not_for_longer_than_they_may() -> None:
+def test_queues_are_limited_in_length_and_in_haproxy_in_time() -> None:
     few = replayed(limited(3, waiting=4), BURST, "haproxy:round_robin", cost=EASY)
     assert len(states(few, SHED)) == 20 - 6 - 4
     soon = replayed(limited(3, queue_timeout=500), BURST, "haproxy:round_robin", cost=EASY)
@@ -222,13 +222,13 @@ def test_the_limit_of_the_pool_is_shared_by_the_proxies() -> None:
     assert len(states(result, SHED)) == 20 - done
 
 
-def test_what_waits_for_a_replica_that_dies_goes_elsewhere() -> None:
+def test_requests_queued_for_a_dead_replica_move() -> None:
     result = replayed(limited(3), BURST, "envoy:round_robin", cost=EASY, outages=(Outage("r1", 0.5),))
     assert len(states(result, BROKEN)) == 3
     assert len(states(result, DONE)) == 17
 
 
-def test_haproxys_queue_goes_to_a_replica_that_joins_or_comes_back() -> None:
+def test_the_haproxy_queue_moves_to_a_new_replica() -> None:
     where = replace(limited(3), passive=PassiveCheck(ejection_time=500))
     for change in ({"joins": {"r1": 0.5}}, {"outages": (Outage("r1", 0.0, 0.3),)}):
         result = replayed(where, BURST, "haproxy:least_request", cost=EASY, **change)  # type: ignore[arg-type]
@@ -236,8 +236,8 @@ def test_haproxys_queue_goes_to_a_replica_that_joins_or_comes_back() -> None:
         assert first[:3] == pytest.approx([0.51] * 3, abs=0.02)
 
 
-def test_a_retry_where_the_others_are_full() -> None:
-    """nginx refuses it. HAProxy tries the same server again, and lets it wait once that is marked down."""
+def test_a_retry_while_other_replicas_are_full() -> None:
+    """nginx rejects it. HAProxy retries the same server, and queues the request after that server is marked down."""
     outages, trace = (Outage("r1", 0.0),), Trace([1.0, 1.1], [10] * 2, [101] * 2)
     alone = replace(limited(1), passive=None)
     nginx = replayed(alone, trace, "nginx:least_request", cost=EASY, outages=outages)
@@ -259,18 +259,18 @@ def test_retries_are_spread_evenly(policy: str) -> None:
         assert [placed.count(at) / 3000 for at in range(3) if at != dead] == pytest.approx([0.5] * 2, abs=0.03)
 
 
-def test_too_few_healthy_replicas_refuse_all_requests() -> None:
+def test_load_shedding_below_the_minimum_of_healthy_replicas() -> None:
     check = ActiveCheck(HttpCheck(), interval=1_000, unhealthy_threshold=1)
     where = replace(FRAIL, active=check, load_shedding=LoadShedding(min_healthy=60.0))
     outages = (Outage("r0", 10.0), Outage("r1", 10.0, 20.0))
     result = replayed(where, STEADY, "envoy:least_request", cost=EASY, outages=outages)
-    refused = arrived(result, states(result, SHED))
+    refused = arrival_times(result, states(result, SHED))
     assert 10 < min(refused) < 12
     assert 20 < max(refused) < 24
     assert len(refused) > 100
 
 
-def test_failures_are_the_same_each_time() -> None:
+def test_failures_are_deterministic() -> None:
     check = ActiveCheck(HttpCheck(), interval=1_000)
     where = replace(limited(16), active=check, slow_start=SlowStart())
     one, two = (
@@ -281,7 +281,7 @@ def test_failures_are_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize("policy", ["envoy:pick", "haproxy:pick", "nginx:pick"])
-def test_where_nothing_can_be_picked_the_limits_of_a_replica_hold_as_for_other_policies(policy: str) -> None:
+def test_replica_limits_hold_if_nothing_can_be_picked(policy: str) -> None:
     limits = replace(UNLIMITED, replica_max_requests=4, max_pending_requests=40)
     where, trace = replace(pool(1.0, 1.0), circuit_breaker=limits), load(3000, 30.0, 100, 50)
     other = policy.replace("pick", "least_request")

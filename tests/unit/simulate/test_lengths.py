@@ -1,4 +1,4 @@
-"""The demo's requests are as long as those of a public trace, and have the mean lengths that are asked for."""
+"""Request lengths of the demo: like a public trace, with the requested means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRACE = DATA / "traces" / "azure-2023-conversation.csv"
 
 
 @pytest.mark.parametrize("lengths", [conversation(300.0, 80.0), lognormal(300.0, 80.0, 0.8)])
-def test_lengths_have_the_means_that_were_asked_for(lengths) -> None:  # type: ignore[no-untyped-def]
+def test_lengths_have_the_requested_means(lengths) -> None:  # type: ignore[no-untyped-def]
     chance = Random("lengths")
     drawn = [lengths(chance) for _ in range(20_000)]
     assert sum(prompt for prompt, _ in drawn) / len(drawn) == pytest.approx(300, rel=0.04)
@@ -23,7 +23,7 @@ def test_lengths_have_the_means_that_were_asked_for(lengths) -> None:  # type: i
 
 
 @pytest.mark.parametrize("mean", [1.0, 1.5, 3.0, 20.0])
-def test_short_lengths_have_their_means_too(mean: float) -> None:
+def test_short_lengths_have_the_requested_means(mean: float) -> None:
     chance, lengths = Random("lengths"), conversation(mean, mean)
     drawn = [lengths(chance) for _ in range(20_000)]
     for values in zip(*drawn, strict=True):
@@ -31,8 +31,8 @@ def test_short_lengths_have_their_means_too(mean: float) -> None:
         assert min(values) == 1
 
 
-@pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE} is not here")
-def test_conversations_are_as_long_as_those_of_the_trace() -> None:
+@pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE} does not exist")
+def test_conversation_lengths_match_a_public_trace() -> None:
     with TRACE.open(newline="") as file:
         rows = list(csv.DictReader(file))
     chance = Random("lengths")

@@ -1,4 +1,4 @@
-"""Engines by GPU and model, and those that are fitted to what a live replica publishes."""
+"""Engine profiles by GPU and model, and profiles calibrated from the metrics of a live replica."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.paths import DATA
 RESULTS = DATA / "gpus"
 
 
-def test_every_profile_has_its_source_and_lies_within_its_spread() -> None:
+def test_every_profile_has_a_source_and_a_plausible_speed() -> None:
     for (model, gpu), profile in profiles.PROFILES.items():
         assert model in profiles.MODELS
         assert gpu in GPUS
@@ -30,19 +30,19 @@ def test_every_profile_has_its_source_and_lies_within_its_spread() -> None:
         assert ("MLPerf" if profile.cells else "Splitwise") in profile.source
 
 
-@pytest.mark.skipif(not RESULTS.is_dir(), reason="the MLPerf tables are not beside this checkout")
-def test_speeds_are_those_of_the_published_results() -> None:
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="the MLPerf tables are not next to this checkout")
+def test_speeds_match_the_published_results() -> None:
     names = {"llama-2-70b": BASE, "llama-3.1-8b": "llama3.1-8b", "mixtral-8x7b": "mixtral-8x7b"}
     rows = results(RESULTS)
     for (model, gpu), profile in profiles.PROFILES.items():
         if gpu == "A100-80GB":  # it has no MLPerf row
             continue
-        found = speed(rows, gpu, names[model])
-        assert (profile.speed, profile.low, profile.high) == tuple(round(each, 2) for each in found[:3])
-        assert profile.cells in (0, found[3])
+        published = speed(rows, gpu, names[model])
+        assert (profile.speed, profile.low, profile.high) == tuple(round(each, 2) for each in published[:3])
+        assert profile.cells in (0, published[3])
 
 
-def test_an_engine_follows_its_gpus() -> None:
+def test_an_engine_scales_with_its_gpus() -> None:
     eight, four = (profiles.engine("llama-2-70b", "H100-SXM", count) for count in (8, 4))
     assert (eight.a, eight.p) == (CostModel().a, CostModel().p)
     assert four.a == 2 * eight.a
@@ -55,15 +55,15 @@ def test_an_engine_follows_its_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "gpu", "count", "said"),
+    ("model", "gpu", "count", "reason"),
     [
         ("llama-2-70b", "T4", 8, "was not measured on T4; measured: A100-80GB, B200"),
         ("llama-2-70b", None, 1, "a replica without a gpu"),
         ("llama-2-70b", "H100-SXM", 1, "does not fit on 1 × H100-SXM"),
     ],
 )
-def test_what_is_not_known_is_said(model: str, gpu: str | None, count: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_unknown_profile_is_an_error_with_a_reason(model: str, gpu: str | None, count: int, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         profiles.engine(model, gpu, count)
 
 
@@ -72,8 +72,8 @@ def test_what_is_not_known_is_said(model: str, gpu: str | None, count: int, said
 SLOW = CostModel(a=60e-3, b=0.5e-3, c=4e-7, p=0.2e-3)
 
 
-def watched(cost: CostModel, seconds: float, rate: float) -> list[SourceReading]:
-    """What an engine under a load that comes and goes publishes every two seconds."""
+def readings_of(cost: CostModel, seconds: float, rate: float) -> list[SourceReading]:
+    """Return the readings, every two seconds, of an engine under a varying load."""
     engine, rng, now, readings = Engine(1.0, curve=cost), random.Random(4), 0.0, []
     arrivals, at = [], 0.0
     while at < seconds:
@@ -100,8 +100,8 @@ def watched(cost: CostModel, seconds: float, rate: float) -> list[SourceReading]
     return readings
 
 
-def test_the_costs_are_found_again_from_differences_of_counters() -> None:
-    result = calibrate.fit(watched(SLOW, 300.0, 0.5))
+def test_calibration_recovers_costs_from_counters() -> None:
+    result = calibrate.fit(readings_of(SLOW, 300.0, 0.5))
     assert result.error < 0.03
     for prompt, answer in ((500, 200), (2000, 50)):
         assert saturated_rate(1.0, prompt, answer, result.cost) == pytest.approx(
@@ -109,17 +109,17 @@ def test_the_costs_are_found_again_from_differences_of_counters() -> None:
         )
 
 
-def test_an_engine_that_counts_no_iterations_is_fitted_by_what_it_reports_as_running() -> None:
+def test_calibration_without_iterations_uses_running_requests() -> None:
     readings = [
         replace(each, quantities={name: value for name, value in each.quantities.items() if name != "iterations"})
-        for each in watched(SLOW, 600.0, 0.5)
+        for each in readings_of(SLOW, 600.0, 0.5)
     ]
     result = calibrate.fit(readings)
     assert result.error < 0.2
     assert saturated_rate(1.0, 500, 200, result.cost) == pytest.approx(saturated_rate(1.0, 500, 200, SLOW), rel=0.3)
 
 
-def test_where_the_load_says_nothing_about_prompts_the_proportions_stay() -> None:
+def test_calibration_without_prompts_keeps_the_proportions() -> None:
     readings = [
         SourceReading(float(at), dict.fromkeys(calibrate._NEEDED, 0.0) | {
             "iterations": 10.0 * at, "decode_tokens": 10.0 * at, "itl_count": 10.0 * at, "itl_seconds": 0.6 * at,
@@ -131,8 +131,8 @@ def test_where_the_load_says_nothing_about_prompts_the_proportions_stay() -> Non
     assert cost.p / CostModel().p == pytest.approx(2.0, rel=0.1)
 
 
-def test_too_little_and_a_restart_are_errors() -> None:
-    readings = watched(SLOW, 60.0, 0.5)
+def test_too_few_readings_and_a_restart_are_errors() -> None:
+    readings = readings_of(SLOW, 60.0, 0.5)
     with pytest.raises(ValueError, match="3 are needed: send the replica requests"):
         calibrate.fit(readings[-2:])
     back = [*readings[-6:], replace(readings[0], at=99.0)]
@@ -140,8 +140,8 @@ def test_too_little_and_a_restart_are_errors() -> None:
         calibrate.fit(back)
 
 
-def test_a_live_replica_is_fitted_by_its_page() -> None:
-    """A real exporter's text, by the real parser; the replica keeps pace with the clock, at a tenth of the costs."""
+def test_a_live_replica_is_calibrated_from_its_metrics() -> None:
+    """The replica runs in real time, at a tenth of the costs; its page is read by the real parser."""
     fast = CostModel(a=3e-3, b=0.05e-3, c=2e-8, p=0.01e-3, sequences=24)
 
     async def pages() -> list[bytes]:
@@ -150,15 +150,15 @@ def test_a_live_replica_is_fitted_by_its_page() -> None:
         load, loop = LoadGenerator([replica.port], "/v1"), asyncio.get_running_loop()
         arrivals = poisson(120.0, 3.0, lognormal(300.0, 40.0, 0.8), "calibration")
         sending = loop.create_task(load.run(arrivals, loop.time()))
-        found = [replica.page()]
+        scraped = [replica.page()]
         while replica._finished < 200:
             await asyncio.sleep(0.1)
-            found.append(replica.page())
+            scraped.append(replica.page())
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await load.close()
         await replica.close()
-        return found
+        return scraped
 
     readings = [calibrate.reading(page, float(at)) for at, page in enumerate(asyncio.run(pages()))]
     result = calibrate.fit([each for each in readings if each is not None])
@@ -167,5 +167,5 @@ def test_a_live_replica_is_fitted_by_its_page() -> None:
     assert rate == pytest.approx(saturated_rate(1.0, 300, 40, fast), rel=0.25)
 
 
-def test_a_page_without_the_counters_gives_nothing() -> None:
+def test_a_page_without_the_counters_yields_nothing() -> None:
     assert calibrate.reading(b"vllm:num_requests_running 3\n", 0.0) is None

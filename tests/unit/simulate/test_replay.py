@@ -1,4 +1,4 @@
-"""A replay as a whole: pauses, and what each proxy's picker knows."""
+"""Whole replays: pauses, affinity of the picker, and the control loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_pause_costs_no_steps(policy: str, monkeypatch: pytest.MonkeyPatch) ->
     assert [at for at in samples if 1e8 - 60 <= at <= 1e8]
 
 
-def test_an_answer_ends_however_long_after_the_last_arrival_that_is() -> None:
+def test_an_answer_may_end_long_after_the_last_arrival() -> None:
     long = Trace([0.0], [10], [200_001])
     assert summarise(replayed(pool(1.0), long, cost=EASY)).total.p99 == pytest.approx(2000, abs=0.1)
     wedged = SpeedChange(1.0, "r0", 0.0), SpeedChange(1e8, "r0", 1.0)
@@ -50,7 +50,7 @@ def test_an_answer_ends_however_long_after_the_last_arrival_that_is() -> None:
     assert len(steps) < 200
 
 
-def test_a_prompt_that_was_read_before_draws_the_next_one_to_its_replica_behind_each_proxy() -> None:
+def test_pick_sends_a_repeated_prompt_to_the_same_replica() -> None:
     count = 40
     trace = Trace(
         [2.0 * index for index in range(count)],
@@ -75,29 +75,31 @@ WATCHED = replace(
 STEADY = load(1500, 6.0, 800, 100)
 
 
-def after(result: Replay, since: float) -> float:
-    """The part of the requests that wedged or halved r1 gets from then on."""
+def share_of_r1(result: Replay, since: float) -> float:
+    """Return the share of requests that r1 gets from then on."""
     late = [at for at in range(1500) if result.requests.arrived[at] >= since]
     return sum(result.requests.replica[at] == 1 for at in late) / len(late)
 
 
 @pytest.mark.parametrize("policy", ["haproxy:round_robin", "nginx:least_request", "envoy:least_request"])
-def test_with_telemetry_fewer_requests_fail_at_a_wedged_replica(policy: str) -> None:
+def test_telemetry_reduces_failures_at_a_wedged_replica(policy: str) -> None:
     wedged = SpeedChange(60.0, "r1", 0.0)
     blind = replayed(replace(WATCHED, telemetry=None), STEADY, policy, wedged)
     watched = replayed(WATCHED, STEADY, policy, wedged)
     assert summarise(watched).failed < 0.7 * summarise(blind).failed
-    assert after(watched, 120.0) < 0.3 * after(blind, 120.0)
+    assert share_of_r1(watched, 120.0) < 0.3 * share_of_r1(blind, 120.0)
 
 
 def test_a_halved_replica_gets_its_fair_share() -> None:
     halved = SpeedChange(0.0, "r1", 0.5)
-    assert after(replayed(WATCHED, STEADY, "haproxy:round_robin", halved), 60.0) == pytest.approx(0.5 / 3.5, abs=0.04)
+    assert share_of_r1(replayed(WATCHED, STEADY, "haproxy:round_robin", halved), 60.0) == pytest.approx(
+        0.5 / 3.5, abs=0.04
+    )
     blind = replayed(replace(WATCHED, telemetry=None), STEADY, "haproxy:round_robin", halved)
-    assert after(blind, 60.0) == pytest.approx(0.25, abs=0.02)
+    assert share_of_r1(blind, 60.0) == pytest.approx(0.25, abs=0.02)
 
 
-def test_samples_that_come_late_help_less_and_stale_ones_not_at_all() -> None:
+def test_late_samples_help_less_and_stale_ones_not_at_all() -> None:
     wedged = SpeedChange(60.0, "r1", 0.0)
     failed = {
         delay: summarise(replayed(WATCHED, STEADY, "haproxy:round_robin", wedged, delay=delay)).failed

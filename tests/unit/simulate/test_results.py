@@ -1,4 +1,4 @@
-"""The figures of a replay, on runs whose answers can be counted by hand."""
+"""The figures of a replay, on runs that can be calculated by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.simulate.trace import Trace
 from tests.support.simulate import EASY, pool, replayed
 
 FOUR = Trace([0.0, 1.0, 2.0, 3.0], [100] * 4, [11, 21, 31, 101])
-"""One after the other: 0.11, 0.21, 0.31 and 1.01 s by EASY, of which 0.01 s are for the first token."""
+"""Consecutive requests: 0.11, 0.21, 0.31 and 1.01 s with EASY, of which 0.01 s are for the first token."""
 
 
 def near(*seconds: float) -> Latency:
@@ -34,7 +34,7 @@ def test_times_tokens_and_shares() -> None:
     assert (figures.cache_hits, figures.preempted) == (None, 0)
 
 
-def test_the_spread_is_between_the_most_and_the_least_busy() -> None:
+def test_spread_is_between_most_and_least_busy_replica() -> None:
     figures = summarise(replayed(pool(1.0, 1.0), FOUR, "haproxy:least_request", cost=EASY))
     busy = sorted(figures.utilisation.values())
     assert busy == pytest.approx([(0.11 + 0.31) / 4.01, (0.21 + 1.01) / 4.01])
@@ -42,14 +42,14 @@ def test_the_spread_is_between_the_most_and_the_least_busy() -> None:
     assert figures.share == {"r0": 0.5, "r1": 0.5}
 
 
-def test_hits_are_a_part_of_all_prompt_tokens() -> None:
+def test_cache_hits_are_a_share_of_all_prompt_tokens() -> None:
     trace = Trace([0.0, 10.0], [1024, 2048], [2, 2], (), [(1, 2), (1, 2, 3, 4)], 512)
     assert summarise(replayed(pool(1.0), trace)).cache_hits == pytest.approx(1024 / 3072)
     assert summarise(replayed(pool(1.0), trace.first(1))).cache_hits == 0
     assert summarise(replayed(pool(1.0), FOUR.first(1))).cache_hits is None
 
 
-def test_failed_and_shed_are_told_apart_and_count_with_the_patience() -> None:
+def test_failed_and_shed_requests_count_with_the_patience() -> None:
     breaker = CircuitBreaker(1_000_000, 1_000_000, 1_000_000, 1_000_000, replica_max_requests=1)
     trace = Trace([0.0, 0.5, 2.0, 3.0], [10] * 4, [101] * 4)
     result = replayed(
@@ -61,7 +61,7 @@ def test_failed_and_shed_are_told_apart_and_count_with_the_patience() -> None:
     assert figures.total.p99 == pytest.approx(1.01)
 
 
-def test_a_synthetic_load_has_the_rate_and_the_lengths_that_were_asked_for() -> None:
+def test_a_synthetic_load_has_the_requested_rate_and_lengths() -> None:
     lengths = conversation(500.0, 80.0)
     load = poisson(20.0, 300.0, lengths, "seed")
     assert len(load.times) == pytest.approx(6000, rel=0.05)

@@ -1,4 +1,4 @@
-"""The simulated fleet behaves like one, and what the control loop does to it."""
+"""The simulated fleet, and the effect of the control loop on it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PROXIES = ("round_robin", "least_conn", "envoy_w2")
 SEED = 7
 
 
-def multipliers(outcome: SimulationResult, replica: int, since: float) -> list[float]:
-    """Every second, as the proxies had it."""
-    found = [outcome.weights(at)[replica] for at in range(int(since), int(outcome.end))]
-    return [weight if weight is not None else 0.0 for weight in found]
+def multipliers_of(outcome: SimulationResult, replica: int, since: float) -> list[float]:
+    """Return the weight of the replica in the proxies, for every second."""
+    weights = [outcome.weights(at)[replica] for at in range(int(since), int(outcome.end))]
+    return [weight if weight is not None else 0.0 for weight in weights]
 
 
 def shares(outcome: SimulationResult, replica: int, since: float) -> list[float]:
-    """Every second, as the proxies were to give it."""
+    """Return the intended share of the replica, for every second."""
     each = [[weight or 0.0 for weight in outcome.weights(at)] for at in range(int(since), int(outcome.end))]
     return [weights[replica] / sum(weights) for weights in each]
 
@@ -40,7 +40,7 @@ def spread(values: list[float]) -> float:
 # ── The model ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_iteration_takes_as_long_as_the_profile_says() -> None:
+def test_an_iteration_takes_as_long_as_in_the_profile() -> None:
     engine = Engine(0.5)
     engine.add(SimulatedRequest(0.0, prompt=1000, answer=2))
     end = engine.begin(0.0)
@@ -53,28 +53,28 @@ def test_an_iteration_takes_as_long_as_the_profile_says() -> None:
     assert engine.begin(second) is None
 
 
-def test_a_wedged_engine_shows_frozen_counters_until_it_goes_on() -> None:
+def test_counters_of_a_wedged_engine_are_frozen() -> None:
     engine = Engine(1.0, (SpeedFault(1.0, 31.0, 0.0),))
     engine.add(SimulatedRequest(1.0, prompt=100, answer=2))
     assert engine.begin(1.0) == pytest.approx(31.0 + 29.8e-3 + 100 * 0.0715e-3)
     assert engine.counters.iterations == 0
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+def test_a_run_depends_only_on_its_seed() -> None:
     scenario = Scenario(homogeneous(2), seconds=60)
     first, same, other = run(scenario, 1), run(scenario, 1), run(scenario, 2)
     assert first == same
     assert first.first_token() != other.first_token()
 
 
-def test_arrivals_do_not_depend_on_what_is_decided() -> None:
+def test_arrivals_do_not_depend_on_decisions() -> None:
     scenario = Scenario(HALVED, seconds=120)
     first, second = run(scenario, SEED), run(with_static_weights(scenario), SEED)
     assert [item.arrived for item in first.requests[:200]] == [item.arrived for item in second.requests[:200]]
 
 
 @pytest.mark.parametrize("algorithm", ["round_robin", "envoy_w", "envoy_w2"])
-def test_a_proxy_gives_a_replica_of_twice_the_capacity_more(algorithm: str) -> None:
+def test_a_replica_with_twice_the_capacity_gets_more(algorithm: str) -> None:
     outcome = run(
         with_static_weights(
             Scenario(homogeneous(2, SimulatedReplica(2.0, 2.0)), load=0.6, seconds=200, algorithm=algorithm)
@@ -89,13 +89,13 @@ def test_a_proxy_gives_a_replica_of_twice_the_capacity_more(algorithm: str) -> N
 
 @pytest.mark.parametrize("algorithm", PROXIES)
 @pytest.mark.parametrize("members", [homogeneous(4), heterogeneous()], ids=["equal", "5:2:1"])
-def test_on_a_healthy_fleet_nothing_is_changed(algorithm: str, members: tuple[SimulatedReplica, ...]) -> None:
+def test_a_healthy_fleet_keeps_its_weights(algorithm: str, members: tuple[SimulatedReplica, ...]) -> None:
     scenario = Scenario(members, load=0.85, algorithm=algorithm)
     assert run(scenario, SEED).first_token() == run(with_static_weights(scenario), SEED).first_token()
 
 
 @pytest.mark.parametrize("algorithm", PROXIES)
-def test_a_halved_replica_is_within_five_points_of_its_fair_share_within_half_a_minute(algorithm: str) -> None:
+def test_a_halved_replica_gets_its_fair_share_in_half_a_minute(algorithm: str) -> None:
     outcome = run(Scenario(HALVED, algorithm=algorithm), SEED)
     assert set(outcome.weights(60.0)) == {1.0}
     weights = [weight or 0.0 for weight in outcome.weights(90.0)]
@@ -103,7 +103,7 @@ def test_a_halved_replica_is_within_five_points_of_its_fair_share_within_half_a_
 
 
 @pytest.mark.parametrize("algorithm", PROXIES)
-def test_a_halved_replica_no_longer_makes_clients_wait(algorithm: str) -> None:
+def test_adaptive_weights_reduce_latency_of_a_halved_replica(algorithm: str) -> None:
     scenario = Scenario(HALVED, algorithm=algorithm)
     with_loop, without = run(scenario, SEED), run(with_static_weights(scenario), SEED)
     assert with_loop.per_token(since=100) < 0.85 * without.per_token(since=100)
@@ -112,7 +112,7 @@ def test_a_halved_replica_no_longer_makes_clients_wait(algorithm: str) -> None:
 
 @pytest.mark.parametrize("delay", [1.0, 15.0, 30.0])
 @pytest.mark.parametrize("algorithm", PROXIES)
-def test_old_samples_make_no_weight_swing(algorithm: str, delay: float) -> None:
+def test_delayed_samples_do_not_make_weights_oscillate(algorithm: str, delay: float) -> None:
     scenario = Scenario(HALVED, algorithm=algorithm, delay=delay, stale_after=60, seconds=400)
     steady = shares(run(scenario, SEED), 3, since=200)
     assert statistics.fmean(steady) == pytest.approx(0.5 / 3.5, abs=0.03)
@@ -125,27 +125,27 @@ def test_the_number_of_proxies_does_not_matter(count: int) -> None:
     assert outcome.weights(290.0)[3] == pytest.approx(0.5, abs=0.12)
 
 
-def test_lost_looks_and_noise_move_no_weight_far() -> None:
+def test_lost_samples_and_noise_move_no_weight() -> None:
     scenario = Scenario(homogeneous(4), load=0.85, loss=0.3, noise=0.1)
-    assert {weight for replica in range(4) for weight in multipliers(run(scenario, SEED), replica, 30)} == {1.0}
+    assert {weight for replica in range(4) for weight in multipliers_of(run(scenario, SEED), replica, 30)} == {1.0}
 
 
-def test_a_weight_that_is_wrong_by_two_is_put_right_whichever_way() -> None:
+def test_a_capacity_wrong_by_a_factor_of_two_is_corrected() -> None:
     double = run(Scenario(homogeneous(3, SimulatedReplica(capacity=2.0)), algorithm="round_robin"), SEED)
     half = run(Scenario(homogeneous(3, SimulatedReplica(capacity=0.5)), algorithm="round_robin"), SEED)
     assert double.weights(250.0)[3] == pytest.approx(1.0, abs=0.15)
     assert half.weights(250.0)[3] == pytest.approx(1.0, abs=0.15)
 
 
-def test_a_replica_that_flaps_between_idle_and_full_moves_less_than_a_step_an_interval() -> None:
+def test_a_flapping_replica_moves_at_most_one_step_per_interval() -> None:
     faults = tuple(SpeedFault(60.0 + 20 * turn, 70.0 + 20 * turn, 0.3) for turn in range(12))
-    values = multipliers(run(Scenario(homogeneous(3, SimulatedReplica(faults=faults))), SEED), 3, 30)
+    values = multipliers_of(run(Scenario(homogeneous(3, SimulatedReplica(faults=faults))), SEED), 3, 30)
     moves = [after - before for before, after in zip(values[::5], values[5::5], strict=False)]
     assert max(moves) <= 0.1 + 0.1 + 1e-9
     assert min(moves) >= -0.5 - 1e-9
 
 
-def test_a_wedged_engine_is_taken_out_in_time_and_comes_back() -> None:
+def test_a_wedged_engine_is_ejected_in_time_and_returns() -> None:
     members = homogeneous(3, SimulatedReplica(faults=(SpeedFault(100, 160, 0.0),)))
     outcome = run(Scenario(members, load=0.6, algorithm="round_robin"), SEED)
     out = [at for at, weights in outcome.history if weights[3] is None]
@@ -155,7 +155,7 @@ def test_a_wedged_engine_is_taken_out_in_time_and_comes_back() -> None:
     assert not [item for item in outcome.requests if item.replica == 3 and min(out) + 1 < item.arrived < 160]
 
 
-def test_nginx_is_reloaded_for_a_slow_replica_once_and_not_for_one_that_comes_and_goes() -> None:
+def test_nginx_is_reloaded_for_slow_but_not_flapping_replicas() -> None:
     slow = run(Scenario(HALVED, algorithm="least_conn_reloaded", push_every=30.0), SEED)
     reloads = [at for at, _ in slow.history[1:]]
     assert 90 <= reloads[0] <= 150
@@ -173,7 +173,7 @@ def test_static_weights_are_static() -> None:
     assert {weights for _, weights in run(scenario, SEED).history} == {(1.0, 1.0, 1.0, 1.0)}
 
 
-def test_changes_wait_for_a_proxy_that_must_be_reloaded() -> None:
+def test_changes_are_batched_for_a_reloaded_proxy() -> None:
     history = run(replace(Scenario(HALVED), push_every=30.0), SEED).history
     times = [at for at, _ in history]
     assert min(after - before for before, after in pairwise(times)) >= 30.0

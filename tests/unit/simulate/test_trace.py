@@ -1,4 +1,4 @@
-"""Traces are read strictly: what is wrong is reported with its line, and nothing of such a file is used."""
+"""Traces are read strictly: an error is reported with its line, and the whole file is rejected."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.simulate.trace import Trace, read
 
 
-def found(path: Path | str) -> tuple[Trace | None, list[str]]:
+def trace_and_messages(path: Path | str) -> tuple[Trace | None, list[str]]:
     diagnostics = Diagnostics()
     trace = read(str(path), diagnostics)
     return trace, [f"{item.position.line}: {item.message}" if item.position else item.message for item in diagnostics]
 
 
-def wrong(tmp_path: Path, content: str | bytes) -> str:
+def error_messages(tmp_path: Path, content: str | bytes) -> str:
     file = tmp_path / "trace"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    trace, said = found(file)
+    trace, messages = trace_and_messages(file)
     assert trace is None
-    assert said
-    return "\n".join(said)
+    assert messages
+    return "\n".join(messages)
 
 
-def test_the_three_forms(tmp_path: Path) -> None:
+def test_the_three_trace_formats_are_read(tmp_path: Path) -> None:
     file = tmp_path / "trace"
     file.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n"
         "2023-11-16 18:15:50.1805900,396,0"
     )
-    trace, _ = found(file)
+    trace, _ = trace_and_messages(file)
     assert trace is not None
     assert (list(trace.times), list(trace.prompts), list(trace.answers)) == ([0.0, 3.5], [374, 396], [44, 1])
     rows = [{"timestamp": at, "input_length": 600, "output_length": 5, "hash_ids": [0, at]} for at in (0, 1500)]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    trace, _ = found(file)
+    trace, _ = trace_and_messages(file)
     assert trace is not None
     assert (list(trace.times), trace.blocks, trace.block) == ([0.0, 1.5], [(0, 0), (0, 1500)], 512)
     file.write_text("\ufeffanswer,time,prompt,session\n5,2,100,a\n6,3,100,b\n\n7,3,100,a\n")
-    trace, _ = found(file)
+    trace, _ = trace_and_messages(file)
     assert trace is not None
     assert (list(trace.times), list(trace.answers)) == ([0.0, 1.0, 1.0], [5, 6, 7])
     assert trace.keys[0] == trace.keys[2] != trace.keys[1]
@@ -53,7 +53,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("", "1: the first line names no known columns, but nothing"),
         (HEAD, "it has no requests"),
@@ -83,8 +83,8 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         (HEAD + "0,1," + "1" * 200_000 + "\n", "2: it is not CSV"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, content: str | bytes, said: str) -> None:
-    assert said in wrong(tmp_path, content)
+def test_an_error_has_its_line(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    assert expected in error_messages(tmp_path, content)
 
 
 def places(path: Path, content: str) -> list[str]:
@@ -94,7 +94,7 @@ def places(path: Path, content: str) -> list[str]:
     return [f"{item.position.line}:{item.position.column}" for item in diagnostics if item.position]
 
 
-def test_what_is_wrong_is_said_with_the_column_of_its_first_character(tmp_path: Path) -> None:
+def test_an_error_has_the_column_of_its_first_character(tmp_path: Path) -> None:
     assert places(tmp_path / "trace", "prompt,answer,time\n10,12x,0\n10,1,5\n1000,100,3\n") == ["2:4", "4:10"]
     assert places(tmp_path / "trace", 'session,time,prompt,answer\n"a, ""b""",0,é,1\n') == ["2:14"]
     assert places(tmp_path / "trace", AZURE + "2023-11-16 18:15:46.6805900,374,x\n") == ["2:33"]
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_with_the_column_of_its_first_character(tmp_path: 
     assert [str(item.position) for item in diagnostics] == [f"{tmp_path}/latin:2:2"]
 
 
-def test_times_of_the_epoch_offsets_and_whole_numbers_with_a_point(tmp_path: Path) -> None:
+def test_epoch_times_offsets_and_whole_floats_are_read(tmp_path: Path) -> None:
     row = '{"timestamp": %s, "input_length": 12.0, "output_length": 3}\n'
     for content in (
         HEAD + "1700000000,12.0,3\n1700000001.5,12,3.0\n",
@@ -114,13 +114,13 @@ def test_times_of_the_epoch_offsets_and_whole_numbers_with_a_point(tmp_path: Pat
         AZURE + "2023-11-16 18:15:46.6805900+01:00,12,3\n2023-11-16 17:15:48.1805900Z,12,3\n",
     ):
         (tmp_path / "trace").write_text(content)
-        trace, said = found(tmp_path / "trace")
-        assert (trace and list(trace.times), said) == ([0.0, 1.5], [])
+        trace, messages = trace_and_messages(tmp_path / "trace")
+        assert (trace and list(trace.times), messages) == ([0.0, 1.5], [])
         assert trace is not None
         assert (list(trace.prompts), list(trace.answers)) == ([12, 12], [3, 3])
 
 
-def test_milliseconds_of_the_epoch_in_a_csv_are_read_as_such_with_a_warning(tmp_path: Path) -> None:
+def test_epoch_milliseconds_in_a_csv_are_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "trace"
     file.write_text(HEAD + "1700000000000,1,1\n1700000000200,1,1\n1700000001500,1,1\n")
     diagnostics = Diagnostics()
@@ -132,7 +132,7 @@ def test_milliseconds_of_the_epoch_in_a_csv_are_read_as_such_with_a_warning(tmp_
     assert "divide them by 1000" in warning.hint
 
 
-def test_seconds_of_the_epoch_in_json_lines_are_doubted(tmp_path: Path) -> None:
+def test_epoch_seconds_in_json_lines_are_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "trace"
     for first, warnings in ((0, 0), (86_400_000, 0), (1_700_000_000.25, 1), (1_700_000_000_000, 0)):
         rows = [{"timestamp": first + at, "input_length": 5, "output_length": 5} for at in (0, 1)]
@@ -141,12 +141,12 @@ def test_seconds_of_the_epoch_in_json_lines_are_doubted(tmp_path: Path) -> None:
         trace = read(str(file), diagnostics)
         assert trace is not None
         assert trace.times[1] == pytest.approx(0.001, abs=1e-6)
-        said = [str(item) for item in diagnostics]
-        assert len(said) == warnings, first
-        assert all("warning LB033: 1700000000 looks like seconds of the epoch" in item for item in said)
+        messages = [str(item) for item in diagnostics]
+        assert len(messages) == warnings, first
+        assert all("warning LB033: 1700000000 looks like seconds of the epoch" in item for item in messages)
 
 
-def test_a_pause_of_more_than_a_day_is_warned_of_once(tmp_path: Path) -> None:
+def test_a_pause_of_more_than_a_day_is_one_warning(tmp_path: Path) -> None:
     file = tmp_path / "trace"
     file.write_text(HEAD + "0,1,1\n86400,1,1\n1e8,1,1\n2e8,1,1\n")
     diagnostics = Diagnostics()
@@ -157,24 +157,24 @@ def test_a_pause_of_more_than_a_day_is_warned_of_once(tmp_path: Path) -> None:
     assert "milliseconds" in warning.hint
 
 
-def test_errors_of_many_rows_are_cut_off(tmp_path: Path) -> None:
-    said = wrong(tmp_path, HEAD + "x,1,1\n" * 1000).splitlines()
-    assert len(said) == 21
-    assert said[-1] == "21: 20 rows have errors; the rest is not read"
+def test_reading_stops_after_20_rows_with_errors(tmp_path: Path) -> None:
+    messages = error_messages(tmp_path, HEAD + "x,1,1\n" * 1000).splitlines()
+    assert len(messages) == 21
+    assert messages[-1] == "21: 20 rows have errors; the rest is not read"
 
 
-def test_what_is_no_file_of_a_usable_size(tmp_path: Path) -> None:
+def test_a_url_a_directory_or_a_huge_file_is_rejected(tmp_path: Path) -> None:
     huge = tmp_path / "huge"
     with huge.open("wb") as file:
         file.truncate(10 << 30)
-    for name, said in {
+    for name, expected in {
         "https://example.com/trace.csv": "this is a URL",
         str(tmp_path): "not a regular file",
         str(tmp_path / "nowhere"): "cannot be read: No such file",
         "/dev/zero": "not a regular file",
         str(huge): "it has 10.7 GB",
     }.items():
-        trace, messages = found(name)
+        trace, messages = trace_and_messages(name)
         assert trace is None
         assert len(messages) == 1
-        assert said.replace("this is a URL", "this is a URL") in messages[0]
+        assert expected in messages[0]
