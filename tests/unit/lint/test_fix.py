@@ -1,4 +1,4 @@
-"""`lbctl lint --fix`: what is certain is fixed in the file, and nothing else in it changes."""
+"""`lbctl lint --fix`: safe fixes are applied in the file, and nothing else in it changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ AFTER = (
 
 
 @pytest.mark.parametrize("code", FIXED)
-def test_a_mend_leaves_a_fleet_without_findings(code: str) -> None:
+def test_a_fixed_fleet_has_no_findings(code: str) -> None:
     fleet = rules()[code].page.before
     text = SourceText("fleet.yaml", fleet.encode(), ".")
     (new,) = apply_fixes([text], linted(fleet).fixes)
@@ -67,19 +67,19 @@ def test_a_mend_leaves_a_fleet_without_findings(code: str) -> None:
     assert len(new.data.splitlines()) - len(text.data.splitlines()) in (0, -1)
 
 
-def test_there_are_certain_mends() -> None:
+def test_these_rules_have_a_safe_fix() -> None:
     assert {"LB210", "LB213", "LB310", "LB313", "LB321", "LB325", "LB612", "LB614", "LB615", "LB711"} <= set(FIXED)
 
 
-def fixed(file: Path, *more: str) -> int:
+def run_fix(file: Path, *more: str) -> int:
     return run(["lint", "--fix", *more, str(file)])
 
 
-def test_values_change_and_every_other_character_stays(tmp_path: Path) -> None:
+def test_only_values_change_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(FLEET)
     file.chmod(0o640)
-    assert fixed(file) == 0
+    assert run_fix(file) == 0
     assert file.read_text() == AFTER
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert list(tmp_path.iterdir()) == [file]
@@ -95,11 +95,11 @@ def test_values_change_and_every_other_character_stays(tmp_path: Path) -> None:
     ],
     ids=["line ends of Windows", "no last line end", "another indent", "byte order mark"],
 )
-def test_whatever_the_form_of_the_file_it_stays(form: Callable[[str], str], tmp_path: Path) -> None:
+def test_line_ends_indent_and_byte_order_mark_are_kept(form: Callable[[str], str], tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     text = sample(LLM + "connections: {idle: 60s}\n# why not\n")
     file.write_bytes(form(text).encode())
-    assert fixed(file) == 0
+    assert run_fix(file) == 0
     assert file.read_bytes() == form(text.replace("idle: 60s}", "idle: 4s}")).encode()
 
 
@@ -107,7 +107,7 @@ def test_a_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     file = tmp_path / "fleet.yaml"
     file.write_text(AFTER)
     before = file.stat().st_mtime_ns
-    assert fixed(file) == 0
+    assert run_fix(file) == 0
     assert file.stat().st_mtime_ns == before
     assert "fixed" not in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_a_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_only_the_chosen_codes_are_fixed(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(FLEET)
-    fixed(file, "--select", "LB311")
+    run_fix(file, "--select", "LB311")
     assert file.read_text() == FLEET.replace("idle: 60s", "idle: 5m")
 
 
@@ -143,7 +143,7 @@ def test_a_value_keeps_its_quotes_and_neighbours(before: str, after: str) -> Non
         ("hash: {key: {header: x-s},}", "hash: {key: {header: x-s}, bounded_load: 1.25}"),
     ],
 )
-def test_a_key_is_added_in_the_form_of_its_map(before: str, after: str) -> None:
+def test_an_added_key_follows_the_style_of_its_map(before: str, after: str) -> None:
     text = sample(f"balance: {{algorithm: hash, {before}}}\n")
     (new,) = apply_fixes([SourceText("fleet.yaml", text.encode(), ".")], linted(text).fixes)
     assert new.data.decode() == text.replace(before, after)
@@ -174,45 +174,45 @@ def test_ten_thousand_replicas_are_fixed_in_place() -> None:
         assert file.read_text() == text.replace("idle: 60s", "idle: 4s")
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_symlink_remains_a_symlink(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "fleet.yaml"
     real.write_text(FLEET)
     link.symlink_to("real")
-    assert fixed(link) == 0
+    assert run_fix(link) == 0
     assert link.is_symlink()
     assert real.read_text() == AFTER
 
 
-def test_each_file_of_a_directory_gets_its_own_mends(tmp_path: Path) -> None:
+def test_each_file_of_a_directory_is_fixed_separately(tmp_path: Path) -> None:
     fleet = sample(LLM + "connections: {idle: 60s}\n")
     (tmp_path / "a.yaml").write_text(fleet)
     (tmp_path / "b.yaml").write_text("# nothing here\nversion: 1\n")
-    assert fixed(tmp_path) == 0
+    assert run_fix(tmp_path) == 0
     assert (tmp_path / "a.yaml").read_text() == fleet.replace("idle: 60s", "idle: 4s")
     assert (tmp_path / "b.yaml").read_text() == "# nothing here\nversion: 1\n"
 
 
-def test_comments_that_silence_nothing_go_and_others_stay(tmp_path: Path) -> None:
+def test_unused_ignore_comments_are_removed(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     line = "    balance: {algorithm: round_robin}"
     text = sample("balance: {algorithm: round_robin}\n")
     file.write_text(text.replace(line, f"{line}   # lbctl: ignore LB210, LB213 (measured)"))
-    assert fixed(file) == 0
+    assert run_fix(file) == 0
     assert file.read_text() == text.replace(line, f"{line}   # lbctl: ignore LB210 (measured)")
     file.write_text(sample().replace("version: 1\n", "version: 1   # lbctl: ignore LB210 (old)\n"))
-    assert fixed(file) == 0
+    assert run_fix(file) == 0
     assert file.read_text() == sample()
 
 
-def test_a_fleet_with_errors_is_left_alone(tmp_path: Path) -> None:
+def test_a_fleet_with_errors_is_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     text = FLEET.replace("pool:  llama", "pool:  lama")
     file.write_text(text)
-    assert fixed(file) == 1
+    assert run_fix(file) == 1
     assert file.read_text() == text
 
 
-def test_a_file_that_cannot_be_written_is_said_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_file_is_reported_and_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "ro"
     folder.mkdir()
     file = folder / "fleet.yaml"
@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_written_is_said_and_stays(tmp_path: Path, capsys:
     try:
         (folder / "probe").touch()
     except OSError:
-        assert fixed(file) == 1
+        assert run_fix(file) == 1
         assert "cannot write" in capsys.readouterr().err
     finally:
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""`# lbctl: ignore LBnnn (reason)`: what it silences, and what is said of one that silences nothing."""
+"""Comments `# lbctl: ignore LBnnn (reason)`: their scope, and findings about unused or malformed comments."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def with_comment(comment: str) -> str:
     return FLEET.replace(LINE, f"{LINE}   {comment}")
 
 
-def test_it_silences_its_code_on_its_line() -> None:
+def test_a_comment_silences_its_code_on_its_line() -> None:
     assert codes(FLEET) == ["LB210"]
     assert codes(with_comment("# lbctl: ignore LB210 (all requests are alike)")) == []
     assert codes(with_comment("# lbctl: ignore LB218, LB210 (alike)")) == ["LB017"]
 
 
-def test_elsewhere_or_with_another_code_it_is_a_finding_itself() -> None:
+def test_an_unused_comment_is_a_finding() -> None:
     text = with_comment("# lbctl: ignore LB310 (no)")
-    found = findings(text)
-    assert [(item.code, pointed(text, item)[:1]) for item in found] == [("LB210", "r"), ("LB017", "#")]
+    diagnostics = findings(text)
+    assert [(item.code, pointed(text, item)[:1]) for item in diagnostics] == [("LB210", "r"), ("LB017", "#")]
     above = FLEET.replace(LINE, f"    # lbctl: ignore LB210 (above)\n{LINE}")
     assert codes(above) == ["LB017", "LB210"]
 
@@ -48,22 +48,22 @@ def test_elsewhere_or_with_another_code_it_is_a_finding_itself() -> None:
         ("# lbctl: ignore LB299 (why)", "there is no code LB299"),
     ],
 )
-def test_of_one_that_cannot_be_read_it_is_said_what_is_wrong(comment: str, why: str) -> None:
-    found = findings(with_comment(comment))
-    assert [item.code for item in found] == ["LB210", "LB018"]
-    assert why in found[1].message
+def test_a_malformed_comment_is_a_finding_with_a_reason(comment: str, why: str) -> None:
+    diagnostics = findings(with_comment(comment))
+    assert [item.code for item in diagnostics] == ["LB210", "LB018"]
+    assert why in diagnostics[1].message
 
 
-def test_a_word_that_only_begins_so_is_any_comment() -> None:
+def test_a_word_that_starts_with_ignore_is_an_ordinary_comment() -> None:
     assert codes(with_comment("# lbctl: ignored LB210 (why)")) == ["LB210"]
 
 
 @pytest.mark.parametrize("comment", ["ignore lb210 (alike)", "ignore LB210(alike)", "ignore LB210 (alike (all))  "])
-def test_what_is_clear_is_taken(comment: str) -> None:
+def test_case_and_spacing_of_a_comment_are_flexible(comment: str) -> None:
     assert codes(with_comment(f"# lbctl: {comment}")) == []
 
 
-def test_text_that_only_looks_so_is_no_comment() -> None:
+def test_quoted_text_is_not_a_comment() -> None:
     quoted = sample(
         routes='chat: {match: {path_prefix: /v1/chat}, respond: {status: 410, body: "# lbctl: ignore x"}}\n'
         "all: {match: {path_prefix: /}, pool: llama}\n"
@@ -71,18 +71,18 @@ def test_text_that_only_looks_so_is_no_comment() -> None:
     assert codes(quoted) == []
 
 
-def test_a_code_that_was_not_judged_is_not_held_against_its_comment() -> None:
+def test_a_comment_for_an_unchecked_code_is_accepted() -> None:
     text = sample().replace("version: 1\n", "version: 1   # lbctl: ignore LB222 (no load is stated here)\n")
     assert codes(text) == []
     chosen = CodeFilter(ignore=("LB210",))
     assert [item.code for item in linted(with_comment("# lbctl: ignore LB210 (x)"), choice=chosen).findings] == []
 
 
-def test_it_cannot_silence_an_error_of_the_fleet() -> None:
+def test_errors_cannot_be_ignored() -> None:
     text = sample().replace("pool: llama}\n", "pool: lama}   # lbctl: ignore LB101 (it will come)\n")
-    told = findings(text)
-    assert [item.code for item in told] == ["LB101", "LB017"]
-    assert "LB101: errors cannot be ignored" in told[1].message
+    diagnostics = findings(text)
+    assert [item.code for item in diagnostics] == ["LB101", "LB017"]
+    assert "LB101: errors cannot be ignored" in diagnostics[1].message
     assert codes(with_comment("# lbctl: ignore LB101, LB210 (no)")) == ["LB017"]
 
 
@@ -92,7 +92,7 @@ SLOW_RING = sample(
 
 
 @pytest.mark.parametrize("command", [["validate"], ["render", "-t", "haproxy"], ["lint", "--select", "LB303"]])
-def test_it_holds_wherever_the_finding_is_shown(
+def test_a_comment_applies_to_validate_render_and_lint(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "fleet.yaml"
@@ -102,13 +102,11 @@ def test_it_holds_wherever_the_finding_is_shown(
     ):
         file.write_text(text)
         assert run([*command, str(file)]) == 0
-        said = capsys.readouterr()
-        assert (said.out + said.err).count("LB303") == times
+        printed = capsys.readouterr()
+        assert (printed.out + printed.err).count("LB303") == times
 
 
-def test_render_tells_no_loss_that_is_ignored_and_lint_keeps_the_comment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_render_omits_ignored_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "fleet.yaml"
     route = "chat: {match: {path_prefix: /v1/chat}, pool: llama, retry: {budget: 20%}}"
     file.write_text(sample(routes=f"{route}   # lbctl: ignore LB439 (known)\n"))
@@ -118,9 +116,7 @@ def test_render_tells_no_loss_that_is_ignored_and_lint_keeps_the_comment(
     assert codes(file.read_text().replace("LB439", "LB457")) == ["LB017"]
 
 
-def test_a_file_that_another_machine_lacks_may_be_ignored_where_one_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_file_may_be_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tls = "tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}"
     listener = f'gateway: {{bind: "127.0.0.1:8443", {tls}}}   # lbctl: ignore LB110 (the proxy has it)\n'
     file = tmp_path / "fleet.yaml"
@@ -133,7 +129,7 @@ def test_a_file_that_another_machine_lacks_may_be_ignored_where_one_is_named(
     assert codes(FLEET.replace("version: 1\n", "version: 1   # lbctl: ignore LB110, LB902 (x)\n")) == ["LB017", "LB210"]
 
 
-def test_it_silences_one_place_of_what_a_proxy_cannot_say() -> None:
+def test_a_comment_silences_one_place_of_a_proxy_loss() -> None:
     envoy = "proxies: {edge: {kind: envoy}}\n"
     least = "balance: {algorithm: least_time}\n"
     other = 'other:\n  replicas: [{name: c, address: "10.0.0.3:80"}, {name: d, address: "10.0.0.4:80"}]\n'

@@ -1,4 +1,4 @@
-"""Every rule of lint on the fleets of its own page: the first gets exactly that finding, the second none."""
+"""Every rule of lint on the examples of its page: the bad one has exactly that finding, the good one none."""
 
 from __future__ import annotations
 
@@ -85,28 +85,28 @@ POINTS = {
     "LB710": "split: {llama: 95, llama-v2: 5}}",
     "LB711": "200,",
 }
-"""Where in the first fleet each rule points."""
+"""The text to which each rule points in its bad example."""
 
 
-def stated(code: str) -> StatedLoad | None:
+def page_load(code: str) -> StatedLoad | None:
     return PAGE_LOAD if rules()[code].needs_load else None
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_fleet_before_gets_exactly_this_finding_at_its_place(code: str, tmp_path: Path) -> None:
+def test_the_bad_example_has_exactly_this_finding(code: str, tmp_path: Path) -> None:
     fleet = rules()[code].page.before
-    (found,) = findings(fleet, stated(code), tmp_path)
-    assert (found.code, found.severity) == (code, rules()[code].severity)
-    assert pointed(fleet, found).startswith(POINTS[code])
-    assert found.hint
+    (finding,) = findings(fleet, page_load(code), tmp_path)
+    assert (finding.code, finding.severity) == (code, rules()[code].severity)
+    assert pointed(fleet, finding).startswith(POINTS[code])
+    assert finding.hint
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_fleet_after_gets_none(code: str, tmp_path: Path) -> None:
-    assert findings(rules()[code].page.after, stated(code), tmp_path) == []
+def test_the_good_example_has_no_findings(code: str, tmp_path: Path) -> None:
+    assert findings(rules()[code].page.after, page_load(code), tmp_path) == []
 
 
-def test_every_rule_is_pointed_at() -> None:
+def test_every_rule_has_an_expected_position() -> None:
     assert sorted(POINTS) == CODES
 
 
@@ -114,7 +114,7 @@ ONE = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n"
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank"])
-def test_what_generates_nothing_may_have_a_total_timeout(path: str) -> None:
+def test_routes_without_generation_may_have_a_total_timeout(path: str) -> None:
     routes = f"all: {{match: {{path_prefix: {path}}}, pool: llama, timeouts: {{request: 30s, idle: 30s}}}}\n"
     assert codes(sample(LLM, routes=routes)) == []
     assert codes(sample(LLM, routes=routes.replace(path, "/v1/models"))) == ["LB310", "LB311"]
@@ -127,13 +127,13 @@ def test_round_robin_is_right_for_equal_work_on_equal_gpus() -> None:
     assert codes(sample("balance: {algorithm: round_robin}\n", routes=routes, replicas=mixed)) == ["LB210"]
 
 
-def test_haproxys_least_request_is_nothing_to_speak_of_among_equals_or_on_other_proxies() -> None:
+def test_least_request_is_a_finding_only_in_haproxy() -> None:
     page = rules()["LB211"].page
     assert codes(page.before.replace("kind: haproxy", "kind: envoy")) == []
     assert codes(page.before.replace("gpu: A10}", "gpu: A100-80GB}")) == []
 
 
-def test_a_canary_of_one_replica_is_no_single_point_but_a_route_of_its_own_is() -> None:
+def test_a_single_replica_is_a_finding_except_in_a_canary() -> None:
     canary = 'canary:\n  replicas: [{name: c, address: "10.0.0.3:8000", gpu: H100-SXM}]\n'
     split = "chat: {match: {path_prefix: /v1/chat}, split: {llama: 95, canary: 5}}\n"
     assert codes(sample(routes=split, pools=canary)) == []
@@ -142,12 +142,12 @@ def test_a_canary_of_one_replica_is_no_single_point_but_a_route_of_its_own_is() 
     assert codes(sample(routes=alone, pools=canary)) == []
 
 
-def test_a_default_is_found_once_where_it_stands() -> None:
+def test_a_bad_default_is_reported_once() -> None:
     fleet = sample(pools=f"other:\n  replicas:\n{''.join(f'    {line}' + chr(10) for line in TWO.splitlines())}")
     fleet = fleet.replace("/v1/chat}, pool: llama}", "/v1/chat}, split: {llama: 1, other: 1}}")
     text = f"{fleet}defaults: {{pool: {{health: {{passive: {{consecutive_5xx: 1}}}}}}}}\n"
-    (found,) = findings(text)
-    assert (found.code, pointed(text, found)) == ("LB325", "1}}}}")
+    (finding,) = findings(text)
+    assert (finding.code, pointed(text, finding)) == ("LB325", "1}}}}")
 
 
 @pytest.mark.parametrize(
@@ -165,25 +165,25 @@ def test_a_default_is_found_once_where_it_stands() -> None:
         ("active: {http: {path: /health}, interval: 20s, unhealthy_threshold: 2}", []),
     ],
 )
-def test_health_is_judged_by_what_it_does(health: str, expected: list[str]) -> None:
+def test_health_checks_are_judged_by_their_effect(health: str, expected: list[str]) -> None:
     assert codes(sample(f"health: {{{health}}}\n")) == expected
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/metrics", ["LB321"]), ("/", ["LB321"]), ("/health", [])])
-def test_a_page_that_any_server_has_says_nothing_of_a_model(path: str, expected: list[str]) -> None:
+def test_a_generic_page_is_a_poor_health_check(path: str, expected: list[str]) -> None:
     check = f"health: {{active: {{http: {{path: {path}}}}}}}\n"
     assert codes(sample(f"{LLM}{check}")) == expected
     assert codes(sample(check)) == []
 
 
-def test_only_servers_that_may_stand_on_uvicorn_close_so_soon() -> None:
+def test_idle_timeouts_matter_only_for_uvicorn_servers() -> None:
     idle, image = "connections: {idle: 60s}\n", "images: {match: {path_prefix: /images}, pool: llama}\n"
     assert codes(sample(idle, routes=image)) == []
     assert codes(sample(LLM + idle, routes=image)) == ["LB312"]
     assert codes(sample(LLM.replace("vllm", "tgi") + idle, routes=image)) == []
 
 
-def test_a_port_that_opens_is_too_little_where_the_server_can_say_more() -> None:
+def test_a_tcp_check_is_a_finding_if_the_engine_has_a_page() -> None:
     assert codes(sample(f"{LLM}health: {{active: {{tcp: {{}}}}}}\n")) == ["LB321"]
 
 
@@ -195,13 +195,13 @@ def test_a_port_that_opens_is_too_little_where_the_server_can_say_more() -> None
      "metadata.google.internal.", "100.100.100.200", "2852039166", "0xA9FEA9FE", "0xa9.0xfe.43518",
      "0251.0376.0251.0376", "169.254.43518", "169%2e254.169.254", "0.0.0.0", "224.0.0.1"],
 )  # fmt: skip
-def test_every_way_to_the_metadata_is_seen(host: str) -> None:
+def test_every_spelling_of_the_metadata_address_is_a_finding(host: str) -> None:
     source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{host}:9400/metrics"}}]}}\n'
     assert codes(sample(source)) == ["LB526"]
 
 
 @pytest.mark.parametrize("host", ["10.0.0.9", "167772169", "0x0a000009", "a9fea9fe", "9.example", "1.2.3.4.5.example"])
-def test_other_hosts_are_no_finding_however_they_are_written(host: str) -> None:
+def test_other_hosts_are_not_a_finding(host: str) -> None:
     source = f'telemetry: {{sources: [{{kind: dcgm, url: "http://{host}:9400/metrics"}}]}}\n'
     assert codes(sample(source)) == []
 
@@ -214,21 +214,21 @@ def test_other_hosts_are_no_finding_however_they_are_written(host: str) -> None:
         ('[{kind: vllm, url: "http://{host}:{port}/metrics"}]', "", "gives gpu, of which"),
     ],
 )
-def test_every_signal_of_a_score_that_nobody_gives_is_named(sources: str, composite: str, missing: str) -> None:
+def test_missing_signals_of_a_score_are_named(sources: str, composite: str, missing: str) -> None:
     text = sample(f"telemetry: {{sources: {sources}}}\nweighting: {{strategy: composite{composite}}}\n")
-    (found,) = [item for item in findings(text) if item.code == "LB613"]
-    assert missing in found.message
+    (finding,) = [item for item in findings(text) if item.code == "LB613"]
+    assert missing in finding.message
 
 
-def test_a_large_pool_is_one_finding_a_rule_with_the_worst_and_a_count() -> None:
+def test_a_rule_reports_a_pool_once_with_the_worst_replica() -> None:
     weights = {7: 100, 8: 60}
     replicas = "".join(
         f'- {{name: r{i}, address: "10.0.0.1:{8000 + i}", gpu: L4, weight: {weights.get(i, 1)}}}\n' for i in range(20)
     )
     text = sample(replicas=replicas)
-    (found,) = [item for item in findings(text) if item.code == "LB216"]
-    assert pointed(text, found).startswith("100}")
-    assert "100.0 times what the GPU table says (and 1 more like it in this pool)" in found.message
+    (finding,) = [item for item in findings(text) if item.code == "LB216"]
+    assert pointed(text, finding).startswith("100}")
+    assert "100.0 times what the GPU table says (and 1 more like it in this pool)" in finding.message
     quiet = text.replace("weight: 100}", "weight: 100}   # lbctl: ignore LB216 (measured)")
     (other,) = [item for item in findings(quiet) if item.code == "LB216"]
     assert (pointed(quiet, other)[:3], "more like it" in other.message) == ("60}", False)
@@ -243,13 +243,13 @@ def test_a_large_pool_is_one_finding_a_rule_with_the_worst_and_a_count() -> None
         ("{interval: 10ms, timeout: 5ms}", "LB324", "200 checks a second in all by one proxy; 200 of them here"),
     ],
 )
-def test_checks_are_told_in_words_that_hold_for_one_too(health: str, code: str, words: str) -> None:
+def test_check_messages_are_correct_for_one_and_many(health: str, code: str, words: str) -> None:
     text = sample(f"health: {{active: {{http: {{path: /health}}, {health[1:-1]}}}}}\n")
     assert words in next(item.message for item in findings(text) if item.code == code)
 
 
 @pytest.mark.parametrize(
-    ("more", "seen"),
+    ("more", "is_secret"),
     [
         ("headers: {request: {set: {x-api-key: abcdefgh}}}", True),
         ("headers: {request: {set: {x-note: sk-abcdefgh1jklmnopqrstu}}}", True),
@@ -261,14 +261,14 @@ def test_checks_are_told_in_words_that_hold_for_one_too(health: str, code: str, 
         ("headers: {request: {set: {x-team: inference-gateway}}}", False),
     ],
 )
-def test_a_secret_is_seen_and_never_shown(more: str, seen: bool) -> None:
+def test_a_secret_is_detected_and_never_shown(more: str, is_secret: bool) -> None:
     match = "" if more.startswith("match") else "match: {path_prefix: /v1/chat}, "
-    found = findings(sample(routes=f"chat: {{{match}pool: llama, {more}}}\n"))
-    assert [item.code for item in found] == ["LB524"] * seen
-    assert [item for item in found if "abcdefgh" in str(item)] == []
+    diagnostics = findings(sample(routes=f"chat: {{{match}pool: llama, {more}}}\n"))
+    assert [item.code for item in diagnostics] == ["LB524"] * is_secret
+    assert [item for item in diagnostics if "abcdefgh" in str(item)] == []
 
 
-def test_keys_that_are_hashes_may_be_read_by_all(tmp_path: Path) -> None:
+def test_files_with_hashed_keys_may_be_world_readable(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     fleet = sample(routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: keys}}}\n")
     file.write_text(f"sha256:{'0' * 64}: acme\n")
@@ -280,7 +280,7 @@ def test_keys_that_are_hashes_may_be_read_by_all(tmp_path: Path) -> None:
     assert findings(fleet, None, tmp_path) == []
 
 
-def test_a_file_that_is_not_here_is_no_finding(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_a_finding(tmp_path: Path) -> None:
     tls = "tls: {certificates: [{certificate: tls/a.crt, key: tls/a.key}]}"
     assert findings(sample(listener=f'gateway: {{bind: "127.0.0.1:8443", {tls}}}\n'), None, tmp_path) == []
 
@@ -290,7 +290,7 @@ def test_loopback_needs_no_tls(bind: str) -> None:
     assert codes(sample(listener=f'gateway: {{bind: "{bind}"}}\n')) == []
 
 
-def test_the_amplification_is_multiplied_through_proxies_behind_one_another() -> None:
+def test_retry_amplification_multiplies_across_proxies() -> None:
     inner = 'inner: {bind: "127.0.0.1:9000"}\n'
     routes = (
         "chat: {listeners: [gateway], match: {path_prefix: /v1/chat}, pool: llama}\n"
@@ -299,13 +299,13 @@ def test_the_amplification_is_multiplied_through_proxies_behind_one_another() ->
     gpus = "gpus:\n  replicas:\n" + "".join(f"    {line}\n" for line in TWO.splitlines())
     front = '- {name: a, address: "127.0.0.1:9000"}\n- {name: b, address: "10.0.0.9:9000"}\n'
     fleet = sample(replicas=front, listener=f'gateway: {{bind: "127.0.0.1:8080"}}\n{inner}', routes=routes, pools=gpus)
-    (found,) = findings(fleet)
-    assert (found.code, found.path) == ("LB316", ("routes", "chat", "retry"))
-    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in found.message
+    (finding,) = findings(fleet)
+    assert (finding.code, finding.path) == ("LB316", ("routes", "chat", "retry"))
+    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in finding.message
     assert codes(fleet.replace("[inner], match: {path_prefix: /v1/chat}", "[inner], match: {path_prefix: /v2}")) == []
 
 
-def test_of_several_ways_behind_a_proxy_the_worst_counts() -> None:
+def test_the_worst_path_behind_a_proxy_counts() -> None:
     routes = (
         "all: {listeners: [gateway], pool: llama}\n"
         "few: {listeners: [inner], match: {path_prefix: /few}, pool: gpus, fallback: more, retry: {attempts: 0}}\n"
@@ -315,12 +315,12 @@ def test_of_several_ways_behind_a_proxy_the_worst_counts() -> None:
     front = '- {name: a, address: "127.0.0.1:9000"}\n- {name: b, address: "10.0.0.9:9000"}\n'
     inner = 'gateway: {bind: "127.0.0.1:8080"}\ninner: {bind: "127.0.0.1:9000"}\n'
     pools = f"gpus:\n  replicas:\n{two}more:\n  replicas:\n{two}"
-    (found,) = findings(sample(replicas=front, listener=inner, routes=routes, pools=pools))
-    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in found.message
+    (finding,) = findings(sample(replicas=front, listener=inner, routes=routes, pools=pools))
+    assert "may become 9: 3 (tries) × 3 (tries of the next proxy)" in finding.message
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(3.1, []), (3.2, ["LB221"]), (3.99, ["LB221"]), (4.0, ["LB222"])])
-def test_the_stated_load_is_held_against_the_slots_of_the_fleet(rate: float, expected: list[str]) -> None:
+def test_the_stated_load_is_compared_with_the_slots(rate: float, expected: list[str]) -> None:
     fleet = sample("circuit_breaker: {per_replica: {max_requests: 4}}\n")
     assert [item.code for item in findings(fleet, StatedLoad(rate, 2.0))] == expected
     assert findings(fleet) == []
@@ -336,7 +336,7 @@ def test_the_stated_load_is_held_against_the_slots_of_the_fleet(rate: float, exp
         ("{strategy: composite, adaptive: {smoothing: 1s}}", "2s", ["LB610", "LB611"]),
     ],
 )
-def test_the_gain_of_the_weights_is_held_against_the_delay(weighting: str, interval: str, expected: list[str]) -> None:
+def test_the_weighting_gain_is_compared_with_the_delay(weighting: str, interval: str, expected: list[str]) -> None:
     slow = LLM.replace("telemetry:\n", f"telemetry:\n  interval: {interval}\n  stale_after: 15m\n")
     assert sorted(codes(sample(f"{slow}weighting: {weighting}\n"))) == expected
 
@@ -351,12 +351,12 @@ def test_the_gain_of_the_weights_is_held_against_the_delay(weighting: str, inter
         ("max(vllm:gpu_cache_usage_perc_total)", []),
     ],
 )
-def test_removed_metrics_are_found_in_queries_as_whole_names(query: str, expected: list[str]) -> None:
+def test_removed_metrics_are_detected_as_whole_names(query: str, expected: list[str]) -> None:
     source = f'    - {{kind: prometheus, url: "http://prom:9090", signal: kv_cache, query: "{query}"}}\n'
     assert codes(sample(LLM + source)) == expected
 
 
-def test_thresholds_on_one_gpu_that_cannot_both_hold_are_found_across_pools() -> None:
+def test_contradictory_thresholds_on_one_gpu_are_a_finding() -> None:
     replicas = '- {name: a, address: "10.0.0.1:8000", gpu: L4, devices: ["0"]}\n'
     deep = "health: {deep: {min_free_memory: 16GiB}}\n"
     second = f'other:\n  {deep}  replicas: [{{name: b, address: "10.0.0.1:8001", gpu: L4, devices: ["0"]}}]\n'
@@ -365,7 +365,7 @@ def test_thresholds_on_one_gpu_that_cannot_both_hold_are_found_across_pools() ->
     assert codes(sample(deep, replicas=replicas, routes=routes, pools=second.replace("16GiB", "2GiB"))) == []
 
 
-def test_a_rollouts_sample_is_enough_from_ten_beyond_the_percentile_on() -> None:
+def test_a_rollout_needs_ten_samples_beyond_the_percentile() -> None:
     page = rules()["LB711"].page
     assert codes(page.before.replace("p99", "p95")) == []
     assert codes(page.before.replace("p99", "p95").replace("requests: 200", "requests: 199")) == ["LB711"]
@@ -380,13 +380,13 @@ def test_a_listener_that_only_redirects_to_https_needs_no_tls() -> None:
 
 
 @pytest.mark.parametrize("value", ["%[src]", "%UPSTREAM_HOST%", "%REQ(x-user)%", "$remote_addr"])
-def test_variables_of_every_proxy_are_seen(value: str) -> None:
+def test_variables_of_every_proxy_are_detected(value: str) -> None:
     header = f', headers: {{request: {{set: {{x-a: "{value}"}}}}}}}}\n'
     assert codes(sample(routes=ONE.replace("}\n", header))) == ["LB332"]
 
 
 @pytest.mark.parametrize("value", ["$5", "100%", "a $ b", "50%25", "{'a': 1}"])
-def test_other_dollars_and_percents_are_texts(value: str) -> None:
+def test_other_dollar_and_percent_signs_are_text(value: str) -> None:
     header = f', headers: {{request: {{set: {{x-a: "{value}"}}}}}}}}\n'
     assert codes(sample(routes=ONE.replace("}\n", header))) == []
 
@@ -406,19 +406,19 @@ proxies: {edge: {kind: nginxMORE}}
 """
 
 
-def picked(algorithm: str = "pick", more: str = "") -> list[str]:
+def codes_of_picked_fleet(algorithm: str = "pick", more: str = "") -> list[str]:
     return codes(PICKED.replace("ALGORITHM", algorithm).replace("MORE", more))
 
 
-def test_a_pool_that_says_nothing_of_its_model_is_not_said_to_generate_nothing() -> None:
-    assert "LB225" not in picked()
+def test_a_pool_without_a_model_is_not_called_an_embedder() -> None:
+    assert "LB225" not in codes_of_picked_fleet()
     assert "LB225" in codes(PICKED.replace("ALGORITHM", "pick}\n    model: {name: bge-embedder").replace("MORE", ""))
 
 
-def test_checks_that_serve_makes_in_place_of_a_proxy_are_not_said_to_be_missing() -> None:
+def test_checks_by_serve_are_not_reported_as_missing() -> None:
     driven = ", config: /etc/nginx/nginx.conf, reload: {command: [nginx, -s, reload]}"
-    assert "LB475" in picked("round_robin")
-    assert "LB475" not in picked("round_robin", driven)
-    assert "LB475" not in picked()
+    assert "LB475" in codes_of_picked_fleet("round_robin")
+    assert "LB475" not in codes_of_picked_fleet("round_robin", driven)
+    assert "LB475" not in codes_of_picked_fleet()
     two = PICKED.replace("ALGORITHM", "round_robin").replace("MORE", f"{driven}}}, other: {{kind: nginx")
     assert "LB475" in codes(two)
