@@ -1,4 +1,4 @@
-"""Whose model decides about protection: lists of client addresses count, with the listener's where a route has none."""
+"""Routes that bypass the client-address lists of other routes; a listener's list applies to routes without one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from lbctl.ir.routes import Forward, Route, Share
 _POOL = Forward((Share("pool", 1),))
 
 
-def _around(of_listener: tuple[str, ...] | None, one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> object:
-    """Return the ways around of two routes for the same requests, of which `model` is for one model."""
+def ways_around_two_routes(
+    of_listener: tuple[str, ...] | None, one: tuple[str, ...] | None, other: tuple[str, ...] | None
+) -> object:
+    """Return the bypasses among two routes for the same requests; the route `model` is for one model."""
     routes = {
         "model": Route("model", _POOL, allow_from=one),
         "all": Route("all", _POOL, allow_from=other),
@@ -26,12 +28,12 @@ def _around(of_listener: tuple[str, ...] | None, one: tuple[str, ...] | None, ot
     ("of_listener", "one", "other"),
     [(None, None, None), (("10.0.0.0/8",), None, None), (("10.0.0.0/8",), ("10.0.0.0/8",), None)],
 )
-def test_routes_for_the_same_clients_are_no_way_around_each_other(
+def test_routes_for_the_same_clients_do_not_bypass_each_other(
     of_listener: tuple[str, ...] | None, one: tuple[str, ...] | None, other: tuple[str, ...] | None
 ) -> None:
-    assert _around(of_listener, one, other) == {}
+    assert ways_around_two_routes(of_listener, one, other) == {}
 
 
-def test_a_route_for_more_clients_is_a_way_around() -> None:
-    assert _around(None, ("10.0.0.0/8",), None) == {"all": "model"}
-    assert _around(("10.0.0.0/8",), None, ("0.0.0.0/0",)) == {"model": "all", "all": "model"}
+def test_a_route_for_more_clients_is_a_bypass() -> None:
+    assert ways_around_two_routes(None, ("10.0.0.0/8",), None) == {"all": "model"}
+    assert ways_around_two_routes(("10.0.0.0/8",), None, ("0.0.0.0/0",)) == {"model": "all", "all": "model"}

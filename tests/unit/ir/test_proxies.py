@@ -1,4 +1,4 @@
-"""Which proxies the xDS server serves: those of the fleet, and the one that a node is when no entry names it."""
+"""Proxies that the xDS server serves: entries of the fleet, and the unnamed proxy for unmatched nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ALL = Control(unmatched_nodes="all")
 
 
 def names(*proxies: Proxy, control: Control = Control()) -> tuple[list[str], str | None]:
-    found = xds_proxies(Topology((), (), (), proxies, control), {"by-xds": OLDEST})
-    assert found.all == (*found.named, *filter(None, [found.unnamed]))
-    return [item.name for item in found.named], found.unnamed.name if found.unnamed else None
+    proxies_served = xds_proxies(Topology((), (), (), proxies, control), {"by-xds": OLDEST})
+    assert proxies_served.all == (*proxies_served.named, *filter(None, [proxies_served.unnamed]))
+    return [item.name for item in proxies_served.named], proxies_served.unnamed.name if proxies_served.unnamed else None
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def names(*proxies: Proxy, control: Control = Control()) -> tuple[list[str], str
         ((OTHER,), ALL, ([], "by-xds")),
     ],
 )
-def test_a_node_that_no_entry_names_is_served_without_entries_or_where_the_fleet_says_so(
+def test_unmatched_nodes_are_served_if_allowed(
     proxies: tuple[Proxy, ...], control: Control, expected: tuple[list[str], str | None]
 ) -> None:
     assert names(*proxies, control=control) == expected
 
 
-def test_an_unnamed_proxy_has_the_name_of_no_entry() -> None:
+def test_an_unnamed_proxy_has_an_unused_name() -> None:
     taken = Topology((), (), (), (Proxy("by-xds", "by-file", (1,)),))
     assert unnamed(taken, "by-xds", OLDEST) == Proxy("-by-xds", "by-xds", OLDEST)
 
@@ -48,6 +48,6 @@ def test_an_unnamed_proxy_has_the_name_of_no_entry() -> None:
         ("10.0.0.7", "127.0.0.1"), ("gateway.internal", "127.0.0.1"),
     ],
 )  # fmt: skip
-def test_a_picker_answers_http_on_loopback_alone(bind: str, expected: str) -> None:
-    """The process listens there, and proxies ask there."""
+def test_the_picker_serves_http_only_on_loopback(bind: str, expected: str) -> None:
+    """The picker listens at this address, and proxies query it there."""
     assert picker_http(Address(bind, 18001)) == Address(expected, 18002)

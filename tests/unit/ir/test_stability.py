@@ -1,4 +1,4 @@
-"""The bound that lint and the simulation share."""
+"""The utilisation bound that lint and the simulation share."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lbctl.simulate.engine import CostModel
 from tests.support.simulate import load, pool
 
 
-def test_it_is_what_arrives_by_what_is_served() -> None:
+def test_utilisation_is_arrival_rate_by_service_rate() -> None:
     assert stability.utilisation(6.0, [2.0, 1.0, 1.0]) == 1.5
     assert stability.utilisation(6.0, []) == float("inf")
     assert stability.advice(2.1) == "3.0 times the replicas would be busy for 70 %"
 
 
-def test_lint_and_the_simulation_use_it(
+def test_lint_and_the_simulation_share_the_utilisation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With another bound both say another thing."""
+    """If the utilisation function changes, both report the new value."""
     monkeypatch.setattr(stability, "utilisation", lambda *_: 3.33)
     where = pool(1.0)
     assert capacity.load_of(capacity.engines_of(where, CostModel()), load(10, 1.0)) == 3.33

@@ -41,74 +41,72 @@ routes:
 TWO = "proxies: {one: {kind: nginx, instances: 3, listeners: [front]}, two: {kind: envoy}}\n"
 
 
-def viewed(proxies: str, name: str, **live: object) -> View:
+def view_of(proxies: str, name: str, **live: object) -> View:
     topology = compiled(FLEET.format(proxies)).topology
-    found = [item for item in topology.proxies if item.name == name]
-    return view(Snapshot(topology, **live), found[0] if found else Proxy(name, "nginx", (1, 22)))  # type: ignore[arg-type]
+    named = [item for item in topology.proxies if item.name == name]
+    return view(Snapshot(topology, **live), named[0] if named else Proxy(name, "nginx", (1, 22)))  # type: ignore[arg-type]
 
 
-def limits(made: View, route: str) -> list[tuple[int, int, int]]:
-    return [(item.requests, item.burst, item.concurrent) for item in made.routes[route].rate_limits]
+def limits(proxy_view: View, route: str) -> list[tuple[int, int, int]]:
+    return [(item.requests, item.burst, item.concurrent) for item in proxy_view.routes[route].rate_limits]
 
 
-def test_a_proxy_gets_its_listeners_and_what_they_lead_to() -> None:
-    one = viewed(TWO, "one")
+def test_a_view_has_the_listeners_routes_and_pools_of_its_proxy() -> None:
+    one = view_of(TWO, "one")
     assert [item.name for item in one.listeners] == ["front"]
     assert set(one.routes) == {"front", "both"}
     assert set(one.pools) == set(one.weights) == set(one.drained) == {"a", "b"}
-    two = viewed(TWO, "two")
+    two = view_of(TWO, "two")
     assert [item.name for item in two.listeners] == ["back", "front"]
     assert set(two.routes) == {"front", "both", "back"}
     assert set(two.pools) == {"a", "b", "c"}
 
 
-def test_limits_are_divided_by_the_instances_of_the_proxies_that_carry_the_listener_rounded_up() -> None:
-    one, two = viewed(TWO, "one"), viewed(TWO, "two")
+def test_limits_are_divided_by_proxy_instances() -> None:
+    one, two = view_of(TWO, "one"), view_of(TWO, "two")
     assert [item.max_connections for item in one.listeners] == [25]
     assert [item.max_connections for item in two.listeners] == [100, 25]
     assert limits(one, "front") == limits(two, "front") == [(3, 1, 0), (0, 0, 3)]
     assert limits(one, "both") == limits(two, "both") == [(3, 3, 0)]
-    for made in (one, two):
-        assert made.pools["a"].circuit_breaker == CircuitBreaker(25, 3, 2, 1, 2, 1)
+    for each in (one, two):
+        assert each.pools["a"].circuit_breaker == CircuitBreaker(25, 3, 2, 1, 2, 1)
 
 
-def test_a_proxy_that_the_fleet_does_not_name_has_the_limits_to_itself() -> None:
-    made = viewed("", "any")
-    assert limits(made, "front") == [(10, 3, 0), (0, 0, 9)]
-    assert made.pools["a"].circuit_breaker == CircuitBreaker(100, 10, 7, 1, 5, 4)
+def test_an_unnamed_proxy_has_the_full_limits() -> None:
+    proxy_view = view_of("", "any")
+    assert limits(proxy_view, "front") == [(10, 3, 0), (0, 0, 9)]
+    assert proxy_view.pools["a"].circuit_breaker == CircuitBreaker(100, 10, 7, 1, 5, 4)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4))
-def test_the_parts_of_all_instances_cover_the_limit_and_exceed_it_by_less_than_one_each(
-    limit: int, instances: int
-) -> None:
+def test_parts_of_a_limit_are_rounded_up(limit: int, instances: int) -> None:
     each = part(limit, instances)
     assert each >= 1
     assert limit <= each * instances < limit + instances
 
 
-def test_without_live_state_capacity_drain_and_split_are_the_files() -> None:
-    made = viewed("", "any")
-    assert made.weights["a"] == (from_capacity(2), from_capacity(3))
-    assert made.drained == {"a": frozenset({"y"}), "b": frozenset(), "c": frozenset()}
-    action = made.routes["front"].action
+def test_without_live_state_the_view_equals_the_files() -> None:
+    proxy_view = view_of("", "any")
+    assert proxy_view.weights["a"] == (from_capacity(2), from_capacity(3))
+    assert proxy_view.drained == {"a": frozenset({"y"}), "b": frozenset(), "c": frozenset()}
+    action = proxy_view.routes["front"].action
     assert isinstance(action, Forward)
     assert action.shares == (Share("a", 9), Share("b", 1))
 
 
-def test_live_state_stands_over_the_files_where_it_says_something() -> None:
-    made = viewed(
+def test_live_state_overrides_the_files() -> None:
+    proxy_view = view_of(
         "", "any",
         weights={"a": {"x": Weight(0.5, 2, 0.5)}}, drained={"a": frozenset({"x"})}, splits={"front": (Share("b", 1),)},
     )  # fmt: skip
-    assert made.weights["a"] == (Weight(0.5, 2, 0.5), from_capacity(3))
-    assert made.drained["a"] == {"x", "y"}
-    action = made.routes["front"].action
+    assert proxy_view.weights["a"] == (Weight(0.5, 2, 0.5), from_capacity(3))
+    assert proxy_view.drained["a"] == {"x", "y"}
+    action = proxy_view.routes["front"].action
     assert isinstance(action, Forward)
     assert action.shares == (Share("a", 0), Share("b", 1))
 
 
 @pytest.mark.parametrize("section", ["pools", "routes"])
-def test_the_maps_stand_in_the_order_of_names(section: str) -> None:
-    names = list(getattr(viewed("", "any"), section))
+def test_maps_are_sorted_by_name(section: str) -> None:
+    names = list(getattr(view_of("", "any"), section))
     assert names == sorted(names)
