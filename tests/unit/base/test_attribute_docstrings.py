@@ -1,4 +1,4 @@
-"""Every attribute of a public value of lbctl says what it is."""
+"""Every attribute of a public frozen dataclass in lbctl is documented."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from tests.support.paths import ROOT
 
 
-def test_every_attribute_of_a_public_frozen_dataclass_is_described() -> None:
+def test_public_frozen_dataclasses_document_their_attributes() -> None:
     """By an attribute docstring, or by its name in backticks in the docstring of the class."""
     undocumented = [
         f"{path.relative_to(ROOT)}: {place}"

@@ -1,4 +1,4 @@
-"""Facts and rules that stand in one place: the text of an exception, a listener's address, the kinds of proxies."""
+"""Rules that only one module implements: the text of an exception, a listener's address, the kinds of proxies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for 
 
 
 def _copies_of_reason_of(tree: ast.AST) -> Iterator[int]:
-    """The lines with `str(error) or …`, and those that read the `strerror` of an exception."""
+    """Yield the lines with `str(error) or …`, and the lines that read the `strerror` of an exception."""
     for node in ast.walk(tree):
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and _is_text_of_an_error(node.values[0]):
             yield node.lineno
@@ -27,7 +27,7 @@ def _copies_of_reason_of(tree: ast.AST) -> Iterator[int]:
 
 
 def _is_text_of_an_error(node: ast.expr) -> bool:
-    """Whether this is str(error), maybe split or stripped."""
+    """Return whether this is str(error), possibly split or stripped."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
     is_text = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr")
@@ -39,7 +39,7 @@ def _is_name_of_a_class(node: ast.expr) -> bool:
 
 
 def _copies_of_from_here(tree: ast.AST) -> Iterator[int]:
-    """The lines of tables from 0.0.0.0 to 127.0.0.1, or from :: to ::1."""
+    """Yield the lines of tables from 0.0.0.0 to 127.0.0.1, or from :: to ::1."""
     pairs = {("0.0.0.0", "127.0.0.1"), ("::", "::1")}
     for node in ast.walk(tree):
         items = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
@@ -52,7 +52,7 @@ def _text(node: ast.expr | None) -> object:
 
 
 def _trees(*words: str) -> Iterator[tuple[str, ast.AST]]:
-    """The modules with one of these words: to parse all of them takes seconds."""
+    """Return the modules that contain one of these words; parsing all modules takes seconds."""
     return ((name, ast.parse(text)) for name, text in MODULES.items() if any(word in text for word in words))
 
 
@@ -63,7 +63,7 @@ def _trees(*words: str) -> Iterator[tuple[str, ast.AST]]:
         (_copies_of_from_here, "base/hosts.py", ("0.0.0.0", "::")),
     ],
 )
-def test_no_module_has_a_copy_of_the_rule(find: object, home: str, words: tuple[str, ...]) -> None:
+def test_no_other_module_copies_the_rule(find: object, home: str, words: tuple[str, ...]) -> None:
     assert callable(find)
     copies = {name: lines for name, tree in _trees(*words) if (lines := [*find(tree)])}
     assert copies.pop(home, None), "the rule is found in its own module"
@@ -76,10 +76,10 @@ REGISTRIES = {
 }  # fmt: skip
 OWN_PACKAGES = ("targets/nginx/", "targets/haproxy/", "targets/envoy/", "importer/")
 FIELDS = {"serve/api/status_rows.py": "the fields of an xDS node", "xds/protocol/node_status.py": "a key of the API"}
-"""Modules in which the word is no kind of proxy."""
+"""Modules in which the word is not a kind of proxy."""
 
 
-def test_no_module_outside_the_registries_and_their_packages_names_a_kind_of_proxy() -> None:
+def test_only_registries_and_packages_name_proxy_kinds() -> None:
     named = {
         name
         for name, tree in _trees('"nginx"', '"haproxy"', '"envoy"')

@@ -25,7 +25,7 @@ from lbctl.base import quantities as q
         (q.parse_address, "unix:/run/a.sock", q.Endpoint(path="/run/a.sock")),
     ],
 )  # fmt: skip
-def test_a_quantity_is_read_in_the_unit_that_the_code_counts_in(
+def test_a_quantity_is_converted_to_its_internal_unit(
     parse: Callable[[object], object], text: str, value: object
 ) -> None:
     assert parse(text) == value
@@ -43,9 +43,7 @@ def test_a_quantity_is_read_in_the_unit_that_the_code_counts_in(
         *((q.parse_version, bad) for bad in (1, 1.22, "1", "1.x", "v1.22", "1.2.3.4", "1.22\n")),
     ],
 )  # fmt: skip
-def test_what_is_no_quantity_is_refused_with_what_would_be_right(
-    parse: Callable[[object], object], text: object
-) -> None:
+def test_a_bad_quantity_is_an_error_with_a_hint(parse: Callable[[object], object], text: object) -> None:
     with pytest.raises(q.QuantityError) as error:
         parse(text)
     assert error.value.hint
@@ -59,19 +57,19 @@ def test_what_is_no_quantity_is_refused_with_what_would_be_right(
      "unix:/run/../x", "unix:/a b", "unix:/",
      "unix:/" + "a" * 104, "a" * 64 + ":80", "http://a:80", "u@a:80", 8080, None],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(text: object) -> None:
+def test_a_bad_address_is_an_error(text: object) -> None:
     with pytest.raises(q.QuantityError):
         q.parse_address(text)
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "replica"])
-def test_an_address_without_a_port_is_called_that(text: str) -> None:
+def test_an_address_without_a_port_is_reported_as_such(text: str) -> None:
     with pytest.raises(q.QuantityError, match="without a port"):
         q.parse_address(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "hint"),
+    ("text", "message", "hint"),
     [
         ("unix:~/h.sock", "without an absolute path", "begins with /"),
         ("unix:h.sock", "without an absolute path", "begins with /"),
@@ -79,28 +77,28 @@ def test_an_address_without_a_port_is_called_that(text: str) -> None:
         ("unix:/run/~h.sock", "not the path of a unix socket", "letters, digits and . _ / -, 104 characters"),
     ],
 )
-def test_the_path_of_a_socket_is_refused_with_what_is_wrong_about_it(text: str, said: str, hint: str) -> None:
-    with pytest.raises(q.QuantityError, match=said) as error:
+def test_a_bad_socket_path_is_an_error_with_a_hint(text: str, message: str, hint: str) -> None:
+    with pytest.raises(q.QuantityError, match=message) as error:
         q.parse_address(text)
     assert hint in error.value.hint
 
 
 @given(st.integers(1, 30 * 24 * 3_600_000))
-def test_a_duration_prints_as_what_reads_back_the_same(millis: int) -> None:
+def test_a_printed_duration_reads_back_equal(millis: int) -> None:
     assert q.parse_duration(str(q.Duration(millis))) == millis
 
 
 @given(st.integers(1, 1 << 40))
-def test_a_size_prints_as_what_reads_back_the_same(size: int) -> None:
+def test_a_printed_size_reads_back_equal(size: int) -> None:
     assert q.parse_size(str(q.Size(size))) == size
 
 
 @given(st.text())
-def test_no_text_does_more_than_be_refused(text: str) -> None:
+def test_any_text_is_read_or_rejected(text: str) -> None:
     for parse in (q.parse_duration, q.parse_size, q.parse_percent, q.parse_rate, q.parse_version, q.parse_address):
-        said = ""
+        message = ""
         try:
             parse(text)
         except q.QuantityError as error:
-            said = str(error)
-        assert said.isprintable()
+            message = str(error)
+        assert message.isprintable()

@@ -1,4 +1,4 @@
-"""Dataclasses whose methods are compiled late behave as those of the standard library."""
+"""Dataclasses with lazily compiled methods behave like dataclasses of the standard library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbctl.base.records import dataclass
 MAKERS = [dataclass, dataclasses.dataclass]
 
 
-def point(maker: Callable[..., Any], **options: bool) -> Any:
+def point_class(maker: Callable[..., Any], **options: bool) -> Any:
     @maker(slots=True, **options)
     class Point:
         """A point."""
@@ -66,19 +66,19 @@ def outcome(call: Callable[[], object]) -> object:
         lambda kind: delattr(kind(4), "x"),
     ],
 )
-def test_a_record_does_what_a_dataclass_does(use: Callable[[Any], object], frozen: bool) -> None:
-    kinds = [point(maker, frozen=frozen) for maker in MAKERS]
+def test_a_record_behaves_like_a_dataclass(use: Callable[[Any], object], frozen: bool) -> None:
+    kinds = [point_class(maker, frozen=frozen) for maker in MAKERS]
     late, standard = (outcome(partial(use, kind)) for kind in kinds)
     assert late == standard
 
 
-def test_without_eq_objects_are_equal_to_themselves_alone() -> None:
-    kind = point(dataclass, eq=False)
+def test_records_without_eq_compare_by_identity() -> None:
+    kind = point_class(dataclass, eq=False)
     assert kind(1) != kind(1)
     assert len({kind(1), kind(1)}) == 2
 
 
-def test_a_subclass_has_the_fields_of_both_and_methods_of_its_own() -> None:
+def test_a_subclass_has_all_fields_and_its_own_methods() -> None:
     @dataclass(frozen=True, slots=True)
     class Base:
         a: int

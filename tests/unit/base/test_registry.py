@@ -7,11 +7,11 @@ from lbctl.base.registry import Registry, UnknownName
 PROXIES = Registry({"nginx": 1, "haproxy": 2, "envoy": 3})
 
 
-def test_names_stay_in_the_order_they_were_given() -> None:
+def test_names_keep_their_order() -> None:
     assert PROXIES.names == ("nginx", "haproxy", "envoy")
 
 
-def test_a_name_gives_its_value() -> None:
+def test_get_returns_the_value_of_a_name() -> None:
     assert [PROXIES.get(name) for name in PROXIES.names] == [1, 2, 3]
 
 
@@ -24,13 +24,13 @@ def test_a_name_gives_its_value() -> None:
         ("", "unknown name '' (one of nginx, haproxy, envoy)"),
     ],
 )
-def test_an_unknown_name_is_told_what_was_probably_meant(name: str, message: str) -> None:
+def test_an_unknown_name_suggests_the_nearest_name(name: str, message: str) -> None:
     with pytest.raises(UnknownName) as caught:
         PROXIES.get(name)
     assert str(caught.value) == message
 
 
-def test_later_changes_of_the_given_map_change_nothing() -> None:
+def test_a_registry_copies_the_given_map() -> None:
     given = {"nginx": 1}
     registry = Registry(given)
     given["envoy"] = 2

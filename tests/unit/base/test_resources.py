@@ -11,8 +11,8 @@ from lbctl.base import resources
 from tests.support.paths import ROOT
 
 
-def copied_to(root: Path) -> ModuleType:
-    """The module as it is, but lying in `root`/lbctl/base."""
+def module_copied_to(root: Path) -> ModuleType:
+    """Return a copy of the module `resources` that is located in `root`/lbctl/base."""
     file = root / "lbctl" / "base" / "resources.py"
     file.parent.mkdir(parents=True)
     shutil.copy(resources.__file__, file)
@@ -29,23 +29,23 @@ def test_a_checkout_uses_its_own_directories() -> None:
     assert resources.schemas() == ROOT / "schemas"
 
 
-def test_a_wheel_uses_what_it_carries(tmp_path: Path) -> None:
-    elsewhere = copied_to(tmp_path)
+def test_a_wheel_uses_its_packaged_directories(tmp_path: Path) -> None:
+    elsewhere = module_copied_to(tmp_path)
     for name in ("templates", "schemas"):
         (tmp_path / "lbctl" / "_data" / name).mkdir(parents=True)
     assert elsewhere.templates() == tmp_path / "lbctl" / "_data" / "templates"
     assert elsewhere.schemas() == tmp_path / "lbctl" / "_data" / "schemas"
 
 
-def test_a_stranger_s_directory_beside_the_installed_package_is_not_taken(tmp_path: Path) -> None:
-    elsewhere = copied_to(tmp_path)
+def test_an_unrelated_templates_directory_is_not_used(tmp_path: Path) -> None:
+    elsewhere = module_copied_to(tmp_path)
     (tmp_path / "templates").mkdir()
     with pytest.raises(FileNotFoundError, match="templates are missing"):
         elsewhere.templates()
 
 
-def test_missing_files_are_one_error_that_names_both_places(tmp_path: Path) -> None:
-    elsewhere = copied_to(tmp_path)
+def test_a_missing_directory_is_an_error_with_both_paths(tmp_path: Path) -> None:
+    elsewhere = module_copied_to(tmp_path)
     with pytest.raises(FileNotFoundError) as caught:
         elsewhere.schemas()
     assert str(tmp_path / "lbctl" / "_data" / "schemas") in str(caught.value)
