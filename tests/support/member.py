@@ -1,4 +1,4 @@
-"""A member of a control plane in this process: its parts and its store are real, and it opens no endpoints."""
+"""A member of a control plane in this process, with a real store and without endpoints."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from lbctl.serve.state.saved import SavedState
 from lbctl.serve.wiring import Services, Shared
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
+from tests.support.fleets import fleet_text, pool, replica
 
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools: {chat: {replicas: [{name: a, address: "10.9.9.9:8000"}, {name: NAME, address: "10.9.9.8:8000"}]}}
-proxies: {edge: {kind: envoy}}
-"""
+ENVOY = {"edge": {"kind": "envoy"}}
+
+
+def fleet_with(name: str) -> str:
+    """Return the YAML of a fleet with the replicas a and `name`, and one Envoy."""
+    return fleet_text(pool(replica("a", "10.9.9.9:8000"), replica(name, "10.9.9.8:8000")), proxies=ENVOY)
 
 
 async def _ignore(_loaded: Loaded, _can_be_served: bool) -> None:
@@ -55,12 +56,13 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = FLEET
+    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = ""
 ) -> AsyncIterator[Running]:
-    """Run a member whose store is a Redis at this port, with the keys of this prefix."""
+    """Run a member whose store is a Redis at this port, with the keys of this prefix. Its default fleet has the
+    replicas a and b."""
     path = directory / name / "fleet.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(fleet.replace("NAME", "b"))
+    path.write_text(fleet or fleet_with("b"))
     store = open_shared(Store(f"redis://127.0.0.1:{port}", prefix, lease=2_000, password_file=password), name)
     shared = Shared(name, store, 2.0, Authority())
     options, nodes, metrics = Options((str(path),), str(path.parent / "state")), NodeStatus(), Metrics()
@@ -81,22 +83,22 @@ async def running(
 
 
 @asynccontextmanager
-async def leading(directory: Path, port: int, prefix: str = "", fleet: str = FLEET) -> AsyncIterator[Running]:
-    """Run the member cp-1, which leads when the block begins. Without a prefix it has keys of its own."""
+async def leading(directory: Path, port: int, prefix: str = "", fleet: str = "") -> AsyncIterator[Running]:
+    """Run the member cp-1, which leads when the block begins. Without a prefix it uses its own keys."""
     async with running("cp-1", directory, port, prefix or f"test:{secrets.token_hex(4)}", fleet=fleet) as member:
         await until(lambda: member.member.leads)
         yield member
 
 
 def served(member: Running) -> set[str]:
-    """Return the names of the replicas that the member serves."""
+    """Return the names of the replicas that the member publishes."""
     published = member.services.publisher.served
     assert published is not None
     return {item.name for pool in published.composed.whole.topology.pools for item in pool.replicas}
 
 
 def version(member: Running) -> str:
-    """Return the version of what the member serves by xDS."""
+    """Return the version that the member publishes by xDS."""
     published = member.services.publisher.served
     assert published is not None
     return published.cached_snapshot.version

@@ -1,4 +1,4 @@
-"""A machine that has joined a control plane does not leave it because its files cannot be read."""
+"""A member that has joined a control plane does not leave it if its files cannot be read."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.api import Fleet
 from tests.support.stores import shared_server
 
-ALONE = "version: 1\ncontrol: {api: {bind: 127.0.0.1:0}, xds: {bind: 127.0.0.1:0}}\n"
+WITHOUT_STORE = "version: 1\ncontrol: {api: {bind: 127.0.0.1:0}, xds: {bind: 127.0.0.1:0}}\n"
 
 
 def _files(directory: Path) -> tuple[Path, str, Options]:
-    """The file of a fleet, its text with a store, and the options of a process with it."""
+    """Return the file of a fleet, its text with a store, and the options of its process."""
     url = f"redis://127.0.0.1:{shared_server('redis').port}"
     store = f"store: {{url: '{url}', key_prefix: 'test:{secrets.token_hex(4)}'}}"
     path = directory / "fleet.yaml"
-    text = ALONE.replace("control: {", f"control: {{{store}, ")
+    text = WITHOUT_STORE.replace("control: {", f"control: {{{store}, ")
     path.write_text(text)
     anywhere = Address("127.0.0.1", 0)
     return path, text, Options((str(path),), str(directory / "state"), anywhere, anywhere, member="cp-1")
 
 
-def test_a_member_whose_files_cannot_be_read_waits_for_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_member_waits_for_files_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, text, options = _files(tmp_path)
 
     async def work() -> None:
@@ -42,21 +42,21 @@ def test_a_member_whose_files_cannot_be_read_waits_for_them(tmp_path: Path, capl
         path.write_text("pools: [")
         starting = asyncio.create_task(shared_store(options, parse_lenient(options.paths)))
         while str(tmp_path / "state" / "shared") not in caplog.text:
-            assert not starting.done(), "it goes on alone"
+            assert not starting.done(), "it starts without the store"
             await asyncio.sleep(0.01)
         path.write_text(text)
         again = await starting
         assert again is not None
         assert again.store.location == first.store.location
         await again.store.close()
-        path.write_text(ALONE)
+        path.write_text(WITHOUT_STORE)
         (tmp_path / "state" / "shared").unlink()
         assert await shared_store(options, parse_lenient(options.paths)) is None
 
     asyncio.run(asyncio.wait_for(work(), 120))
 
 
-def test_a_process_without_a_store_says_that_one_in_the_files_counts_at_the_next_start(tmp_path: Path) -> None:
+def test_store_added_to_the_files_needs_a_restart(tmp_path: Path) -> None:
     path, _, options = _files(tmp_path)
 
     async def work() -> None:

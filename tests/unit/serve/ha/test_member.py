@@ -1,4 +1,4 @@
-"""One member with real stores: what it keeps over an outage, and when it takes writes."""
+"""One member with real stores: state across an outage, and writes during a takeover."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from lbctl.serve.api import schema
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.telemetry import service
-from tests.support.member import FLEET, leading, running, served, until, version
+from tests.support.member import fleet_with, leading, running, served, until, version
 from tests.support.stores import RedisServer
 
 
 @pytest.mark.slow
-def test_a_rollback_is_in_force_after_an_outage_of_the_store_that_is_longer_than_the_lease(
-    redis: RedisServer, tmp_path: Path
-) -> None:
+def test_rollback_survives_a_store_outage_beyond_the_lease(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
         async with leading(tmp_path, redis.port, prefix) as first:
-            first.path.write_text(FLEET.replace("NAME", "c"))
+            first.path.write_text(fleet_with("c"))
             await first.services.reconciler.reload()
             assert served(first) == {"a", "c"}
             await first.services.views.rollback(schema.RollbackRequest(allow_shrink=True), "operator")
@@ -50,18 +48,16 @@ def test_a_rollback_is_in_force_after_an_outage_of_the_store_that_is_longer_than
     asyncio.run(work())
 
 
-def test_a_rollback_that_ended_in_an_outage_is_not_in_force_for_the_next_leader(
-    redis: RedisServer, tmp_path: Path
-) -> None:
+def test_rollback_ended_during_an_outage_stays_ended(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
         async with leading(tmp_path, redis.port, prefix) as first:
-            first.path.write_text(FLEET.replace("NAME", "c"))
+            first.path.write_text(fleet_with("c"))
             await first.services.reconciler.reload()
             await first.services.views.rollback(schema.RollbackRequest(allow_shrink=True), "operator")
             await asyncio.to_thread(redis.stop)
             await until(lambda: first.member.election.role == "isolated")
-            first.path.write_text(FLEET.replace("NAME", "d"))
+            first.path.write_text(fleet_with("d"))
             await first.services.reconciler.reload(allow_shrink=True)
             assert served(first) == {"a", "d"}
             await asyncio.to_thread(redis.start)
@@ -95,7 +91,7 @@ def test_writes_wait_for_the_end_of_a_takeover(
     asyncio.run(work())
 
 
-def test_a_takeover_does_not_wait_for_a_reader_that_swallows_its_cancellation(
+def test_takeover_does_not_wait_for_an_uncancellable_reader(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swallowed: list[str] = []
@@ -118,9 +114,7 @@ def test_a_takeover_does_not_wait_for_a_reader_that_swallows_its_cancellation(
     assert swallowed
 
 
-def test_a_member_whose_takeover_fails_unexpectedly_takes_over_again(
-    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_takeover_is_retried(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         save = OverrideService.save
         failures: list[str] = []
@@ -139,9 +133,7 @@ def test_a_member_whose_takeover_fails_unexpectedly_takes_over_again(
     asyncio.run(work())
 
 
-def test_a_follower_sends_writes_only_where_the_leader_has_announced_its_api(
-    redis: RedisServer, tmp_path: Path
-) -> None:
+def test_follower_forwards_only_to_an_announced_leader_api(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
         async with (
@@ -159,46 +151,46 @@ def test_a_follower_sends_writes_only_where_the_leader_has_announced_its_api(
     asyncio.run(work())
 
 
-def test_a_decision_is_written_before_it_is_published_ten_times_a_second_at_most(
+def test_decision_is_saved_before_publication_at_most_10_per_s(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_WRITE", 20.0)  # a busy machine is no store that hangs
+    monkeypatch.setattr(service, "_WRITE", 20.0)  # a busy machine must not look like a hanging store
 
     async def work() -> None:
         async with leading(tmp_path, redis.port) as first:
             telemetry, publisher = first.services.telemetry, first.services.publisher
-            happened: list[tuple[str, LoopOutput, float]] = []
+            events: list[tuple[str, LoopOutput, float]] = []
             begun: list[float] = []
             save, publish = first.state.save_loop_output, publisher.set_loop_output
 
             async def saving(output: LoopOutput, at: float) -> int:
                 begun.append(at)
                 length = await save(output, at)
-                happened.append(("written", output, time.monotonic()))
+                events.append(("written", output, time.monotonic()))
                 return length
 
             def publishing(output: LoopOutput) -> None:
-                happened.append(("published", output, time.monotonic()))
+                events.append(("published", output, time.monotonic()))
                 publish(output)
 
             first.state.save_loop_output = saving  # type: ignore[method-assign]
             publisher.set_loop_output = publishing  # type: ignore[method-assign]
             for step in range(1, 31):
-                telemetry.loop._set_output(LoopOutput({"chat": {"a": Weight(step / 10, 1.0)}}))
+                telemetry.loop._set_output(LoopOutput({"pool": {"a": Weight(step / 10, 1.0)}}))
                 await asyncio.sleep(0.02)
-            await until(lambda: happened[-1][1] == telemetry.loop.output and happened[-1][0] == "published")
-            written = [(output, at) for what, output, at in happened if what == "written"]
-            for what, output, at in happened:
-                assert what == "written" or any(known == output and before <= at for known, before in written)
+            await until(lambda: events[-1][1] == telemetry.loop.output and events[-1][0] == "published")
+            written = [(output, at) for kind, output, at in events if kind == "written"]
+            for kind, output, at in events:
+                assert kind == "written" or any(known == output and before <= at for known, before in written)
             assert all(after - before >= 0.09 for before, after in pairwise(begun))
 
     asyncio.run(work())
 
 
-def test_a_store_that_hangs_holds_a_decision_up_for_a_moment_only(redis: RedisServer, tmp_path: Path) -> None:
+def test_hanging_store_delays_a_decision_only_briefly(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         async with leading(tmp_path, redis.port) as first:
-            decided = LoopOutput({"chat": {"a": Weight(0.5, 1.0)}})
+            decided = LoopOutput({"pool": {"a": Weight(0.5, 1.0)}})
             redis.signal(signal.SIGSTOP)
             try:
                 first.services.telemetry.loop._set_output(decided)
@@ -210,9 +202,7 @@ def test_a_store_that_hangs_holds_a_decision_up_for_a_moment_only(redis: RedisSe
     asyncio.run(work())
 
 
-def test_files_that_differ_are_told_and_the_leaders_are_served_until_they_agree(
-    redis: RedisServer, tmp_path: Path
-) -> None:
+def test_different_files_are_reported_and_the_leader_s_published(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
         async with (
@@ -223,17 +213,17 @@ def test_files_that_differ_are_told_and_the_leaders_are_served_until_they_agree(
             def differ() -> dict[str, bool]:
                 return {row.name: row.files_differ for row in first.services.views.members().members}
 
-            second.path.write_text(FLEET.replace("NAME", "c"))
+            second.path.write_text(fleet_with("c"))
             await second.services.reconciler.reload()
             assert served(second) == {"a", "b"}, "the leader's"
             await until(lambda: differ() == {"cp-1": False, "cp-2": True})
             rows = second.services.views.members().members
             assert [row.digest for row in rows if row.name == "cp-2"] != [rows[0].digest]
-            first.path.write_text(FLEET.replace("NAME", "d"))
+            first.path.write_text(fleet_with("d"))
             await first.services.reconciler.reload(allow_shrink=True)
             await until(lambda: served(second) == {"a", "d"})
             assert version(second) == version(first)
-            second.path.write_text(FLEET.replace("NAME", "d"))
+            second.path.write_text(fleet_with("d"))
             await second.services.reconciler.reload()
             await until(lambda: differ() == {"cp-1": False, "cp-2": False})
             assert version(second) == version(first)

@@ -1,4 +1,4 @@
-"""Each member checks the replicas of picked pools for its own picker, whoever leads."""
+"""Every member, leader or not, checks the replicas of picked pools for its own picker."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ import pytest
 from aiohttp import web
 
 from lbctl.serve.guard import end_tasks
-from tests.support.member import Running, running, until
+from tests.support.fleets import fleet_text, pool, replica
+from tests.support.member import ENVOY, Running, running, until
 from tests.support.stores import shared_server
 from tests.support.web import serving_get
 
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools:
-  chat:
-    balance: {algorithm: pick}
-    health:
-      active: {http: {path: /health}, interval: 500ms, timeout: 500ms, unhealthy_threshold: 1, healthy_threshold: 1}
-    replicas: [{name: a, address: "127.0.0.1:PORT"}]
-proxies: {edge: {kind: envoy}}
-"""
+
+def _checked_pool(port: int) -> str:
+    """Return the YAML of a fleet with a picked pool whose replica is checked every 500 ms."""
+    check = {"http": {"path": "/health"}, "interval": "500ms", "timeout": "500ms"}
+    thresholds = {"unhealthy_threshold": 1, "healthy_threshold": 1}
+    health = {"active": check | thresholds}
+    checked = pool(replica(address=f"127.0.0.1:{port}"), balance={"algorithm": "pick"}, health=health)
+    return fleet_text(checked, proxies=ENVOY)
 
 
-class _Replica:
-    """A replica that says what it is told to."""
+class _Server:
+    """A replica that answers health checks with `status`."""
 
     status = 200
     port = 0
@@ -45,17 +43,17 @@ class _Replica:
 
 
 def _fit(member: Running) -> bool | None:
-    table = member.services.picker.feed.tables.get("chat")
+    table = member.services.picker.feed.tables.get("pool")
     return table.candidates[0].fit if table else None
 
 
 @pytest.mark.slow
-def test_every_member_s_picker_knows_what_fails_and_what_is_back(tmp_path: Path) -> None:
-    prefix, port, replica = f"test:{secrets.token_hex(4)}", shared_server("redis").port, _Replica()
+def test_pickers_of_all_members_follow_failed_health_checks(tmp_path: Path) -> None:
+    prefix, port, server = f"test:{secrets.token_hex(4)}", shared_server("redis").port, _Server()
 
     async def work() -> None:
-        async with replica.listening():
-            fleet = FLEET.replace("PORT", str(replica.port))
+        async with server.listening():
+            fleet = _checked_pool(server.port)
             async with (
                 running("cp-1", tmp_path, port, prefix, fleet=fleet) as first,
                 running("cp-2", tmp_path, port, prefix, fleet=fleet) as second,
@@ -64,11 +62,11 @@ def test_every_member_s_picker_knows_what_fails_and_what_is_back(tmp_path: Path)
                 tables = [item.services.guard.start("tables", item.services.picker.feed.run) for item in members]
                 try:
                     await until(lambda: first.member.leads and [_fit(item) for item in members] == [True, True])
-                    replica.status = 503
+                    server.status = 503
                     await until(lambda: [_fit(item) for item in members] == [False, False])
                     await first.member.store.release()
                     await until(lambda: second.member.leads and not first.member.leads)
-                    replica.status = 200
+                    server.status = 200
                     await until(lambda: [_fit(item) for item in members] == [True, True])
                 finally:
                     await end_tasks(tables)

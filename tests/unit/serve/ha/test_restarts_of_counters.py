@@ -1,4 +1,4 @@
-"""That counters have started again reaches the member that decides, also where an announcement fails."""
+"""A restart of counters reaches the leader even if an announcement fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
     """Open no endpoints."""
 
 
-def test_a_restart_of_counters_is_announced_until_an_announcement_has_reached_the_store(tmp_path: Path) -> None:
+def test_restart_of_counters_is_announced_until_it_is_stored(tmp_path: Path) -> None:
     async def work() -> list[bool]:
         options, nodes, metrics = Options((str(tmp_path),)), NodeStatus(), Metrics()
         state = SavedState(MemoryStore(), log.warn)

@@ -1,4 +1,4 @@
-"""What shared stores must do besides every store: leases that end, names, bad content."""
+"""Behaviour of shared stores only: leases that expire, names of members, foreign content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.stores import STORES, AnyServer, EtcdServer, RedisServer, ope
 class Opener:
     """Opens handles of one key space, and closes them at the end.
 
-    A store is given up on within a part of the lease, which a busy machine takes now and then.
+    A request to a store times out within a part of the lease, so the lease is long enough for a busy machine.
     """
 
     def __init__(self, scheme: str) -> None:
@@ -85,19 +85,19 @@ async def _acquired(store: SharedStore) -> int:
 
 
 @pytest.mark.slow
-def test_a_lease_that_is_not_renewed_ends_and_its_writes_are_refused(opener: Opener) -> None:
+def test_expired_lease_rejects_writes(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
-        old = (await first.acquire()).epoch
-        assert (await first.acquire()).epoch == old
+        first_epoch = (await first.acquire()).epoch
+        assert (await first.acquire()).epoch == first_epoch
         with pytest.raises(LeaseHeldError) as held:
             await second.acquire()
         assert held.value.holder == "cp-1" == await second.leader()
-        await first.put("key", "1", ABSENT, old)
-        new = await _acquired(second)
-        assert new > old
+        await first.put("key", "1", ABSENT, first_epoch)
+        second_epoch = await _acquired(second)
+        assert second_epoch > first_epoch
         assert await first.leader() == "cp-2"
-        for late in (first.put("other", "late", ABSENT, old), first.renew()):
+        for late in (first.put("other", "late", ABSENT, first_epoch), first.renew()):
             with pytest.raises(FencedError):
                 await late
         assert [entry.value for entry in await second.read("key")] == ["1"]
@@ -105,18 +105,18 @@ def test_a_lease_that_is_not_renewed_ends_and_its_writes_are_refused(opener: Ope
     opener.run(work)
 
 
-def test_a_lease_of_etcd_is_never_shorter_than_the_one_of_the_fleet() -> None:
+def test_lease_of_etcd_is_rounded_up() -> None:
     server = EtcdServer()
     server.start()
     opener = Opener("etcd")
 
-    def asked(path: str, body: dict[str, str]) -> Any:
+    def lease_api(path: str, body: dict[str, str]) -> Any:
         return requests.post(f"http://127.0.0.1:{server.port}/v3/lease/{path}", json=body, timeout=120).json()
 
     async def work() -> None:
         await opener(port=server.port, lease=2_400).acquire()
-        (lease,) = (await asyncio.to_thread(asked, "leases", {}))["leases"]
-        assert int((await asyncio.to_thread(asked, "timetolive", lease))["grantedTTL"]) >= 2.4
+        (lease,) = (await asyncio.to_thread(lease_api, "leases", {}))["leases"]
+        assert int((await asyncio.to_thread(lease_api, "timetolive", lease))["grantedTTL"]) >= 2.4
 
     try:
         opener.run(work)
@@ -124,7 +124,7 @@ def test_a_lease_of_etcd_is_never_shorter_than_the_one_of_the_fleet() -> None:
         server.close()
 
 
-def test_a_store_that_was_emptied_has_no_leader_and_gives_no_epoch_again(
+def test_emptied_store_has_no_leader_and_a_new_epoch(
     own_server: tuple[Opener, AnyServer],
 ) -> None:
     opener, server = own_server
@@ -144,7 +144,7 @@ def test_a_store_that_was_emptied_has_no_leader_and_gives_no_epoch_again(
     opener.run(work)
 
 
-def test_members_are_seen_until_they_are_silent(opener: Opener) -> None:
+def test_members_are_listed_until_their_announcement_expires(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
         await first.announce("cp-1", '{"role": "leader"}', 2)
@@ -161,11 +161,11 @@ def test_members_are_seen_until_they_are_silent(opener: Opener) -> None:
 
 
 def _commands(server: RedisServer) -> int:
-    """How many commands the server has done so far, also those inside of scripts."""
+    """Return the number of commands that the server has run, including those in scripts."""
     return sum(int(count) for count in re.findall(r"calls=(\d+)", server.call("INFO", "commandstats").decode()))
 
 
-def test_who_is_there_costs_no_look_at_the_other_keys_of_a_redis() -> None:
+def test_listing_members_does_not_scan_other_keys_of_redis() -> None:
     server = RedisServer()
     server.start()
     opener = Opener("redis")
@@ -193,9 +193,7 @@ def test_who_is_there_costs_no_look_at_the_other_keys_of_a_redis() -> None:
         server.close()
 
 
-def test_a_name_belongs_to_one_process_and_is_free_when_that_one_is_silent(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "INTERVAL", 0.2)
 
     async def work() -> None:
@@ -234,9 +232,7 @@ def test_a_name_belongs_to_one_process_and_is_free_when_that_one_is_silent(
         ("overrides", "[]", "has not written"),
     ],
 )
-def test_keys_of_others_and_of_later_versions_are_left_alone(
-    opener: Opener, key: str, value: str, message: str
-) -> None:
+def test_keys_of_others_and_later_versions_are_not_touched(opener: Opener, key: str, value: str, message: str) -> None:
     async def work() -> None:
         other, store = opener(), opener("cp-2")
         await other.put(key, value, ABSENT, (await other.acquire()).epoch)
@@ -251,7 +247,7 @@ def test_keys_of_others_and_of_later_versions_are_left_alone(
     opener.run(work)
 
 
-def test_an_own_key_space_is_used_again(opener: Opener) -> None:
+def test_own_key_space_is_reused(opener: Opener) -> None:
     async def work() -> None:
         store = opener()
         await check_format(store)
@@ -262,7 +258,7 @@ def test_an_own_key_space_is_used_again(opener: Opener) -> None:
 
 
 @pytest.mark.slow
-def test_a_leader_stops_before_the_store_gives_its_lease_away_and_follows_who_leads_then(opener: Opener) -> None:
+def test_leader_stops_before_its_lease_expires(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
         authority = Authority()
@@ -286,7 +282,7 @@ def test_a_leader_stops_before_the_store_gives_its_lease_away_and_follows_who_le
 
 
 @pytest.mark.slow
-def test_the_last_leader_of_a_store_that_is_away_decides_and_does_not_act(
+def test_last_leader_decides_but_does_not_act_without_a_store(
     own_server: tuple[Opener, AnyServer],
 ) -> None:
     opener, server = own_server
@@ -314,7 +310,7 @@ def test_the_last_leader_of_a_store_that_is_away_decides_and_does_not_act(
     opener.run(work)
 
 
-def test_a_leader_whose_password_is_refused_is_isolated_until_the_file_has_the_new_one(tmp_path: Path) -> None:
+def test_leader_with_a_rejected_password_is_isolated(tmp_path: Path) -> None:
     server = RedisServer("--requirepass", "the-old-one")
     server.start()
     opener = Opener("redis")
@@ -350,7 +346,7 @@ def test_a_leader_whose_password_is_refused_is_isolated_until_the_file_has_the_n
 
 
 @pytest.mark.parametrize(("name", "value"), [("leader", "nonsense"), ("epoch", "nonsense")])
-def test_keys_about_the_lease_that_lbctl_has_not_written_are_named(opener: Opener, name: str, value: str) -> None:
+def test_foreign_lease_keys_are_reported(opener: Opener, name: str, value: str) -> None:
     async def work() -> None:
         store = opener()
         write_foreign(shared_server(opener.scheme), opener.prefix, name, value)
@@ -367,7 +363,7 @@ def test_keys_about_the_lease_that_lbctl_has_not_written_are_named(opener: Opene
 
 
 @pytest.mark.parametrize("value", ["nonsense", ""])
-def test_an_announcement_that_lbctl_has_not_written_is_left_out(opener: Opener, value: str) -> None:
+def test_foreign_announcement_is_ignored(opener: Opener, value: str) -> None:
     async def work() -> None:
         store = opener(lease=20_000)  # a store is given up on within a part of it
         await store.announce("cp-1", "{}", 20)
@@ -377,9 +373,7 @@ def test_an_announcement_that_lbctl_has_not_written_is_left_out(opener: Opener, 
     opener.run(work)
 
 
-def test_an_answer_that_is_not_understood_ends_neither_the_election_nor_the_lease(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_error_keeps_the_election_and_the_lease(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         store = opener()
         authority = Authority()
@@ -400,7 +394,7 @@ def test_an_answer_that_is_not_understood_ends_neither_the_election_nor_the_leas
     opener.run(work)
 
 
-def test_a_member_does_not_join_keys_of_a_later_version(opener: Opener) -> None:
+def test_member_does_not_join_keys_of_a_later_version(opener: Opener) -> None:
     async def work() -> None:
         other = opener()
         value = json.dumps({"lbctl": FORMAT + 1})
@@ -411,7 +405,7 @@ def test_a_member_does_not_join_keys_of_a_later_version(opener: Opener) -> None:
     opener.run(work)
 
 
-def test_a_server_that_is_not_there_is_named(opener: Opener) -> None:
+def test_unreachable_server_is_reported_by_address(opener: Opener) -> None:
     async def work() -> None:
         with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9"):
             await opener(port=9).acquire()
@@ -419,7 +413,7 @@ def test_a_server_that_is_not_there_is_named(opener: Opener) -> None:
     opener.run(work)
 
 
-def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path) -> None:
+def test_wrong_password_is_reported_but_not_shown(tmp_path: Path) -> None:
     server = RedisServer("--requirepass", "the-right-one")
     server.start()
     opener = Opener("redis")
@@ -442,7 +436,7 @@ def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tls_that_does_not_fit_is_named(opener: Opener, tmp_path: Path) -> None:
+def test_wrong_tls_settings_are_reported(opener: Opener, tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(StoreError, match=r"127\.0\.0\.1"):
             await opener(tls=True).acquire()
@@ -454,7 +448,7 @@ def test_tls_that_does_not_fit_is_named(opener: Opener, tmp_path: Path) -> None:
         open_shared(Store(f"{opener.scheme}s://127.0.0.1:1", ca=str(tmp_path / "missing.pem")), "cp-1")
 
 
-def test_the_time_of_the_leader_is_followed_and_small_differences_are_not() -> None:
+def test_clock_follows_the_leader_except_for_small_differences() -> None:
     wall = [1000.0]
     clock = FleetClock(lambda: wall[0])
     clock.follow(1000.2)

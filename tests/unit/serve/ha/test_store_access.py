@@ -1,4 +1,4 @@
-"""How shared stores are reached: users, certificates, several servers, Sentinel."""
+"""Access to shared stores: users, certificates, several servers, Sentinel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(*servers: Server) -> Iterator[None]:
         yield
 
 
-async def used(url: str, **more: Any) -> None:
+async def use_store(url: str, **more: Any) -> None:
     """Lead, write, read and be announced by a store with these settings. Raises StoreError."""
     store = open_shared(Store(url, PREFIX, **more), "cp-1")
     try:
@@ -52,10 +52,10 @@ async def used(url: str, **more: Any) -> None:
         await store.close()
 
 
-def refused(url: str, **more: Any) -> str:
-    """Why a store with these settings cannot be used."""
+def error_of(url: str, **more: Any) -> str:
+    """Return the error of a store with these settings."""
     with pytest.raises(StoreError) as error:
-        asyncio.run(used(url, **more))
+        asyncio.run(use_store(url, **more))
     return str(error.value)
 
 
@@ -68,20 +68,20 @@ def password(tmp_path: Path) -> str:
     return str(tmp_path / "password")
 
 
-def test_a_user_of_redis_needs_its_own_keys_and_channel_alone(password: str) -> None:
+def test_user_of_redis_needs_only_its_keys_and_channel(password: str) -> None:
     rights = "on >of-lbctl ~{test:lbctl}:* &{test:lbctl}:* +@all -@admin -@dangerous"
     server = RedisServer("--user", "lbctl", *rights.split(" "), "--user", "default", "off")
     with started(server):
         url = f"redis://{HOST}:{server.port}"
-        asyncio.run(used(url, user="lbctl", password_file=password))
-        message = refused(url, user="somebody", password_file=password)
+        asyncio.run(use_store(url, user="lbctl", password_file=password))
+        message = error_of(url, user="somebody", password_file=password)
         assert "refuses the password" in message
         assert "of-lbctl" not in message
-        assert "password" in refused(url, password_file=password)
+        assert "password" in error_of(url, password_file=password)
 
 
 def _etcd_with_users(server: EtcdServer) -> None:
-    """Give etcd the users `root` and `lbctl`, the second with its own keys alone."""
+    """Create the users `root` and `lbctl` of etcd; lbctl may access only its own keys."""
     first, last = (base64.b64encode(text.encode()).decode() for text in (f"{PREFIX}/", f"{PREFIX}0"))
     for user in ("root", "lbctl"):
         server.call("auth/user/add", {"name": user, "password": f"of-{user}"})
@@ -92,26 +92,26 @@ def _etcd_with_users(server: EtcdServer) -> None:
     server.call("auth/enable", {})
 
 
-def test_a_user_of_etcd_needs_its_own_keys_alone(password: str, tmp_path: Path) -> None:
+def test_user_of_etcd_needs_only_its_keys(password: str, tmp_path: Path) -> None:
     server = EtcdServer()
     with started(server):
         _etcd_with_users(server)
         url = f"etcd://{HOST}:{server.port}"
-        asyncio.run(used(url, user="lbctl", password_file=password))
+        asyncio.run(use_store(url, user="lbctl", password_file=password))
         (tmp_path / "root").write_text("of-root")
-        asyncio.run(used(url, password_file=str(tmp_path / "root")))
+        asyncio.run(use_store(url, password_file=str(tmp_path / "root")))
         for user in ("somebody", None):
-            message = refused(url, user=user, password_file=password)
+            message = error_of(url, user=user, password_file=password)
             assert "authentication failed" in message
             assert "of-lbctl" not in message
-        assert "user name is empty" in refused(url)
+        assert "user name is empty" in error_of(url)
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _secure(scheme: str, authority: Authority) -> Server:
-    """A server that shows a certificate of the authority, and wants one; etcd's gateway shows it to etcd, too."""
+    """Return a server with a certificate of the authority that requires one from clients."""
     own = authority.issue("store", [HOST])
     files = [str(own.certificate), str(own.key), str(authority.ca)]
     if scheme == "rediss":
@@ -122,23 +122,23 @@ def _secure(scheme: str, authority: Authority) -> Server:
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "etcds"])
-def test_a_store_by_tls_verifies_and_is_verified(scheme: str, tmp_path: Path) -> None:
+def test_store_and_client_verify_each_other_by_tls(scheme: str, tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "a", "authority"), Authority(tmp_path / "o", "other")
     server = _secure(scheme, authority)
     pair, foreign = authority.issue("cp-1"), other.issue("cp-2")
     own = {"certificate": str(pair.certificate), "key": str(pair.key)}
     with started(server):
         url = f"{scheme}://{HOST}:{server.port}"
-        asyncio.run(used(url, ca=str(authority.ca), **own))
-        assert "certificate" in refused(url, ca=str(other.ca), **own).lower(), "another authority"
-        assert "certificate" in refused(url, **own).lower(), "the system's authorities"
-        refused(url, ca=str(authority.ca))
-        refused(url, ca=str(authority.ca), certificate=str(foreign.certificate), key=str(foreign.key))
-        refused(url.replace("s://", "://"))
-        asyncio.run(used(url, ca=str(authority.ca), **own))
+        asyncio.run(use_store(url, ca=str(authority.ca), **own))
+        assert "certificate" in error_of(url, ca=str(other.ca), **own).lower(), "another authority"
+        assert "certificate" in error_of(url, **own).lower(), "the system's authorities"
+        error_of(url, ca=str(authority.ca))
+        error_of(url, ca=str(authority.ca), certificate=str(foreign.certificate), key=str(foreign.key))
+        error_of(url.replace("s://", "://"))
+        asyncio.run(use_store(url, ca=str(authority.ca), **own))
 
 
-def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
+def test_certificate_for_another_name_is_rejected(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     own = authority.issue("elsewhere.example")
     server = RedisServer(
@@ -146,15 +146,15 @@ def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
         *("--tls-ca-cert-file", str(authority.ca), "--tls-auth-clients", "no"),
     )
     with started(server):
-        message = refused(f"rediss://{HOST}:{server.port}", ca=str(authority.ca))
+        message = error_of(f"rediss://{HOST}:{server.port}", ca=str(authority.ca))
         assert "certificate verify failed" in message
 
 
 # ── Several servers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _leads_on(store: SharedStore, epoch: int) -> None:
-    """Renew the lease and write until both were done, while there is one lease to lose."""
+async def _keeps_leading(store: SharedStore, epoch: int) -> None:
+    """Renew the lease and write until both succeed; fail if the lease is lost."""
     while True:
         try:
             assert (await store.renew()).epoch == epoch
@@ -171,7 +171,7 @@ def _places(servers: Sequence[Server]) -> str:
     return ",".join(f"{HOST}:{server.port}" for server in servers)
 
 
-def test_a_leader_keeps_its_lease_where_one_of_three_servers_of_etcd_ends() -> None:
+def test_leader_keeps_its_lease_if_one_of_three_etcd_ends() -> None:
     peers = {name: free_port() for name in ("a", "b", "c")}
     servers = [EtcdServer(name=name, peers=peers) for name in peers]
 
@@ -181,7 +181,7 @@ def test_a_leader_keeps_its_lease_where_one_of_three_servers_of_etcd_ends() -> N
             epoch = (await store.acquire()).epoch
             await store.put("before", "1", ABSENT, epoch)
             await asyncio.to_thread(servers[0].stop)
-            await _leads_on(store, epoch)
+            await _keeps_leading(store, epoch)
             assert [entry.value for entry in await store.read("before")] == ["1"]
             assert all(f":{server.port}" in store.location for server in servers)
         finally:
@@ -196,7 +196,7 @@ def test_a_leader_keeps_its_lease_where_one_of_three_servers_of_etcd_ends() -> N
         asyncio.run(asyncio.wait_for(work(), 120))
 
 
-def test_calls_that_run_together_find_the_server_of_etcd_that_answers() -> None:
+def test_concurrent_calls_use_the_etcd_server_that_answers() -> None:
     server = EtcdServer()
 
     async def work() -> None:
@@ -210,13 +210,13 @@ def test_calls_that_run_together_find_the_server_of_etcd_that_answers() -> None:
         asyncio.run(asyncio.wait_for(work(), 120))
 
 
-async def _says(server: RedisProcess, text: bytes, *command: str) -> None:
+async def _reports(server: RedisProcess, text: bytes, *command: str) -> None:
     while text not in await asyncio.to_thread(server.call, *command):
         await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
-def test_sentinel_names_the_primary_after_a_failover_too() -> None:
+def test_sentinel_reports_the_primary_after_a_failover() -> None:
     primary = RedisServer()
     replica = RedisServer("--replicaof", HOST, str(primary.port))
     sentinel = Sentinel(primary.port)
@@ -227,10 +227,10 @@ def test_sentinel_names_the_primary_after_a_failover_too() -> None:
         try:
             epoch = (await store.acquire()).epoch
             await store.put("before", "1", ABSENT, epoch)
-            await _says(replica, b":1\r\n", "HEXISTS", f"{{{PREFIX}}}:values", "before")
-            await _says(sentinel, b"slaves=1", "INFO")
+            await _reports(replica, b":1\r\n", "HEXISTS", f"{{{PREFIX}}}:values", "before")
+            await _reports(sentinel, b"slaves=1", "INFO")
             await asyncio.to_thread(primary.stop)
-            await _leads_on(store, epoch)
+            await _keeps_leading(store, epoch)
             assert [entry.value for entry in await store.read("before")] == ["1"]
         finally:
             await store.close()
@@ -242,7 +242,7 @@ def test_sentinel_names_the_primary_after_a_failover_too() -> None:
 # ── The packages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(
+def test_missing_package_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(REDIS)]:

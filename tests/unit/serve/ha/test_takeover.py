@@ -1,4 +1,4 @@
-"""What a takeover continues: weights from where the last leader has left them, by the rate limit."""
+"""Takeovers continue with the weights and rollout steps of the last leader."""
 
 from __future__ import annotations
 
@@ -18,40 +18,47 @@ from lbctl.control.rollouts import Rollouts, step_id
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.state.interface import StoreUnreachableError
-from tests.support.member import Running, running, until
+from tests.support.fleets import fleet_text, pool, replica
+from tests.support.member import ENVOY, Running, running, until
 from tests.support.processes.engines import PAGE
 from tests.support.stores import RedisServer, shared_server
 from tests.support.web import serving_get
 
-STEP = {"fast": 0.010, "b": 0.020, "c": 0.020, "slow": 0.060}
-"""Replica → seconds that each of its steps takes."""
+STEP_SECONDS = {"fast": 0.010, "b": 0.020, "c": 0.020, "slow": 0.060}
+"""Seconds that each step of a replica takes."""
 UP, DOWN = 0.10, 0.20
-"""How far a weight may move in one interval, of the capacity."""
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools:
-  chat:
-    telemetry: {interval: 200ms, stale_after: 10s, sources: [{kind: vllm, url: "http://127.0.0.1:PORT/{name}"}]}
-    weighting: {strategy: adaptive, adaptive: {smoothing: 1s}, max_step: {down: 20%, up: 10%}, deadband: 1%}
-    replicas: [REPLICAS]
-proxies: {edge: {kind: envoy}}
-"""
+"""Largest change of a weight in one interval, as a share of the capacity."""
+
+
+def adaptive_fleet(port: int) -> str:
+    """Return the YAML of a fleet with adaptive weights and the pages at this port as telemetry."""
+    sources = [{"kind": "vllm", "url": f"http://127.0.0.1:{port}/{{name}}"}]
+    adaptive = pool(
+        *(replica(name, f"10.9.9.{number}:8000") for number, name in enumerate(STEP_SECONDS, 1)),
+        telemetry={"interval": "200ms", "stale_after": "10s", "sources": sources},
+        weighting={
+            "strategy": "adaptive",
+            "adaptive": {"smoothing": "1s"},
+            "max_step": {"down": "20%", "up": "10%"},
+            "deadband": "1%",
+        },
+    )
+    return fleet_text(adaptive, proxies=ENVOY)
 
 
 @asynccontextmanager
 async def pages() -> AsyncIterator[int]:
-    """The port of a server with the page of each replica, which works at its own speed since the start."""
+    """Serve the metrics page of each replica, which works at its own speed since the start; yield the port."""
     started = time.monotonic()
 
     async def answer(request: web.Request) -> web.Response:
-        took = STEP[request.match_info["name"]]
-        steps = (time.monotonic() - started) / took
+        seconds = STEP_SECONDS[request.match_info["name"]]
+        steps = (time.monotonic() - started) / seconds
         numbers = {"running": 8, "waiting": 0, "cache": 0.25, "steps": steps, "tokens": 8 * steps, "prompts": steps}
-        between = {"betweens": 8 * steps, "between_seconds": 8 * steps * took}
+        between = {"betweens": 8 * steps, "between_seconds": 8 * steps * seconds}
         return web.Response(
             text=PAGE.format(
-                **numbers, **between, firsts=steps / 50, first_seconds=steps / 50 * took, finished=steps / 50
+                **numbers, **between, firsts=steps / 50, first_seconds=steps / 50 * seconds, finished=steps / 50
             )
         )
 
@@ -60,12 +67,13 @@ async def pages() -> AsyncIterator[int]:
 
 
 def rates(output: LoopOutput) -> dict[str, float]:
-    """Replica → its rate, of its capacity; that of all before there is evidence."""
-    return dict.fromkeys(STEP, 1.0) | {name: weight.rate for name, weight in output.weights.get("chat", {}).items()}
+    """Return the rate of each replica as a share of its capacity; 1.0 before there is evidence."""
+    weights = output.weights.get("pool", {})
+    return dict.fromkeys(STEP_SECONDS, 1.0) | {name: weight.rate for name, weight in weights.items()}
 
 
 def sampled(member: Running) -> list[dict[str, float]]:
-    """The rates of each publication of this member from now on."""
+    """Return a list that collects the rates of each later publication of this member."""
     samples: list[dict[str, float]] = []
 
     def sample(_: PublishedFleet) -> None:
@@ -75,14 +83,13 @@ def sampled(member: Running) -> list[dict[str, float]]:
     return samples
 
 
-def test_a_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> None:
+def test_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> None:
     prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
             page_port = await stack.enter_async_context(pages())
-            replicas = ", ".join(f'{{name: {name}, address: "10.9.9.{at}:8000"}}' for at, name in enumerate(STEP, 1))
-            fleet = FLEET.replace("PORT", str(page_port)).replace("REPLICAS", replicas)
+            fleet = adaptive_fleet(page_port)
             leader = AsyncExitStack()
             first = await leader.enter_async_context(running("cp-1", tmp_path, port, prefix, fleet=fleet))
             await until(lambda: first.member.leads)
@@ -96,7 +103,7 @@ def test_a_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> Non
             await until(lambda: second.services.telemetry.loop.state.now > first_decision + 1.0)
             assert rates(second.services.publisher.loop_output)["slow"] < 0.6, "the new leader's evidence is the same"
             for earlier, later in pairwise(samples):
-                for name in STEP:
+                for name in STEP_SECONDS:
                     assert -DOWN - 1e-6 <= later[name] - earlier[name] <= UP + 1e-6, (name, samples)
 
     asyncio.run(asyncio.wait_for(work(), 120))
@@ -124,15 +131,13 @@ STEPS = [
 
 
 @pytest.mark.slow
-def test_a_step_that_a_leader_has_recorded_and_not_saved_is_done_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy
     prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
 
     async def recorded(member: Running, count: int) -> list[str]:
         while True:
-            with suppress(StoreUnreachableError):  # on a machine that stands still for seconds
+            with suppress(StoreUnreachableError):  # a busy machine may stall for seconds
                 records = [item.action for item in await member.state.audit()]
                 if len(records) >= count:
                     return records
@@ -155,7 +160,7 @@ def test_a_step_that_a_leader_has_recorded_and_not_saved_is_done_once(
 
 
 @pytest.mark.slow
-def test_a_member_that_has_joined_waits_where_the_store_ends_before_it_has_read_it(tmp_path: Path) -> None:
+def test_joined_member_waits_for_a_store_that_ends(tmp_path: Path) -> None:
     server = RedisServer()
     server.start()
 

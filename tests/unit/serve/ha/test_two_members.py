@@ -1,4 +1,4 @@
-"""Two members in one process that share pools: who scrapes, who decides, and what happens when one goes."""
+"""Two members in one process that share pools: scraping, decisions, and the loss of a member."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from lbctl.serve.ha.sharing import owner_of
-from tests.support.member import Running, running, until, version
+from tests.support.fleets import fleet_text, pool, replica
+from tests.support.member import ENVOY, Running, running, until, version
 from tests.support.stores import RedisServer
 from tests.support.web import serving_get
 
 HASTY = "hasty"
-"""A pool whose samples count too shortly for another member to scrape them."""
-POOLS = [*(f"pool-{number}" for number in range(7)), HASTY]
+"""A pool whose samples expire too soon for another member to scrape them."""
+POOLS = ["pool", *(f"pool-{number}" for number in range(1, 7)), HASTY]
 PAGE = 'vllm:num_requests_running{model_name="m"} 3\nvllm:kv_cache_usage_perc{model_name="m"} 0.25\n'
 
 
 @asynccontextmanager
 async def pages() -> AsyncIterator[int]:
-    """The port of a server that has a page for each pool."""
+    """Serve a metrics page for each pool, and yield the port."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=PAGE)
@@ -35,33 +37,29 @@ async def pages() -> AsyncIterator[int]:
 
 
 def owners(leader: str) -> dict[str, str]:
-    """Pool → who is to scrape it."""
+    """Return the member that has to scrape each pool."""
     return {name: leader if name == HASTY else owner_of(name, ("cp-1", "cp-2")) for name in POOLS}
 
 
-def fleet(port: int) -> str:
-    pools = "".join(
-        f"  {name}:\n"
-        f"    telemetry: {{interval: 200ms, stale_after: {'2s' if name == HASTY else '15s'},"
-        f' sources: [{{kind: vllm, url: "http://127.0.0.1:{port}/{name}"}}]}}\n'
-        f'    replicas: [{{name: a, address: "127.0.0.1:{port}"}}]\n'
-        for name in POOLS
-    )
-    return (
-        'version: 1\nlisteners: {gateway: {bind: "127.0.0.1:8080"}}\n'
-        f"routes: {{all: {{match: {{path_prefix: /}}, pool: {POOLS[0]}}}}}\n"
-        f"pools:\n{pools}proxies: {{edge: {{kind: envoy}}}}\n"
-    )
+def fleet_of_pools(port: int) -> str:
+    """Return the YAML of a fleet whose pools are scraped at this port."""
+
+    def telemetry(name: str) -> dict[str, Any]:
+        sources = [{"kind": "vllm", "url": f"http://127.0.0.1:{port}/{name}"}]
+        return {"interval": "200ms", "stale_after": "2s" if name == HASTY else "15s", "sources": sources}
+
+    member = replica(address=f"127.0.0.1:{port}")
+    return fleet_text(pools={name: pool(member, telemetry=telemetry(name)) for name in POOLS}, proxies=ENVOY)
 
 
 def sampled_by(member: Running) -> dict[str, str]:
-    """Pool → the member whose sample is the newest that this one decides on."""
+    """Return the member that provided the newest sample of each pool."""
     reports = member.services.telemetry.loop.reports
     return {pool: report.member or member.name for (pool, _), report in reports.items()}
 
 
 @pytest.mark.slow
-def test_pools_are_shared_and_move_with_the_members_that_are_there(
+def test_pools_are_shared_and_move_with_the_members(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
@@ -71,9 +69,9 @@ def test_pools_are_shared_and_move_with_the_members_that_are_there(
     prefix = f"test:{secrets.token_hex(4)}"
 
     async def work() -> None:
-        async with pages() as port, running("cp-1", tmp_path, redis.port, prefix, fleet=fleet(port)) as first:
+        async with pages() as port, running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port)) as first:
             await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
-            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet(port)) as second:
+            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port)) as second:
                 await until(lambda: sampled_by(first) == shared)
                 for member in (first, second):
                     assert sorted(member.member.sharing.own()) == own[member.name]
@@ -98,7 +96,7 @@ def test_pools_are_shared_and_move_with_the_members_that_are_there(
 
 
 @pytest.mark.slow
-def test_samples_that_are_too_large_for_one_announcement_come_in_parts(
+def test_samples_too_large_for_one_announcement_are_split(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
@@ -108,8 +106,8 @@ def test_samples_that_are_too_large_for_one_announcement_come_in_parts(
     async def work() -> None:
         async with (
             pages() as port,
-            running("cp-1", tmp_path, redis.port, prefix, fleet=fleet(port)) as first,
-            running("cp-2", tmp_path, redis.port, prefix, fleet=fleet(port)) as second,
+            running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port)) as first,
+            running("cp-2", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port)) as second,
         ):
             await until(lambda: sampled_by(first) == owners("cp-1"))
             assert second.member.sharing.parts > 1
@@ -124,7 +122,7 @@ def test_samples_that_are_too_large_for_one_announcement_come_in_parts(
 
 
 async def _without_store(redis: RedisServer, first: Running, second: Running) -> None:
-    """An owner that cannot renew its announcement stops, and the last leader scrapes everything."""
+    """Check that without a store only the last leader scrapes."""
     await asyncio.to_thread(redis.stop)
     await until(lambda: not second.member.sharing.own())
     await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
@@ -133,7 +131,7 @@ async def _without_store(redis: RedisServer, first: Running, second: Running) ->
 
 
 async def _other_leader(first: Running, second: Running) -> None:
-    """Whoever leads next decides on the samples of all."""
+    """Check that the next leader decides on the samples of all members."""
     leads, other = (first, second) if first.member.leads else (second, first)
     await leads.member.store.release()
     await until(lambda: other.member.leads and not leads.member.leads)
