@@ -1,4 +1,4 @@
-"""What clients may send, by the servers that proxies ask: picked by load or refused by name, and nothing is lost."""
+"""Odd and invalid requests to the picker's servers: they are picked by load or rejected, and no pick is lost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _question(body: bytes, headers: bytes = b"") -> bytes:
     return b"POST /pick/chat HTTP/1.1\r\n%scontent-length: %d\r\n\r\n%s" % (headers, len(body), body)
 
 
-def test_http_picks_by_load_whatever_the_body_is_and_refuses_the_rest_by_status() -> None:
+def test_http_picks_for_odd_bodies_and_rejects_bad_requests() -> None:
     async def run() -> None:
         service = _service()
         async with _http(service) as port:
@@ -118,7 +118,7 @@ async def _destination(channel: grpc.aio.Channel, body: bytes, session: bytes = 
     return str(answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields["x-gateway-destination-endpoint"])
 
 
-def test_grpc_picks_by_load_whatever_the_body_and_the_session_are() -> None:
+def test_grpc_picks_for_odd_bodies_and_sessions() -> None:
     async def run() -> None:
         service = _service()
         async with _grpc(service) as (_, channel):
@@ -135,7 +135,7 @@ def test_grpc_picks_by_load_whatever_the_body_and_the_session_are() -> None:
 
 
 @pytest.mark.slow
-def test_open_streams_are_counted_and_each_ends_its_pick() -> None:
+def test_open_streams_are_counted_and_end_their_picks() -> None:
     async def run() -> None:
         service = _service()
         async with _grpc(service) as (server, channel):

@@ -1,4 +1,4 @@
-"""Two pickers tell each other their requests in flight, over real gRPC."""
+"""Two pickers exchange their requests in flight over real gRPC."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.support.processes.ports import HOST, free_port
 
 
 class _Picker:
-    """The exchange of a picker with these counts, and what it has heard."""
+    """The exchange of a picker, its own counts, and the counts that it received."""
 
     def __init__(self, name: str) -> None:
         self.own: Counts = {}
-        self.heard: dict[str, Counts] = {}
+        self.received: dict[str, Counts] = {}
         self.failures: list[str] = []
         guard = Guard(self.failures.append, first_pause=0.01)
-        self.exchange = Exchange(name, lambda: self.own, self.heard.__setitem__, None, guard)
+        self.exchange = Exchange(name, lambda: self.own, self.received.__setitem__, None, guard)
 
     @asynccontextmanager
     async def listening(self, port: int = 0) -> AsyncIterator[str]:
-        """It listens at the address that is yielded."""
+        """Listen, and yield the address."""
         health = PickerHealth(lambda: True, self._never)
         server = GrpcServer(PickService(), health, None, self.exchange.handler())
         port = await server.start(Address(HOST, port))
@@ -51,7 +51,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_the_counts_of_each_reach_the_other_and_not_itself() -> None:
+def test_each_picker_receives_only_the_counts_of_the_other() -> None:
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
         async with first.listening() as here, second.listening() as there:
@@ -59,16 +59,16 @@ def test_the_counts_of_each_reach_the_other_and_not_itself() -> None:
             first.exchange.follow(peers)
             second.exchange.follow(peers)
             first.own = {"chat": {"a": Count(3, 500)}}
-            await _until(lambda: second.heard.get("first") == {"chat": {"a": Count(3, 500)}})
+            await _until(lambda: second.received.get("first") == {"chat": {"a": Count(3, 500)}})
             first.own = {"chat": {"a": Count(2, 0), "b": Count(1, 40)}}
-            await _until(lambda: second.heard["first"] == {"chat": {"a": Count(2, 0), "b": Count(1, 40)}})
-            await _until(lambda: "second" in first.heard)
-        assert (first.heard.keys(), second.heard.keys()) == ({"second"}, {"first"})
+            await _until(lambda: second.received["first"] == {"chat": {"a": Count(2, 0), "b": Count(1, 40)}})
+            await _until(lambda: "second" in first.received)
+        assert (first.received.keys(), second.received.keys()) == ({"second"}, {"first"})
 
     asyncio.run(run())
 
 
-def test_a_picker_that_comes_later_is_told_too() -> None:
+def test_picker_that_joins_later_receives_counts() -> None:
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
         first.own = {"chat": {"a": Count(1, 1)}}
@@ -79,13 +79,13 @@ def test_a_picker_that_comes_later_is_told_too() -> None:
         second.exchange.follow({"first": there})
         async with second.listening() as again:
             first.exchange.follow({"second": again})
-            await _until(lambda: second.heard.get("first") == first.own)
+            await _until(lambda: second.received.get("first") == first.own)
         first.exchange.close()
 
     asyncio.run(run())
 
 
-def test_a_failure_in_the_own_counts_is_logged_and_counted_and_they_are_sent_again(
+def test_failure_to_send_counts_is_logged_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
@@ -96,7 +96,7 @@ def test_a_failure_in_the_own_counts_is_logged_and_counted_and_they_are_sent_aga
             first.exchange.follow({"second": there})
             await _until(lambda: first.failures != [])
             first.own = {"chat": {"a": Count(1, 1)}}
-            await _until(lambda: second.heard.get("first") == first.own)
+            await _until(lambda: second.received.get("first") == first.own)
         assert set(first.failures) == {"counts for another picker"}
 
     asyncio.run(run())
@@ -105,13 +105,13 @@ def test_a_failure_in_the_own_counts_is_logged_and_counted_and_they_are_sent_aga
     assert record.__dict__["fields"]["task"] == "counts for another picker"
 
 
-def test_a_picker_that_is_no_longer_followed_leaves_no_task() -> None:
+def test_unfollowed_picker_leaves_no_task() -> None:
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
         async with second.listening() as there:
             second.exchange.follow({"first": "127.0.0.1:1"})
             first.exchange.follow({"second": there})
-            await _until(lambda: "first" in second.heard)
+            await _until(lambda: "first" in second.received)
             first.exchange.close()
             second.exchange.close()
             await _until(lambda: not any("counts for" in task.get_name() for task in asyncio.all_tasks()))
@@ -120,7 +120,7 @@ def test_a_picker_that_is_no_longer_followed_leaves_no_task() -> None:
     asyncio.run(run())
 
 
-def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
+def test_counts_of_an_unknown_picker_are_ignored() -> None:
     async def run() -> None:
         known, stranger, here = _Picker("known"), _Picker("stranger"), _Picker("here")
         known.own = stranger.own = {"chat": {"a": Count(1, 1)}}
@@ -129,10 +129,10 @@ def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
             stranger.exchange.follow({"here": address})
             await asyncio.sleep(0.2)
             known.exchange.follow({"here": address})
-            await _until(lambda: "known" in here.heard)
+            await _until(lambda: "known" in here.received)
             stranger.exchange.close()
             known.exchange.close()
-        assert here.heard.keys() == {"known"}
+        assert here.received.keys() == {"known"}
 
     asyncio.run(run())
 
@@ -151,11 +151,11 @@ def test_counts_of_a_picker_that_nobody_has_named_are_ignored() -> None:
         b'{"from": "' + b"x" * 65 + b'", "counts": {}}',
     ],
 )  # fmt: skip
-def test_what_is_no_message_of_a_picker_is_refused(message: bytes) -> None:
+def test_invalid_message_is_rejected(message: bytes) -> None:
     assert parse(message) is None
 
 
-def test_each_time_that_another_picker_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_outage_of_another_picker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def logged() -> int:
         return sum("another picker cannot be reached" in record.getMessage() for record in caplog.records)
 
@@ -164,7 +164,7 @@ def test_each_time_that_another_picker_is_away_is_logged_once(caplog: pytest.Log
             second.exchange.follow({"first": address})
             first.own = {"chat": {"a": Count(times, 1)}}
             first.exchange.follow({"second": address})
-            await _until(lambda: second.heard.get("first") == first.own)
+            await _until(lambda: second.received.get("first") == first.own)
         await _until(lambda: logged() == times)
 
     async def run() -> None:

@@ -17,7 +17,7 @@ DESTINATION = "10.0.0.1:80,[2001:db8::1]:80"
 
 
 class _Picking:
-    """Answers what it is told, and records what it is asked."""
+    """Answers every question with `picked`, and records the calls."""
 
     def __init__(self, picked: PickerAnswer = TWO) -> None:
         self.picked = picked
@@ -59,7 +59,7 @@ class _Stream:
 
 
 def _destination(answer: ProcessingResponse) -> tuple[str, str]:
-    """The replicas that the headers and the metadata of an answer name."""
+    """Return the replicas in the headers and in the metadata of an answer."""
     options = getattr(answer, answer.WhichOneof("response")).response.header_mutation.set_headers
     assert all(option.header.key == KEY for option in options)
     metadata = answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields[KEY].string_value
@@ -73,9 +73,7 @@ def _echo(answers: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
 
 
 @pytest.mark.parametrize(("pool", "header"), [("chat", ""), (None, DESTINATION)])
-def test_headers_alone_are_answered_with_the_replicas_in_metadata_and_for_a_gateway_in_a_header_too(
-    pool: str | None, header: str
-) -> None:
+def test_replicas_are_in_metadata_and_for_gateways_in_a_header(pool: str | None, header: str) -> None:
     picking = _Picking()
     (answer,) = _Stream(picking, pool).headers(x_session_id="s1", content_length="400")
     assert _destination(answer) == (header, DESTINATION)
@@ -84,7 +82,7 @@ def test_headers_alone_are_answered_with_the_replicas_in_metadata_and_for_a_gate
 
 
 @pytest.mark.parametrize("mode", [BUFFERED, PARTIAL])
-def test_a_held_body_is_awaited_before_the_replica_is_named(mode: int) -> None:
+def test_buffered_body_is_awaited_before_the_pick(mode: int) -> None:
     picking = _Picking()
     stream = _Stream(picking, mode=mode)
     (first,) = stream.headers(content_length="5000")
@@ -95,12 +93,12 @@ def test_a_held_body_is_awaited_before_the_replica_is_named(mode: int) -> None:
     assert (picking.questions[0].body, picking.questions[0].body_length) == (b"{}", 5000)
 
 
-def test_a_request_without_a_body_is_not_awaited() -> None:
+def test_request_without_a_body_is_picked_at_once() -> None:
     (answer,) = _Stream(_Picking(), mode=PARTIAL).headers(end=True)
     assert _destination(answer) == ("", DESTINATION)
 
 
-def test_a_streamed_body_comes_back_whole_after_the_replica_is_named() -> None:
+def test_streamed_body_is_returned_after_the_pick() -> None:
     picking = _Picking()
     stream = _Stream(picking, pool=None, mode=DUPLEX)
     assert stream.headers() == []
@@ -117,7 +115,7 @@ def test_a_streamed_body_comes_back_whole_after_the_replica_is_named() -> None:
     assert picking.questions[0].body_length == 150_000
 
 
-def test_a_streamed_body_longer_than_what_is_looked_at_flows_on_after_the_choice() -> None:
+def test_long_streamed_body_is_passed_on_after_the_pick() -> None:
     stream = _Stream(_Picking(), None, DUPLEX)
     stream.headers()
     first = stream.send(request_body={"body": b"x" * 300_000})
@@ -125,7 +123,7 @@ def test_a_streamed_body_longer_than_what_is_looked_at_flows_on_after_the_choice
     assert _echo(stream.send(request_body={"body": b"y", "end_of_stream": True})) == (b"y", [True])
 
 
-def test_trailers_end_a_streamed_body_and_come_back() -> None:
+def test_trailers_end_a_streamed_body_and_are_returned() -> None:
     stream = _Stream(_Picking(), None, DUPLEX)
     stream.headers()
     stream.send(request_body={"body": b"abc"})
@@ -135,7 +133,7 @@ def test_trailers_end_a_streamed_body_and_come_back() -> None:
     assert trailers.WhichOneof("response") == "request_trailers"
 
 
-def test_the_body_and_trailers_of_a_response_come_back() -> None:
+def test_response_body_and_trailers_are_returned() -> None:
     stream = _Stream(_Picking(), None, DUPLEX)
     stream.headers(end=True)
     assert stream.send(response_headers={})[0].WhichOneof("response") == "response_headers"
@@ -154,13 +152,13 @@ def test_the_body_and_trailers_of_a_response_come_back() -> None:
         (None, None),
     ],
 )
-def test_the_subset_hint_of_a_gateway_is_read(hint: object, subset: set[str] | None) -> None:
+def test_subset_hint_of_a_gateway_is_read(hint: object, subset: set[str] | None) -> None:
     picking = _Picking()
     _Stream(picking, pool=None).headers(hint=hint)
     assert picking.questions[0].subset == (None if subset is None else frozenset(subset))
 
 
-def test_a_gateway_is_answered_503_without_a_ready_replica_and_429_when_all_are_full() -> None:
+def test_gateway_gets_503_without_replicas_and_429_if_all_full() -> None:
     for picked, status in (
         (PickerAnswer(), 503),
         (PickerAnswer(full=True), 429),
@@ -170,14 +168,14 @@ def test_a_gateway_is_answered_503_without_a_ready_replica_and_429_when_all_are_
         assert answer.immediate_response.status.code == status
 
 
-def test_an_envoy_that_names_its_pool_chooses_by_itself_where_there_is_no_replica() -> None:
+def test_envoy_with_a_pool_falls_back_without_a_replica() -> None:
     for picked in (PickerAnswer(), PickerAnswer(full=True)):
         (answer,) = _Stream(_Picking(picked)).headers()
         assert answer.WhichOneof("response") == "request_headers"
         assert not answer.HasField("dynamic_metadata")
 
 
-def test_the_end_of_the_stream_ends_the_pick_once() -> None:
+def test_end_of_the_stream_ends_the_pick_once() -> None:
     picking = _Picking()
     stream = _Stream(picking)
     stream.headers()
@@ -186,7 +184,7 @@ def test_the_end_of_the_stream_ends_the_pick_once() -> None:
     assert picking.ended == ["1"]
 
 
-def test_a_stream_that_asks_again_and_again_leaves_one_pick() -> None:
+def test_stream_with_repeated_headers_ends_every_pick() -> None:
     picking = _Picking()
     stream = _Stream(picking)
     for _ in range(3):
@@ -213,7 +211,7 @@ def test_a_stream_that_asks_again_and_again_leaves_one_pick() -> None:
         ),
     ],
 )
-def test_the_answer_says_which_replica_gave_it(attributes: dict[str, str], answer: ResponseStart) -> None:
+def test_response_reports_the_replica_that_sent_it(attributes: dict[str, str], answer: ResponseStart) -> None:
     picking = _Picking()
     stream = _Stream(picking)
     stream.headers()
@@ -223,7 +221,7 @@ def test_the_answer_says_which_replica_gave_it(attributes: dict[str, str], answe
     assert picking.answers == [answer]
 
 
-def test_a_gateway_says_in_its_metadata_which_replica_has_answered() -> None:
+def test_gateway_metadata_reports_the_replica_that_answered() -> None:
     picking = _Picking()
     stream = _Stream(picking, pool=None)
     stream.headers()
@@ -234,7 +232,7 @@ def test_a_gateway_says_in_its_metadata_which_replica_has_answered() -> None:
 
 
 @pytest.mark.parametrize("length", ["", "-1", "x", "9" * 400, "\uff11"])
-def test_a_malformed_length_counts_as_none(length: str) -> None:
+def test_malformed_length_counts_as_zero(length: str) -> None:
     picking = _Picking()
     _Stream(picking).headers(content_length=length)
     assert picking.questions[0].body_length == 0

@@ -1,4 +1,4 @@
-"""The count of requests without a pick goes on over restarts of the picker, and begins when a pool is picked."""
+"""The count of requests without a pick survives restarts of the picker, and starts when a pool is picked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from lbctl.serve.picker.fallbacks import Fallbacks
 
 
-def test_a_new_picker_changes_nothing_of_what_was_counted() -> None:
+def test_new_picker_keeps_the_count() -> None:
     requests = Counter[str]()
     fallbacks = Fallbacks(lambda: requests)
     fallbacks.follow(["chat"])
@@ -22,7 +22,7 @@ def test_a_new_picker_changes_nothing_of_what_was_counted() -> None:
     assert fallbacks.counts() == {"chat": 35}
 
 
-def test_what_a_pool_had_before_it_was_picked_does_not_count() -> None:
+def test_requests_before_the_pool_was_picked_do_not_count() -> None:
     requests = Counter({"chat": 1000})
     fallbacks = Fallbacks(lambda: requests)
     fallbacks.follow(["chat"])
@@ -36,7 +36,7 @@ def test_what_a_pool_had_before_it_was_picked_does_not_count() -> None:
     assert fallbacks.counts() == {"chat": 0}
 
 
-def test_requests_that_no_proxy_has_reported_yet_are_no_negative_count() -> None:
+def test_count_is_never_negative() -> None:
     fallbacks = Fallbacks(Counter)
     fallbacks.follow(["chat"])
     fallbacks.reported(1, {"finished": {"chat": 2}})

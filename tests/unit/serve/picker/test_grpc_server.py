@@ -1,4 +1,4 @@
-"""The gRPC server answers streams and health checks, and bad streams harm no other."""
+"""The gRPC server answers streams and health checks, and invalid streams do not affect others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _destination(answer: ProcessingResponse) -> str:
     return str(lb.fields["x-gateway-destination-endpoint"].string_value)
 
 
-def test_a_stream_that_leaves_busy_replicas_says_so_in_its_metadata() -> None:
+def test_metadata_of_a_stream_reports_busy_replicas() -> None:
     moved = ProcessingRequest(response_headers={})
     moved.attributes["envoy.filters.http.ext_proc"].update({"upstream.address": "10.0.0.2:80"})
 
@@ -79,7 +79,7 @@ def test_a_stream_that_leaves_busy_replicas_says_so_in_its_metadata() -> None:
     assert asyncio.run(reasons()) == {"a proxy could not reach it"}
 
 
-def test_a_stream_names_its_pool_and_regions_in_its_metadata() -> None:
+def test_metadata_of_a_stream_sets_pool_and_regions() -> None:
     async def run() -> None:
         async with _server() as (service, _, channel):
             assert _destination(await _ask(channel, b"s", x_lbctl_pool="chat")) == "10.0.0.1:80"
@@ -93,7 +93,7 @@ def test_a_stream_names_its_pool_and_regions_in_its_metadata() -> None:
     asyncio.run(run())
 
 
-def test_garbage_and_huge_or_strange_keys_harm_no_other_stream() -> None:
+def test_invalid_streams_do_not_affect_others() -> None:
     async def run() -> None:
         async with _server() as (_, server, channel):
             calls = [channel.stream_stream(PROCESS)() for _ in range(20)]
@@ -109,7 +109,7 @@ def test_garbage_and_huge_or_strange_keys_harm_no_other_stream() -> None:
     asyncio.run(run())
 
 
-def test_health_is_answered_for_the_names_that_gateways_ask_for() -> None:
+def test_health_checks_use_the_service_names_of_gateways() -> None:
     async def run() -> None:
         async with _server() as (service, _, channel):
 
@@ -127,7 +127,7 @@ def test_health_is_answered_for_the_names_that_gateways_ask_for() -> None:
     asyncio.run(run())
 
 
-def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
+def test_address_in_use_is_an_error_with_the_address() -> None:
     async def run() -> None:
         async with _server() as (service, _, _):
             first = GrpcServer(service, PickerHealth(lambda: True, _never), None)

@@ -1,4 +1,4 @@
-"""What HAProxy and nginx tell the picker of a picked request changes whom it picks next."""
+"""Reports of HAProxy and nginx about picked requests change the next picks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HAPROXY = (
 )
 NGINX = '<190>Nov 23 18:40:00 lbctl: {{"pick":"{pick}","status":200,"unreached":{rest}}}'
 POOL, ROUTE = Pool("p", ()), Route("r", Forward((Share("p", 1),)), regions=("eu", "us"))
-LEAVES_BUSY = PickerQuestion(Caller("p", leaves_busy=True), {}, b"", 0)
+AVOIDS_BUSY = PickerQuestion(Caller("p", leaves_busy=True), {}, b"", 0)
 QUESTION = PickerQuestion(Caller("p"), {"x-session-id": ["s"]}, b"", 0)
 
 
@@ -55,7 +55,7 @@ def _service(clock: Callable[[], float] = lambda: 1000.0) -> PickService:
         (HAPROXY, 'end="--" retries="0"', False),
     ],
 )
-def test_a_replica_that_was_not_reached_is_not_picked_for_a_moment(line: str, rest: str, *, suspected: bool) -> None:
+def test_unreached_replica_is_not_picked_for_a_moment(line: str, rest: str, *, suspected: bool) -> None:
     service = _service()
     ends = RequestEnds(service)
     first = service.pick(QUESTION)
@@ -66,19 +66,19 @@ def test_a_replica_that_was_not_reached_is_not_picked_for_a_moment(line: str, re
 
 
 @pytest.mark.parametrize(("line", "rest"), [(NGINX, 'false,"moved":true'), (HAPROXY, 'end="--" retries="+1"')])
-def test_a_replica_that_was_busy_is_left_for_a_moment_that_grows_no_longer(line: str, rest: str) -> None:
+def test_busy_replica_is_avoided_for_a_constant_time(line: str, rest: str) -> None:
     clock = _Clock()
     service = _service(clock)
     ends = RequestEnds(service)
     for _ in range(5):
-        first = service.pick(LEAVES_BUSY)
+        first = service.pick(AVOIDS_BUSY)
         ends.received(line.format(pick=first.id, rest=rest).encode())
-        assert service.pick(LEAVES_BUSY).names[0] != first.names[0]
+        assert service.pick(AVOIDS_BUSY).names[0] != first.names[0]
         clock.now += 0.6
-        assert service.pick(LEAVES_BUSY).names[0] == first.names[0]
+        assert service.pick(AVOIDS_BUSY).names[0] == first.names[0]
 
 
-def test_a_question_says_whether_busy_replicas_are_left() -> None:
+def test_question_reports_if_busy_replicas_are_avoided() -> None:
     retry = Retry(when=("connect_failure", "replica_busy"), busy_statuses=(503,))
     target = picker.target(POOL, replace(ROUTE, retry=retry, regions=()), Proxy("h", "haproxy", ()))
     service = _service()
@@ -90,7 +90,7 @@ def test_a_question_says_whether_busy_replicas_are_left() -> None:
     assert reasons == {answer.headers["x-lbctl-pick"]: "it was busy, or a proxy could not reach it"}
 
 
-def test_a_request_without_a_pick_is_nobodys_end() -> None:
+def test_end_of_a_request_without_a_pick_is_ignored() -> None:
     service = _service()
     ends = RequestEnds(service)
     service.pick(QUESTION)
@@ -99,9 +99,7 @@ def test_a_request_without_a_pick_is_nobodys_end() -> None:
 
 
 @pytest.mark.parametrize(("region", "zone", "replica"), [("us", None, "b"), ("eu", "a%", "a"), (None, None, "a")])
-def test_the_nearest_replica_to_the_proxy_that_asks_is_picked(
-    region: str | None, zone: str | None, replica: str
-) -> None:
+def test_replica_nearest_to_the_proxy_is_picked(region: str | None, zone: str | None, replica: str) -> None:
     places = (Candidate("a", "10.0.0.1:80", region="eu", zone="a%"), Candidate("b", "10.0.0.2:80", region="us"))
     spare = Candidate("c", "10.0.0.3:80", region="us", priority=1)
     proxy = Proxy("h", "haproxy", (), region=region, zone=zone)

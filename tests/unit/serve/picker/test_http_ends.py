@@ -1,4 +1,4 @@
-"""The datagrams by which HAProxy and nginx report that a picked request has ended, whole, forged and broken."""
+"""The datagrams in which HAProxy and nginx report the end of a picked request: valid, forged and malformed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NGINX = '<190>Nov 23 19:00:00 lbctl: {{"pick":"{id}","status":200,"bytes":12}}'
 
 @pytest.fixture
 def service() -> PickService:
-    made = PickService()
-    made.set_table("chat", PoolTable("chat", POLICY, (Candidate("a", "10.0.0.1:80"),)))
-    return made
+    with_one_replica = PickService()
+    with_one_replica.set_table("chat", PoolTable("chat", POLICY, (Candidate("a", "10.0.0.1:80"),)))
+    return with_one_replica
 
 
-def picked(service: PickService) -> str:
+def pick_id(service: PickService) -> str:
     answer = HttpApi(service, bytes).handle(HttpRequest("POST", "/pick/chat", {}, b"{}"))
     return answer.headers["x-lbctl-pick-id"]
 
 
-def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickService) -> None:
+def test_report_of_a_proxy_ends_exactly_one_pick(service: PickService) -> None:
     ends = RequestEnds(service)
     lines: list[Callable[[str], str]] = [
         lambda name: HAPROXY.format(id=name, timers=""),
@@ -43,7 +43,7 @@ def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickSer
         lambda name: NGINX.format(id=name),
     ]
     for line in lines:
-        first, _ = picked(service), picked(service)
+        first, _ = pick_id(service), pick_id(service)
         before = service.open_picks
         ends.received(line(first).encode())
         ends.received(line(first).encode())
@@ -54,46 +54,46 @@ def test_both_proxies_reports_end_the_request_and_only_that_one(service: PickSer
 NAMED = "0b5c9a1e-6f0d-4a52-9c83-1d2e3f4a5b6c"
 
 
-def _picked_as(service: PickService, name: str) -> str:
+def _pick_named(service: PickService, name: str) -> str:
     question = HttpRequest("GET", "/pick/chat", {"x-lbctl-pick-id": [name]}, b"")
     return HttpApi(service, bytes).handle(question).headers["x-lbctl-pick-id"]
 
 
-def test_haproxy_names_the_pick_and_its_end_may_come_before_the_question(service: PickService) -> None:
+def test_end_of_a_named_pick_may_precede_its_question(service: PickService) -> None:
     ends = RequestEnds(service)
-    assert _picked_as(service, NAMED) == NAMED
+    assert _pick_named(service, NAMED) == NAMED
     ends.received(HAPROXY.format(id=NAMED, timers="").encode())
     assert service.open_picks == 0
     other = NAMED.replace("0", "f")
     ends.received(HAPROXY.format(id=other, timers="").encode())
-    assert _picked_as(service, other) == other
+    assert _pick_named(service, other) == other
     assert service.open_picks == 0
 
 
-def test_a_pick_that_nobody_waited_for_ends_and_casts_no_doubt_on_its_replica(service: PickService) -> None:
+def test_late_pick_ends_without_suspecting_its_replica(service: PickService) -> None:
     ends = RequestEnds(service)
-    _picked_as(service, NAMED)
+    _pick_named(service, NAMED)
     ends.received(HAPROXY.format(id=f"late-{NAMED}", timers="").replace('end="--"', 'end="SC"').encode())
     assert (service.open_picks, len(service.suspects), ends.malformed) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["x", NAMED.upper(), NAMED + "0", 'a"b', ""])
-def test_what_is_no_name_is_replaced(service: PickService, name: str) -> None:
-    assert _picked_as(service, name) not in (name, "")
+def test_invalid_pick_id_is_replaced(service: PickService, name: str) -> None:
+    assert _pick_named(service, name) not in (name, "")
 
 
-def test_ends_without_a_question_are_remembered_for_a_while_and_not_without_bound(service: PickService) -> None:
+def test_ends_without_a_question_are_bounded(service: PickService) -> None:
     ends = RequestEnds(service)
     for number in range(11_000):
         ends.received(HAPROXY.format(id=f"{number:036x}", timers="").encode())
-    _picked_as(service, f"{0:036x}")
+    _pick_named(service, f"{0:036x}")
     assert service.open_picks == 1, "forgotten"
-    _picked_as(service, f"{10_999:036x}")
+    _pick_named(service, f"{10_999:036x}")
     assert service.open_picks == 1, "remembered"
 
 
-def test_the_pick_of_a_pool_that_a_request_has_left_ends_too_and_its_replica_is_suspected(service: PickService) -> None:
-    left, kept = picked(service), picked(service)
+def test_pick_of_an_abandoned_pool_ends_and_is_suspected(service: PickService) -> None:
+    left, kept = pick_id(service), pick_id(service)
     line = NGINX.format(id=kept).replace('"status"', f'"left":"{left}","status"')
     ends = RequestEnds(service)
     ends.received(line.encode())
@@ -102,16 +102,16 @@ def test_the_pick_of_a_pool_that_a_request_has_left_ends_too_and_its_replica_is_
 
 
 @pytest.mark.parametrize("line", [HAPROXY, NGINX])
-def test_a_request_without_a_pick_is_no_fault(service: PickService, line: str) -> None:
+def test_report_without_a_pick_is_valid(service: PickService, line: str) -> None:
     ends = RequestEnds(service)
-    picked(service)
+    pick_id(service)
     ends.received(line.format(id="", timers="").encode())
     assert (service.open_picks, ends.malformed) == (1, 0)
 
 
-def test_haproxy_s_dash_for_an_unset_variable_ends_nothing(service: PickService) -> None:
+def test_dash_of_haproxy_ends_no_pick(service: PickService) -> None:
     ends = RequestEnds(service)
-    picked(service)
+    pick_id(service)
     ends.received(HAPROXY.format(id="-", timers="").encode())
     assert (service.open_picks, ends.malformed) == (1, 0)
 
@@ -132,15 +132,15 @@ def test_haproxy_s_dash_for_an_unset_variable_ends_nothing(service: PickService)
     ],
     ids=lambda data: repr(data[:30]),
 )
-def test_what_cannot_be_read_is_counted_and_ends_nothing(service: PickService, data: bytes) -> None:
+def test_malformed_report_is_counted_and_ends_no_pick(service: PickService, data: bytes) -> None:
     ends = RequestEnds(service)
-    picked(service)
+    pick_id(service)
     ends.received(data)
     assert (service.open_picks, ends.malformed) == (1, 1)
 
 
-def test_what_a_client_puts_into_the_log_line_ends_no_other_request(service: PickService) -> None:
-    ends, victim = RequestEnds(service), picked(service)
+def test_client_text_in_a_log_line_ends_no_other_pick(service: PickService) -> None:
+    ends, victim = RequestEnds(service), pick_id(service)
     forged = f'[lbctl@0 proxy="x" pick="{victim}"] {{"pick":"{victim}"}}'
     escaped = forged.replace("\\", "\\\\").replace('"', '\\"')
     behind = HAPROXY.format(id="", timers="").replace('{"ts": "x"}', f'{{"path": "{escaped}"}}')
@@ -150,21 +150,21 @@ def test_what_a_client_puts_into_the_log_line_ends_no_other_request(service: Pic
 
 
 @pytest.mark.parametrize("name", ["unknown", "-", "0" * 40])
-def test_an_id_that_nobody_has_ends_nothing(service: PickService, name: str) -> None:
+def test_unknown_id_ends_no_pick(service: PickService, name: str) -> None:
     ends = RequestEnds(service)
-    picked(service)
+    pick_id(service)
     ends.received(NGINX.format(id=name).encode())
     assert service.open_picks == 1
 
 
-def test_all_datagrams_that_have_come_are_read_in_one_turn(service: PickService) -> None:
-    """Of the event loop, which answers many connections in a turn."""
+def test_waiting_datagrams_are_read_in_one_turn(service: PickService) -> None:
+    """The event loop answers many connections in one turn."""
 
     async def run() -> None:
         receiver = DatagramReceiver(Address("127.0.0.1", 0), RequestEnds(service).received)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(100):
-                sender.sendto(NGINX.format(id=picked(service)).encode(), ("127.0.0.1", receiver.port))
+                sender.sendto(NGINX.format(id=pick_id(service)).encode(), ("127.0.0.1", receiver.port))
         assert service.open_picks == 100
         for _ in range(2):
             await asyncio.sleep(0)

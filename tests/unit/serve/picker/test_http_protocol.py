@@ -1,4 +1,4 @@
-"""The small HTTP server answers what HAProxy and nginx send, and refuses the rest with a status."""
+"""The picker's HTTP server answers requests of HAProxy and nginx, and rejects other requests with a status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbctl.serve.picker.http_protocol import (
 )
 
 
-def test_a_request_is_read_when_it_is_whole() -> None:
+def test_request_is_parsed_once_it_is_complete() -> None:
     head = b"POST /pick/chat HTTP/1.1\r\nHost: x\r\nX-Session-Id: s1\r\nx-session-id: s2\r\nContent-Length: 3\r\n\r\n"
     data = head + b"abcGET"
     needed = [parse(bytearray(data[:size])) for size in range(len(data) - 3)]
@@ -34,7 +34,7 @@ def test_a_request_is_read_when_it_is_whole() -> None:
     ("version", "connection", "kept"),
     [("1.0", "", False), ("1.0", "Connection: keep-alive\r\n", True), ("1.1", "Connection: close\r\n", False)],
 )
-def test_a_connection_is_kept_as_its_version_says(version: str, connection: str, kept: bool) -> None:
+def test_keep_alive_follows_the_http_version(version: str, connection: str, kept: bool) -> None:
     parsed = parse(bytearray(f"GET /health HTTP/{version}\r\n{connection}\r\n".encode()))
     assert isinstance(parsed, tuple)
     assert parsed[1] is kept
@@ -55,20 +55,20 @@ def test_a_connection_is_kept_as_its_version_says(version: str, connection: str,
         (b"GET / HTTP/1.1\r\nx-session-id: " + b"k" * MOST_HEAD, 431),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_status(data: bytes, status: int) -> None:
+def test_malformed_request_is_rejected_with_a_status(data: bytes, status: int) -> None:
     with pytest.raises(MalformedError) as raised:
         parse(bytearray(data))
     assert raised.value.status == status
 
 
-def test_an_answer_without_a_body_says_so() -> None:
+def test_response_is_encoded_with_and_without_a_body() -> None:
     assert HttpAnswer(204).encoded(keep=True) == b"HTTP/1.1 204 No Content\r\nconnection: keep-alive\r\n\r\n"
     assert HttpAnswer(200, b"a 1\n", {"x-lbctl-pick": "a"}).encoded(keep=False) == (
         b"HTTP/1.1 200 OK\r\nx-lbctl-pick: a\r\ncontent-length: 4\r\nconnection: close\r\n\r\na 1\n"
     )
 
 
-def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them_until_it_does() -> None:
+def test_client_that_does_not_read_pauses_its_requests() -> None:
     asyncio.run(_unread())
 
 
@@ -90,7 +90,7 @@ async def _unread() -> None:
         before = -1
         while before != handled or not handled:
             before = handled
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.1)
         assert handled < 300
         length = len(HttpAnswer(200, b"x" * 50_000).encoded(keep=True))
         async with asyncio.timeout(60):

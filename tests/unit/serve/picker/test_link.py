@@ -1,4 +1,4 @@
-"""The picker's end of the link to `lbctl serve`: it ends with an error when it can no longer report."""
+"""The picker's end of the link to `lbctl serve` fails if it can no longer report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _run(spoil: Callable[[PickService, socket.socket], None]) -> None:
     asyncio.run(run())
 
 
-def test_an_error_in_a_report_ends_the_process() -> None:
+def test_error_in_a_report_ends_the_process() -> None:
     def spoil(service: PickService, _link: socket.socket) -> None:
         service.statistics.lost["chat"] = object()  # type: ignore[assignment]
 
@@ -38,10 +38,10 @@ def test_an_error_in_a_report_ends_the_process() -> None:
         _run(spoil)
 
 
-def test_an_error_in_a_line_ends_the_process() -> None:
+def test_error_in_a_line_ends_the_process() -> None:
     with pytest.raises(wire.WireError):
         _run(lambda _service, link: link.sendall(b"nonsense\n"))
 
 
-def test_the_end_of_the_control_plane_is_no_error() -> None:
+def test_end_of_the_control_plane_is_not_an_error() -> None:
     _run(lambda _service, link: link.close())

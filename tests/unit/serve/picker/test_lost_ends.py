@@ -1,4 +1,4 @@
-"""Ends of requests that were never reported: what engines and proxies say of their requests in flight corrects them."""
+"""Unreported ends of requests are corrected by the requests in flight that engines and proxies report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lbctl.serve.picker.wire import EngineSample, ProxySample
 from tests.unit.serve.picker.test_service import POLICY
 
 LATER = 6.0
-"""Seconds after which a request must be in each report."""
+"""Seconds after which every report must include a request."""
 
 
 class _Clock:
@@ -20,14 +20,14 @@ class _Clock:
 
 
 def _picked(*proxies: str) -> tuple[PickService, _Clock, list[str]]:
-    """A service with one replica, and a pick for each of these proxies."""
+    """Return a service with one replica, its clock, and the id of a pick for each of these proxies."""
     clock = _Clock()
     service = PickService(clock)
     service.set_table("chat", PoolTable("chat", POLICY, (Candidate("a", "10.0.0.1:80"),)))
     return service, clock, [service.pick(PickerQuestion(Caller("chat", proxy), {}, b"", 0)).id for proxy in proxies]
 
 
-def _work(service: PickService) -> int:
+def _in_flight(service: PickService) -> int:
     return service.counts().get("chat", {}).get("a", (0, 0))[0]
 
 
@@ -36,18 +36,18 @@ def _report(service: PickService, clock: _Clock, proxy: str, requests: int) -> N
     service.assigned([ProxySample(proxy, "chat", "a", requests)])
 
 
-def test_what_two_reports_of_a_proxy_lack_has_ended_the_oldest_first() -> None:
+def test_picks_missing_in_two_proxy_reports_end_oldest_first() -> None:
     service, clock, picks = _picked("edge", "edge", "edge")
     _report(service, clock, "edge", 1)
-    assert (service.open_picks, _work(service)) == (3, 3)
+    assert (service.open_picks, _in_flight(service)) == (3, 3)
     _report(service, clock, "edge", 1)
-    assert (service.open_picks, _work(service)) == (1, 1)
+    assert (service.open_picks, _in_flight(service)) == (1, 1)
     assert service.statistics.lost == {"chat": 2}
     service.finished(picks[2])
     assert service.open_picks == 0
 
 
-def test_requests_of_other_proxies_and_new_ones_stay() -> None:
+def test_new_picks_and_those_of_other_proxies_stay() -> None:
     service, clock, _ = _picked("other", "other")
     for _ in range(3):
         _report(service, clock, "edge", 0)
@@ -58,14 +58,14 @@ def test_requests_of_other_proxies_and_new_ones_stay() -> None:
     assert service.open_picks == 3
 
 
-def test_a_report_with_all_requests_between_two_others_saves_them() -> None:
+def test_complete_report_in_between_keeps_the_picks() -> None:
     service, clock, _ = _picked("edge", "edge")
     for requests in (0, 2, 0):
         _report(service, clock, "edge", requests)
     assert service.open_picks == 2
 
 
-def test_what_the_engine_said_before_the_requests_came_ends_none_of_them() -> None:
+def test_engine_samples_from_before_the_picks_end_none() -> None:
     service, clock, _ = _picked("edge", "other")
     began = clock.now
     for _ in range(3):
@@ -74,10 +74,10 @@ def test_what_the_engine_said_before_the_requests_came_ends_none_of_them() -> No
     assert service.open_picks == 2
 
 
-def test_requests_that_the_engine_has_not_are_no_open_picks_either() -> None:
+def test_picks_missing_in_engine_samples_end() -> None:
     service, clock, _ = _picked("edge", "other")
     for _ in range(2):
         clock.now += LATER
         service.sampled(EngineSample("chat", "a", 1.0, 0.0, None, False))
-    assert (service.open_picks, _work(service)) == (1, 1)
+    assert (service.open_picks, _in_flight(service)) == (1, 1)
     assert service.statistics.lost == {"chat": 1}

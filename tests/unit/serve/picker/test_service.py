@@ -1,4 +1,4 @@
-"""What the service of the picker answers, from its tables, over the life of requests."""
+"""The picker's service: answers from its tables over the life of requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _question(pool: str | None = "chat", session: str = "", subset: frozenset[st
     return PickerQuestion(Caller(pool), headers, body, len(body), subset)
 
 
-def test_requests_in_flight_are_spread_and_their_ends_make_room() -> None:
+def test_requests_are_spread_by_load() -> None:
     service, _ = _service(_table(A, B, C))
     picks = [service.pick(_question(session=f"s{number}")) for number in range(9)]
     assert Counter(item.names[0] for item in picks) == {"a": 3, "b": 3, "c": 3}
@@ -64,7 +64,7 @@ def test_requests_in_flight_are_spread_and_their_ends_make_room() -> None:
     assert service.open_picks == 0
 
 
-def test_a_session_stays_and_moves_once_when_its_replica_leaves() -> None:
+def test_session_moves_once_when_its_replica_leaves() -> None:
     service, _ = _service(_table(A, B, C))
     home = service.pick(_question(session="s")).names[0]
     rest = tuple(item for item in (A, B, C) if item.name != home)
@@ -74,7 +74,7 @@ def test_a_session_stays_and_moves_once_when_its_replica_leaves() -> None:
     assert home not in moved
 
 
-def test_a_replica_that_a_proxy_cannot_reach_is_left_for_a_moment() -> None:
+def test_unreachable_replica_is_avoided_for_a_moment() -> None:
     service, clock = _service(_table(A, B))
     first = service.pick(_question(session="s"))
     service.answered(first.id, ResponseStart("", by_replica=False))
@@ -83,7 +83,7 @@ def test_a_replica_that_a_proxy_cannot_reach_is_left_for_a_moment() -> None:
     assert first.names[0] in {service.pick(_question(session=f"t{number}")).names[0] for number in range(5)}
 
 
-def test_a_replica_that_has_left_is_no_longer_remembered_as_unreachable() -> None:
+def test_removed_replica_is_forgotten_as_unreachable() -> None:
     service, clock = _service(_table(A))
     service.answered(service.pick(_question()).id, ResponseStart("", by_replica=False))
     service.set_table("chat", _table(B))
@@ -94,14 +94,14 @@ def test_a_replica_that_has_left_is_no_longer_remembered_as_unreachable() -> Non
     assert len(service.suspects) == 0
 
 
-def test_a_replica_that_answers_503_itself_is_not_left() -> None:
+def test_replica_that_answers_503_itself_is_still_picked() -> None:
     service, _ = _service(_table(A))
     first = service.pick(_question())
     service.answered(first.id, ResponseStart(first.addresses[0]))
     assert service.pick(_question()).names == ("a",)
 
 
-def test_no_answer_without_a_table_or_without_a_fit_replica() -> None:
+def test_no_pick_without_a_table_or_a_fit_replica() -> None:
     service, _ = _service(_table(_candidate("a", 1, fit=False, reason="drained")))
     assert service.pick(_question()).names == ()
     assert service.pick(_question("other")).names == ()
@@ -109,7 +109,7 @@ def test_no_answer_without_a_table_or_without_a_fit_replica() -> None:
     assert service.pick(_question()).names == ()
 
 
-def test_all_at_their_limit_is_said_apart_from_none_fit() -> None:
+def test_replicas_at_their_limit_are_reported_as_full() -> None:
     service, _ = _service(_table(_candidate("a", 1, limit=1)))
     first = service.pick(_question())
     assert first.names == ("a",)
@@ -118,7 +118,7 @@ def test_all_at_their_limit_is_said_apart_from_none_fit() -> None:
     assert service.pick(_question()).names == ("a",)
 
 
-def test_a_gateway_without_a_pool_has_the_one_whose_replicas_it_allows() -> None:
+def test_gateway_without_a_pool_uses_the_pool_of_its_subset() -> None:
     other = _candidate("z", 9)
     service, _ = _service(_table(A, B), _table(other, pool="other"))
     assert service.pick(_question(None, subset=frozenset({B.address}))).names == ("b",)
@@ -126,7 +126,7 @@ def test_a_gateway_without_a_pool_has_the_one_whose_replicas_it_allows() -> None
     assert service.pick(_question(None, subset=frozenset())).subset_empty
 
 
-def test_a_pick_without_an_end_is_forgotten_in_the_end() -> None:
+def test_pick_without_an_end_expires() -> None:
     service, clock = _service(_table(A))
     service.pick(_question())
     clock.now += 100.0
@@ -137,7 +137,7 @@ def test_a_pick_without_an_end_is_forgotten_in_the_end() -> None:
     assert service.open_picks == 0
 
 
-def test_an_explanation_says_what_would_be_picked_and_records_nothing() -> None:
+def test_explanation_records_no_pick() -> None:
     service, _ = _service(_table(A, _candidate("b", 2, fit=False, reason="drained")))
     question = {
         "number": 7,
@@ -155,7 +155,7 @@ def test_an_explanation_says_what_would_be_picked_and_records_nothing() -> None:
     assert wire.parse(explanation_line(service, {**question, "pool": "gone"}))["explanation"] is None
 
 
-def test_after_an_error_the_proxy_chooses_and_the_error_is_logged_once_a_minute(
+def test_error_is_logged_once_a_minute_and_the_proxy_chooses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service, clock = _service(_table(_candidate("a", 1, weight="broken")))
@@ -168,31 +168,31 @@ def test_after_an_error_the_proxy_chooses_and_the_error_is_logged_once_a_minute(
     assert service.statistics.reasons["chat", "error"] == 4
 
 
-def test_the_id_of_a_pick_says_nothing_about_the_next_one() -> None:
+def test_ids_of_picks_are_unpredictable() -> None:
     service, _ = _service(_table(A))
     ids = [service.pick(_question()).id for _ in range(20)]
     assert all(re.fullmatch("[0-9a-f]{16,40}", item) for item in ids)
     assert len({item[:8] for item in ids}) == len(ids)
 
 
-def test_counts_of_other_pickers_are_taken_for_known_replicas_alone() -> None:
+def test_counts_of_other_pickers_apply_only_to_known_replicas() -> None:
     service, _ = _service(_table(A, B))
     service.merge("other", {"chat": {"a": Count(50, 9000), "gone": Count(1, 1)}, "gone": {"a": Count(1, 1)}})
     assert service.pick(_question()).names[0] == "b"
     assert not any("gone" in (pool, *loads) for pool, loads in service._decider.books._loads.items())
 
 
-def test_names_of_pools_that_nobody_knows_make_no_counters() -> None:
+def test_unknown_pools_get_no_counters() -> None:
     service, _ = _service(_table(A))
     for number in range(50):
-        service.pick(_question(f"made-up-{number}"))
+        service.pick(_question(f"unknown-{number}"))
     service.pick(_question())
     assert service.statistics.reasons == {("", "no table"): 50, ("chat", "load"): 1}
     service.set_table("chat", None)
     assert service.statistics.times.keys() == {""}
 
 
-def test_samples_hold_nothing_of_the_request() -> None:
+def test_samples_contain_no_request_content() -> None:
     service, _ = _service(_table(A))
     service.pick(_question(session="a-secret-session"))
     (sample,) = service.statistics.take_samples()

@@ -1,4 +1,4 @@
-"""The picker as a child process: it serves its parent, whatever the parent's process id, and no other process."""
+"""The picker as a child process: start, restart, and end with its parent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ START = "from lbctl.serve.picker.__main__ import main\nraise SystemExit(main())"
 
 @contextmanager
 def _started(parent: int, before: str = "") -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
-    """A picker whose parent should be `parent`, and the link to it."""
+    """Start a picker that expects the parent process `parent`; yield it and the link to it."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(30)
@@ -45,22 +45,22 @@ def _started(parent: int, before: str = "") -> Iterator[tuple[subprocess.Popen[b
             release()
 
 
-def test_it_starts_where_its_parent_is_the_first_process_of_a_container() -> None:
+def test_picker_starts_if_its_parent_is_process_1() -> None:
     with _started(1, AS_IN_A_CONTAINER) as (_, link), link.makefile("rb") as lines:
         assert json.loads(lines.readline())["kind"] == "report"
 
 
-def test_it_ends_at_once_where_its_parent_has_already_ended() -> None:
+def test_picker_ends_if_its_parent_has_ended() -> None:
     with _started(os.getpid() + 1) as (process, _):
         assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("taken", [0, 1])
-def test_a_taken_port_is_the_reason_with_its_address_and_the_next_picker_runs(taken: int) -> None:
-    asyncio.run(_with_a_taken_port(taken))
+def test_port_in_use_is_reported_and_the_picker_restarts(taken: int) -> None:
+    asyncio.run(_run_with_a_taken_port(taken))
 
 
-async def _with_a_taken_port(taken: int) -> None:
+async def _run_with_a_taken_port(taken: int) -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
     child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     release()
@@ -76,11 +76,11 @@ async def _with_a_taken_port(taken: int) -> None:
     await asyncio.gather(runs, return_exceptions=True)
 
 
-def test_a_killed_picker_is_said_to_have_ended() -> None:
-    asyncio.run(_killed_again_and_again())
+def test_killed_picker_is_reported_as_ended() -> None:
+    asyncio.run(_kill_repeatedly())
 
 
-async def _killed_again_and_again() -> None:
+async def _kill_repeatedly() -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
     child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     for _ in range(5):
@@ -95,20 +95,20 @@ async def _killed_again_and_again() -> None:
     release()
 
 
-def test_a_picker_is_not_charged_with_the_time_in_which_serve_itself_stood_still(
+def test_stall_of_the_parent_does_not_count_as_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lbctl.serve.picker.child._SILENT", 4.0)
-    asyncio.run(_standing_still())
+    asyncio.run(_stall_the_parent())
 
 
-async def _standing_still() -> None:
+async def _stall_the_parent() -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
     child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     runs = asyncio.get_running_loop().create_task(child.run())
     async with asyncio.timeout(60):
         await reported.wait()
-        time.sleep(6.0)  # as a process that is stopped
+        time.sleep(6.0)  # like a stopped process
         for _ in range(2):
             reported.clear()
             await reported.wait()

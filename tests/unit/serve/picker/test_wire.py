@@ -1,4 +1,4 @@
-"""Tables travel to a picker as lines: whole, then as changes, and what it has in the end is what was sent."""
+"""Tables are sent to a picker as lines: complete first, then as changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
 
 SENDER, READER = 500.0, 90_000.0
-"""The clocks of the two ends."""
+"""Clock readings of the two ends at the same moment."""
 A = Candidate("a", "10.0.0.1:80", 1.5, region="eu", queue=0.0, kv=0.5)
 B = Candidate("b", "[2001:db8::1]:80", fit=False, reason="drained by the files", limit=8)
 C = Candidate("c", "10.0.0.3:80", started=SENDER - 12.5)
@@ -46,7 +46,7 @@ class _Reader:
 
 
 def _as_read(table: PoolTable) -> PoolTable:
-    """The table by the clock of its reader."""
+    """Return the table with the times of the reader's clock."""
     candidates = [
         replace(item, started=None if item.started is None else item.started - SENDER + READER)
         for item in table.candidates
@@ -54,13 +54,13 @@ def _as_read(table: PoolTable) -> PoolTable:
     return replace(table, candidates=tuple(candidates))
 
 
-def test_a_whole_table_arrives_as_it_was_sent() -> None:
+def test_table_arrives_unchanged() -> None:
     reader = _Reader()
     reader.read(wire.line("begin", format=wire.FORMAT), wire.whole(TABLE, SENDER), wire.line("ready"))
     assert reader.tables == {"chat": _as_read(TABLE)}
 
 
-def test_only_what_differs_is_sent_again() -> None:
+def test_only_changed_candidates_are_sent() -> None:
     reader = _Reader()
     after = replace(TABLE, candidates=(replace(A, fit=False, reason="drained"), C, replace(C, name="d")))
     changes = wire.changes(TABLE, after, SENDER)
@@ -72,12 +72,12 @@ def test_only_what_differs_is_sent_again() -> None:
     assert wire.changes(after, after, SENDER) is None
 
 
-def test_a_changed_policy_sends_the_pool_again() -> None:
+def test_changed_policy_sends_the_whole_table() -> None:
     after = replace(TABLE, policy=PickPolicy((), None, 2.0))
     assert wire.changes(TABLE, after, SENDER) == wire.whole(after, SENDER)
 
 
-def test_pools_of_an_earlier_connection_that_are_gone_are_dropped_when_the_new_set_is_complete() -> None:
+def test_old_tables_are_dropped_when_the_new_set_is_complete() -> None:
     reader = _Reader()
     reader.read(wire.whole(TABLE, SENDER), wire.whole(replace(TABLE, pool="old"), SENDER))
     reader.read(wire.line("begin", format=wire.FORMAT), wire.whole(TABLE, SENDER))
@@ -88,7 +88,7 @@ def test_pools_of_an_earlier_connection_that_are_gone_are_dropped_when_the_new_s
     assert not reader.tables
 
 
-def test_samples_of_engines_arrive() -> None:
+def test_engine_samples_arrive() -> None:
     sample = wire.EngineSample("chat", "a", 3.0, None, None, True)
     reader = _Reader()
     reader.read(wire.samples([sample]))
@@ -111,7 +111,7 @@ def test_samples_of_engines_arrive() -> None:
         b'{"kind": "samples", "samples": [[1]]}',
     ],
 )
-def test_a_line_that_is_not_of_this_format_changes_nothing(line: bytes) -> None:
+def test_invalid_line_changes_nothing(line: bytes) -> None:
     reader = _Reader()
     reader.read(wire.whole(TABLE, SENDER))
     with pytest.raises(wire.WireError):
@@ -119,5 +119,5 @@ def test_a_line_that_is_not_of_this_format_changes_nothing(line: bytes) -> None:
     assert reader.tables == {"chat": _as_read(TABLE)}
 
 
-def test_a_kind_that_is_not_known_is_ignored() -> None:
+def test_unknown_kind_is_ignored() -> None:
     _Reader().read(wire.line("of a newer version", value=1))
