@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from envoy.service.discovery.v3 import discovery_pb2 as pb
 
-from lbctl.base.diagnostics import Diagnostic, Position
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control, Proxy
 from lbctl.ir.topology import Topology
+from lbctl.targets.load import Loaded, load
 from lbctl.xds.protocol.node_status import NodeStatus
 from lbctl.xds.protocol.server import XdsServer
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
@@ -32,6 +34,14 @@ METHODS = {
     RDS: ("envoy.service.route.v3.RouteDiscoveryService", "Routes"),
     SDS: ("envoy.service.secret.v3.SecretDiscoveryService", "Secrets"),
 }
+
+
+def load_text(text: str) -> Loaded:
+    """Return the fleet of this YAML, loaded like a file. It must be valid."""
+    diagnostics = Diagnostics()
+    loaded = load(["-"], diagnostics, stdin=io.BytesIO(text.encode()))
+    assert loaded is not None, list(map(str, diagnostics))
+    return loaded
 
 
 def cluster(name: str, body: str = "") -> Resource:

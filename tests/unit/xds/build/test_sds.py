@@ -1,8 +1,7 @@
-"""Certificates, keys and authorities reach an Envoy as secrets: named where they are used, sent by themselves."""
+"""Certificates, keys and CAs as secrets: other resources refer to them by name."""
 
 from __future__ import annotations
 
-import io
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,17 @@ from envoy.config.listener.v3 import listener_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2, tls_pb2
 from google.protobuf.json_format import MessageToJson
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.secrets import HeaderSecret, Secrets
 from lbctl.ir.snapshot import Snapshot
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.build.nack_locator import message_of
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import CDS, LDS, SDS, SHORT, TYPES
+from tests.support.fleets import fleet_text, pool, replica
 from tests.support.processes.binaries import require
 from tests.support.processes.certs import Authority
+from tests.support.xds import load_text
 
 ANY = Proxy("somebody", "envoy", (1, 40))
 FLEET = """
@@ -58,37 +58,30 @@ pools:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     authority = Authority(tmp_path_factory.mktemp("tls"))
-    found = {f"tls/{name}.crt": authority.ca.read_bytes() for name in ("clients", "replicas")}
+    contents = {f"tls/{name}.crt": authority.ca.read_bytes() for name in ("clients", "replicas")}
     for name in ("a", "b"):
         pair = authority.issue(f"{name}.example.com")
-        found |= {f"tls/{name}.crt": pair.certificate.read_bytes(), f"tls/{name}.key": pair.key.read_bytes()}
-    return found
+        contents |= {f"tls/{name}.crt": pair.certificate.read_bytes(), f"tls/{name}.key": pair.key.read_bytes()}
+    return contents
 
 
-def _loaded(text: str = FLEET) -> Loaded:
-    found = Diagnostics()
-    made = load(["-"], found, stdin=io.BytesIO(text.encode()))
-    assert made is not None, list(map(str, found))
-    return made
+def snapshot_of(loaded: Loaded, files: dict[str, bytes]) -> Snapshot:
+    return Snapshot(loaded.compiled.topology, secrets=replace(loaded.secrets, files=files))
 
 
-def _snapshot(made: Loaded, files: dict[str, bytes]) -> Snapshot:
-    return Snapshot(made.compiled.topology, secrets=replace(made.secrets, files=files))
+def built(files: dict[str, bytes]) -> CachedSnapshot:
+    loaded = load_text(FLEET)
+    return Builder().build(loaded, snapshot_of(loaded, files))
 
 
-def _built(files: dict[str, bytes]) -> CachedSnapshot:
-    made = _loaded()
-    return Builder().build(made, _snapshot(made, files))
-
-
-def _unsound(files: dict[str, bytes]) -> list[str]:
+def problems_of(files: dict[str, bytes]) -> list[str]:
     with pytest.raises(UnsoundError) as caught:
-        _built(files)
+        built(files)
     return [str(item).split("\n")[0] for item in caught.value.problems]
 
 
-def test_each_file_is_sent_once_under_a_name_of_its_own(files: dict[str, bytes]) -> None:
-    secrets = _built(files).resources(ANY).of(SDS)
+def test_each_file_is_one_named_secret(files: dict[str, bytes]) -> None:
+    secrets = built(files).resources(ANY).of(SDS)
     assert list(secrets) == [
         "ca:tls/clients.crt",
         "ca:tls/replicas.crt",
@@ -102,8 +95,8 @@ def test_each_file_is_sent_once_under_a_name_of_its_own(files: dict[str, bytes])
     assert trust.trusted_ca.inline_bytes == files["tls/clients.crt"]
 
 
-def test_a_listener_names_its_certificate_and_its_clients_authority(files: dict[str, bytes]) -> None:
-    message = listener_pb2.Listener.FromString(_built(files).resources(ANY).of(LDS)["public"].body)
+def test_a_listener_refers_to_its_certificate_and_client_ca(files: dict[str, bytes]) -> None:
+    message = listener_pb2.Listener.FromString(built(files).resources(ANY).of(LDS)["public"].body)
     seen = set()
     for chain in message.filter_chains:
         context = tls_pb2.DownstreamTlsContext()
@@ -117,8 +110,8 @@ def test_a_listener_names_its_certificate_and_its_clients_authority(files: dict[
     assert seen == {(("b.example.com",), "certificate:tls/b.crt"), ((), "certificate:tls/a.crt")}
 
 
-def test_a_pool_still_asks_for_the_name_in_its_replicas_certificate(files: dict[str, bytes]) -> None:
-    clusters = _built(files).resources(ANY).of(CDS)
+def test_a_pool_still_verifies_the_server_name(files: dict[str, bytes]) -> None:
+    clusters = built(files).resources(ANY).of(CDS)
     contexts = {}
     for name in ("named", "unnamed", "bare"):
         cluster = cluster_pb2.Cluster.FromString(clusters[name].body)
@@ -133,19 +126,19 @@ def test_a_pool_still_asks_for_the_name_in_its_replicas_certificate(files: dict[
     assert not contexts["bare"].common_tls_context.WhichOneof("validation_context_type")
 
 
-def test_no_key_stands_anywhere_but_in_a_secret(files: dict[str, bytes]) -> None:
-    resources = _built(files).resources(ANY)
+def test_private_keys_are_only_in_secrets(files: dict[str, bytes]) -> None:
+    resources = built(files).resources(ANY)
     others = b"".join(item.body for kind in TYPES if kind != SDS for item in resources.of(kind).values())
     assert b"PRIVATE KEY" not in others
-    assert "PRIVATE KEY" not in repr(_snapshot(_loaded(), files).secrets)
+    assert "PRIVATE KEY" not in repr(snapshot_of(load_text(FLEET), files).secrets)
 
 
-def test_a_rotated_certificate_moves_its_secret_and_nothing_else(files: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_rotated_certificate_changes_only_its_secret(files: dict[str, bytes], tmp_path: Path) -> None:
     fresh = Authority(tmp_path).issue("a.example.com")
     rotated = {**files, "tls/a.crt": fresh.certificate.read_bytes(), "tls/a.key": fresh.key.read_bytes()}
-    made, builder = _loaded(), Builder()
-    before = builder.build(made, _snapshot(made, files)).resources(ANY)
-    after = builder.build(made, _snapshot(made, rotated)).resources(ANY)
+    loaded, builder = load_text(FLEET), Builder()
+    before = builder.build(loaded, snapshot_of(loaded, files)).resources(ANY)
+    after = builder.build(loaded, snapshot_of(loaded, rotated)).resources(ANY)
     moved = {
         f"{SHORT[kind]} {name}"
         for kind in TYPES
@@ -155,26 +148,26 @@ def test_a_rotated_certificate_moves_its_secret_and_nothing_else(files: dict[str
     assert moved == {"sds certificate:tls/a.crt"}
 
 
-# ── What is not good is not sent ─────────────────────────────────────────────────────────────────────────────────────
+# ── Problems ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_is_not_there_is_named_where_the_fleet_names_it(files: dict[str, bytes]) -> None:
+def test_a_missing_file_is_reported_where_it_is_named(files: dict[str, bytes]) -> None:
     without = {name: data for name, data in files.items() if name not in ("tls/a.key", "tls/clients.crt")}
-    found = _unsound(without)
-    assert [item.split(": ")[1] for item in found] == [
+    problems = problems_of(without)
+    assert [item.split(": ")[1] for item in problems] == [
         "error LB922 listeners.public.tls.certificates[0].key",
         "error LB922 listeners.public.tls.client_ca",
         "error LB922 pools.named.tls.key",
     ]
-    assert [int(item.split(":")[1]) for item in found] == [
-        _line("key: tls/a.key"),
-        _line("client_ca"),
-        _line("  named:") + 2,
+    assert [int(item.split(":")[1]) for item in problems] == [
+        line_of("key: tls/a.key"),
+        line_of("client_ca"),
+        line_of("  named:") + 2,
     ]
-    assert "'tls/a.key' cannot be read" in found[0]
+    assert "'tls/a.key' cannot be read" in problems[0]
 
 
-def _line(words: str) -> int:
+def line_of(words: str) -> int:
     return FLEET[: FLEET.index(words)].count("\n") + 1
 
 
@@ -187,28 +180,26 @@ def _line(words: str) -> int:
         ({"tls/replicas.crt": ""}, "pools.named.tls.ca", "no certificate"),
     ],
 )
-def test_files_that_do_not_fit_are_refused_before_a_proxy_refuses_them(
-    files: dict[str, bytes], wrong: dict[str, str], place: str, words: str
-) -> None:
-    found = _unsound({**files, **{name: files.get(other, b"") for name, other in wrong.items()}})
-    assert f"error LB920 {place}:" in found[0]
-    assert all(words in item and "BEGIN" not in item for item in found)
+def test_mismatched_files_are_rejected(files: dict[str, bytes], wrong: dict[str, str], place: str, words: str) -> None:
+    problems = problems_of({**files, **{name: files.get(other, b"") for name, other in wrong.items()}})
+    assert f"error LB920 {place}:" in problems[0]
+    assert all(words in item and "BEGIN" not in item for item in problems)
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(files: dict[str, bytes]) -> None:
+def test_an_encrypted_key_is_rejected_without_a_prompt(files: dict[str, bytes]) -> None:
     from cryptography.hazmat.primitives import serialization as s
 
     key = s.load_pem_private_key(files["tls/a.key"], None)
     locked = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"secret"))
-    assert all("no certificate and key" in item for item in _unsound({**files, "tls/a.key": locked}))
+    assert all("no certificate and key" in item for item in problems_of({**files, "tls/a.key": locked}))
 
 
 # ── A real Envoy ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.e2e
-def test_a_real_envoy_takes_listeners_and_clusters_that_name_secrets(files: dict[str, bytes], tmp_path: Path) -> None:
-    resources = _built(files).resources(ANY)
+def test_envoy_accepts_listeners_and_clusters_with_secrets(files: dict[str, bytes], tmp_path: Path) -> None:
+    resources = built(files).resources(ANY)
     bootstrap = bootstrap_pb2.Bootstrap(
         node={"id": "n", "cluster": "c"},
         dynamic_resources={
@@ -226,8 +217,8 @@ def test_a_real_envoy_takes_listeners_and_clusters_that_name_secrets(files: dict
     config = tmp_path / "envoy.json"
     config.write_text(MessageToJson(bootstrap, preserving_proto_field_name=True))
     command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def _control_plane() -> Any:
@@ -241,21 +232,11 @@ def _control_plane() -> Any:
     )
 
 
-_HOSTED = """
-version: 1
-listeners: {public: {bind: "127.0.0.1:8080"}}
-routes: {all: {match: {path_prefix: /}, pool: own, fallback: provider}}
-pools:
-  own: {replicas: [{address: "10.0.0.1:8000"}]}
-  provider:
-    replicas: [{address: "10.0.0.2:443"}]
-    upstream: {host: api.example.com, headers: {authorization: {prefix: "Bearer ", file: key}}}
-"""
-
-
-def test_the_key_of_a_hosted_api_stands_in_a_secret_alone() -> None:
+def test_the_key_of_a_hosted_api_is_only_in_a_secret() -> None:
     secrets = Secrets(headers={"key": HeaderSecret("sk-of-provider")})
-    loaded = _loaded(_HOSTED)
+    upstream = {"host": "api.example.com", "headers": {"authorization": {"prefix": "Bearer ", "file": "key"}}}
+    provider = pool(replica(address="10.0.0.2:443"), upstream=upstream)
+    loaded = load_text(fleet_text(route={"fallback": "provider"}, pools={"provider": provider}))
     built = Builder().build(loaded, Snapshot(loaded.compiled.topology, secrets=secrets))
     resources = built.resources(ANY)
     holding = {

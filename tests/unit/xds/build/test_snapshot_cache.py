@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,18 +17,19 @@ from envoy.config.route.v3 import route_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Replica
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Share
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.weight import Weight
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SHORT, TYPES, Resource, Resources
+from tests.support.fleets import fleet_text, pool, replica
 from tests.support.processes.certs import Authority
 from tests.support.weights import plain_weights
+from tests.support.xds import load_text
 
 pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
 
@@ -74,40 +74,33 @@ def tls() -> dict[str, bytes]:
     with TemporaryDirectory() as directory:
         authority = Authority(Path(directory))
         pair = authority.issue("a.example.com")
-        found = {"a.crt": pair.certificate, "a.key": pair.key, "ca.crt": authority.ca}
-        return {name: path.read_bytes() for name, path in found.items()}
+        paths = {"a.crt": pair.certificate, "a.key": pair.key, "ca.crt": authority.ca}
+        return {name: path.read_bytes() for name, path in paths.items()}
 
 
-def loaded(text: str) -> Loaded:
-    found = Diagnostics()
-    made = load(["-"], found, stdin=io.BytesIO(text.encode()))
-    assert made is not None, list(map(str, found))
-    return made
-
-
-def snapshot_of(made: Loaded, **live: Any) -> Snapshot:
+def snapshot_of(fleet: Loaded, **live: Any) -> Snapshot:
     weights = plain_weights(live.pop("weights", {}))
-    return Snapshot(made.compiled.topology, weights, secrets=made.secrets, **live)
+    return Snapshot(fleet.compiled.topology, weights, secrets=fleet.secrets, **live)
 
 
 def built(text: str, **live: Any) -> CachedSnapshot:
-    made = loaded(text)
-    return Builder().build(made, snapshot_of(made, **live))
+    fleet = load_text(text)
+    return Builder().build(fleet, snapshot_of(fleet, **live))
 
 
 def changed(before: Resources, after: Resources) -> set[str]:
-    """`type name` of every resource that differs, is new, or is gone."""
-    found = set()
+    """Return `type name` of every resource that differs, is new, or is gone."""
+    names = set()
     for kind in TYPES:
         old, new = before.of(kind), after.of(kind)
         for name in {*old, *new}:
             if old.get(name) is not new.get(name):
-                found.add(f"{SHORT[kind]} {name}")
-    return found
+                names.add(f"{SHORT[kind]} {name}")
+    return names
 
 
 def members(resources: Resources, name: str) -> list[list[tuple[str, str, int]]]:
-    """For each rank: (replica, address, weight)."""
+    """Return (replica, address, weight) of each endpoint, by priority."""
     message = endpoint_pb2.ClusterLoadAssignment.FromString(resources.of(EDS)[name].body)
     return [
         [
@@ -118,10 +111,10 @@ def members(resources: Resources, name: str) -> list[list[tuple[str, str, int]]]
     ]
 
 
-# ── What a proxy is given ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Resources of a proxy ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_proxy_gets_each_part_of_what_it_sees_by_name() -> None:
+def test_a_proxy_gets_its_resources_by_name() -> None:
     resources = built(FLEET).resources(ANY)
     assert {SHORT[kind]: list(resources.of(kind)) for kind in TYPES} == {
         "cds": ["near", "random", "tracing|inner", "v1", "v1|else|v2", "v2", "v2|east"],
@@ -132,13 +125,13 @@ def test_a_proxy_gets_each_part_of_what_it_sees_by_name() -> None:
     }
 
 
-def test_a_proxy_of_one_listener_gets_nothing_of_the_others() -> None:
+def test_a_proxy_gets_only_resources_of_its_listeners() -> None:
     resources = built(FLEET).resources(replace(ANY, listeners=("public",)))
     assert list(resources.of(LDS)) == list(resources.of(RDS)) == ["public"]
     assert list(resources.of(EDS)) == ["near", "v1", "v2", "v2|east"]
 
 
-def test_replicas_routes_and_listeners_come_by_ads() -> None:
+def test_endpoints_and_routes_are_separate_from_clusters() -> None:
     resources = built(FLEET).resources(ANY)
     cluster = cluster_pb2.Cluster.FromString(resources.of(CDS)["v1"].body)
     assert cluster.type == cluster_pb2.Cluster.EDS
@@ -148,34 +141,24 @@ def test_replicas_routes_and_listeners_come_by_ads() -> None:
     assert b"inline" not in resources.of(LDS)["public"].body.replace(b"inline_string", b"")
 
 
-def test_a_pool_that_nobody_was_found_for_is_an_empty_assignment_and_never_none() -> None:
-    text = """
-version: 1
-listeners: {l: {bind: "127.0.0.1:80"}}
-routes: {r: {match: {path_prefix: /}, pool: p}}
-pools: {p: {discovery: {dns: {name: pool.example, port: 80}}}}
-"""
-    assert members(built(text).resources(ANY), "p") == []
+def test_a_pool_without_replicas_has_an_empty_assignment() -> None:
+    text = fleet_text({"discovery": {"dns": {"name": "pool.example", "port": 80}}})
+    assert members(built(text).resources(ANY), "pool") == []
 
 
-def test_what_discovery_found_stands_as_the_pools_replicas() -> None:
-    text = """
-version: 1
-listeners: {l: {bind: "127.0.0.1:80"}}
-routes: {r: {match: {path_prefix: /}, pool: p}}
-pools: {p: {discovery: {dns: {name: pool.example, port: 80}}, tls: {ca: ca.crt}}}
-"""
-    made = loaded(text)
-    (pool,) = made.compiled.topology.pools
-    found = replace(pool, replicas=(Replica("10.0.0.7-80", Address("10.0.0.7", 80)),))
-    topology = replace(made.compiled.topology, pools=(found,))
-    secrets = replace(made.secrets, files=tls())
-    resources = Builder().build(made, Snapshot(topology, secrets=secrets)).resources(ANY)
-    assert members(resources, "p") == [[("10.0.0.7-80", "10.0.0.7", 100)]]
-    assert b"pool.example" in resources.of(CDS)["p"].body  # the name that its certificate must have
+def test_discovered_replicas_are_endpoints_of_the_pool() -> None:
+    discovery = {"dns": {"name": "pool.example", "port": 80}}
+    fleet = load_text(fleet_text({"discovery": discovery, "tls": {"ca": "ca.crt"}}))
+    (unresolved,) = fleet.compiled.topology.pools
+    discovered = replace(unresolved, replicas=(Replica("10.0.0.7-80", Address("10.0.0.7", 80)),))
+    topology = replace(fleet.compiled.topology, pools=(discovered,))
+    secrets = replace(fleet.secrets, files=tls())
+    resources = Builder().build(fleet, Snapshot(topology, secrets=secrets)).resources(ANY)
+    assert members(resources, "pool") == [[("10.0.0.7-80", "10.0.0.7", 100)]]
+    assert b"pool.example" in resources.of(CDS)["pool"].body, "the certificate must have this name"
 
 
-def test_a_host_name_is_each_of_its_addresses_and_they_share_its_weight() -> None:
+def test_addresses_of_a_host_name_share_its_weight() -> None:
     addresses = {"replica.example": ("10.9.0.1", "10.9.0.2", "10.9.0.3"), "collector.example": ("10.9.0.9",)}
     resources = built(FLEET, addresses=addresses).resources(ANY)
     (group,) = members(resources, "random")
@@ -185,29 +168,29 @@ def test_a_host_name_is_each_of_its_addresses_and_they_share_its_weight() -> Non
     assert members(resources, "tracing|inner") == [[("tracing|inner", "10.9.0.9", 100)]]
 
 
-def test_a_host_name_without_an_answer_is_left_out_and_nothing_else_is() -> None:
+def test_only_an_unresolved_host_name_is_left_out() -> None:
     assert members(built(FLEET).resources(ANY), "random") == [[("one", "10.0.3.1", 100)]]
 
 
-def test_two_replicas_in_one_place_are_one_endpoint() -> None:
+def test_replicas_with_one_address_are_one_endpoint() -> None:
     addresses = {"replica.example": ("10.0.3.1", "10.9.0.2")}
     (group,) = members(built(FLEET, addresses=addresses).resources(ANY), "random")
     assert sorted(address for _, address, _ in group) == ["10.0.3.1", "10.9.0.2"]
 
 
-def test_weights_may_come_at_any_time_so_no_cluster_ignores_them() -> None:
+def test_no_cluster_ignores_weights() -> None:
     clusters = built(FLEET).resources(ANY).of(CDS).values()
     policies = [cluster_pb2.Cluster.FromString(item.body).lb_policy for item in clusters]
     assert cluster_pb2.Cluster.RANDOM not in policies
 
 
-# ── What changes with what ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _both(live: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> tuple[Resources, Resources]:
-    made, builder = loaded(FLEET), Builder()
-    first = builder.build(made, snapshot_of(made, **(before or {})))
-    second = builder.build(made, snapshot_of(made, **live))
+def before_and_after(live: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> tuple[Resources, Resources]:
+    fleet, builder = load_text(FLEET), Builder()
+    first = builder.build(fleet, snapshot_of(fleet, **(before or {})))
+    second = builder.build(fleet, snapshot_of(fleet, **live))
     return first.resources(ANY), second.resources(ANY)
 
 
@@ -225,8 +208,8 @@ def _both(live: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> t
         ({"addresses": {"replica.example": ("10.9.0.1",)}}, {"eds random"}),
     ],
 )
-def test_live_state_changes_its_own_type_and_nothing_else(live: Mapping[str, Any], expected: set[str]) -> None:
-    assert changed(*_both(live)) == expected
+def test_live_state_changes_only_its_resources(live: Mapping[str, Any], expected: set[str]) -> None:
+    assert changed(*before_and_after(live)) == expected
 
 
 @pytest.mark.parametrize(
@@ -244,107 +227,114 @@ def test_live_state_changes_its_own_type_and_nothing_else(live: Mapping[str, Any
         ("# nothing", "", set()),
     ],
 )
-def test_a_reload_keeps_every_resource_that_it_does_not_change(old: str, new: str, expected: set[str]) -> None:
-    builder, first, second = Builder(), loaded(f"{FLEET}# nothing\n"), loaded(f"{FLEET}# nothing\n".replace(old, new))
+def test_a_reload_keeps_unchanged_resources(old: str, new: str, expected: set[str]) -> None:
+    builder, first, second = (
+        Builder(),
+        load_text(f"{FLEET}# nothing\n"),
+        load_text(f"{FLEET}# nothing\n".replace(old, new)),
+    )
     before = builder.build(first, snapshot_of(first))
     after = builder.build(second, snapshot_of(second))
     assert changed(before.resources(ANY), after.resources(ANY)) == expected
 
 
-_KEYS = (
-    "",
-    ", balance: {algorithm: random}, protocol: http2",
-    ", balance: {algorithm: hash, hash: {key: {header: x-user}}}",
-    ", circuit_breaker: {per_replica: {max_requests: 8, max_connections: 8}}, health: {active: {tcp: {}}}",
-    ", health: {load_shedding: {min_healthy: 50%, retry_after: 2s}}",
-    ", locality: {prefer: zone}",
+_POOL_KEYS: Sequence[Mapping[str, Any]] = (
+    {},
+    {"balance": {"algorithm": "random"}, "protocol": "http2"},
+    {"balance": {"algorithm": "hash", "hash": {"key": {"header": "x-user"}}}},
+    {
+        "circuit_breaker": {"per_replica": {"max_requests": 8, "max_connections": 8}},
+        "health": {"active": {"tcp": {}}},
+    },
+    {"health": {"load_shedding": {"min_healthy": "50%", "retry_after": "2s"}}},
+    {"locality": {"prefer": "zone"}},
 )
 
 
-def _moved(before: Sequence[str], after: Sequence[str], keys: str) -> set[str]:
-    """What a reload changes where a pool has these replicas, each written as its further keys."""
+def resources_changed_by_reload(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], keys: Mapping[str, Any]
+) -> set[str]:
+    """Return the resources that a reload changes if the replicas of a pool have these keys before and after it."""
 
-    def fleet(replicas: Sequence[str]) -> Loaded:
-        listed = ", ".join(f'{{name: r{i}, address: "10.0.0.{i}:80"{more}}}' for i, more in enumerate(replicas, 1))
-        return loaded(
-            'version: 1\nlisteners: {l: {bind: "127.0.0.1:80"}}\nroutes: {r: {match: {path_prefix: /}, pool: p}}\n'
-            f"pools: {{p: {{replicas: [{listed}]{keys}}}}}\n"
-        )
+    def fleet_with_replicas(replicas: Sequence[Mapping[str, Any]]) -> Loaded:
+        listed = [replica(f"r{number}", f"10.0.0.{number}:80", **more) for number, more in enumerate(replicas, 1)]
+        return load_text(fleet_text(pool(*listed, **keys)))
 
-    builder, old, new = Builder(), fleet(before), fleet(after)
+    builder, old, new = Builder(), fleet_with_replicas(before), fleet_with_replicas(after)
     first, second = builder.build(old, snapshot_of(old)), builder.build(new, snapshot_of(new))
     return changed(first.resources(ANY), second.resources(ANY))
 
 
-@pytest.mark.parametrize("keys", _KEYS)
-def test_a_drained_replica_leaves_the_cluster_and_its_connections_as_they_are(keys: str) -> None:
-    one, two = [", weight: 1"] * 3, [", weight: 1", ", weight: 1, drain: true", ", weight: 1"]
-    assert _moved(one, two, keys) == _moved(two, one, keys) == {"eds p"}
-    assert _moved(two, [f"{item}, drain: true" for item in one], keys) == {"eds p"}
+@pytest.mark.parametrize("keys", _POOL_KEYS)
+def test_a_drain_does_not_change_the_cluster(keys: Mapping[str, Any]) -> None:
+    in_service, drained = {"weight": 1}, {"weight": 1, "drain": True}
+    before, one_drained = [in_service] * 3, [in_service, drained, in_service]
+    assert resources_changed_by_reload(before, one_drained, keys) == {"eds pool"}
+    assert resources_changed_by_reload(one_drained, before, keys) == {"eds pool"}
+    assert resources_changed_by_reload(one_drained, [drained] * 3, keys) == {"eds pool"}
 
 
-@pytest.mark.parametrize("keys", _KEYS)
+@pytest.mark.parametrize("keys", _POOL_KEYS)
 @pytest.mark.parametrize("weight", [1, 3])
-def test_a_further_replica_leaves_the_cluster_as_it_is_until_their_number_passes_a_power_of_two(
-    keys: str, weight: int
-) -> None:
-    three = [", weight: 1"] * 3
-    four = [*three, f", weight: {weight}"]
-    assert _moved(three, four, keys) == _moved(four, three, keys) == {"eds p"}
-    assert _moved(four, [*four, four[0]], keys) == {"cds p", "eds p"}
+def test_a_cluster_changes_only_at_powers_of_two_replicas(keys: Mapping[str, Any], weight: int) -> None:
+    three = [{"weight": 1}] * 3
+    four = [*three, {"weight": weight}]
+    assert resources_changed_by_reload(three, four, keys) == {"eds pool"}
+    assert resources_changed_by_reload(four, three, keys) == {"eds pool"}
+    assert resources_changed_by_reload(four, [*four, four[0]], keys) == {"cds pool", "eds pool"}
 
 
-def test_a_variant_that_gets_nothing_any_more_lets_its_cookie_go() -> None:
-    _, after = _both({"splits": {"chat": (Share("v1", 100), Share("v2", 0))}})
+def test_the_cookie_of_a_variant_without_share_is_replaced() -> None:
+    _, after = before_and_after({"splits": {"chat": (Share("v1", 100), Share("v2", 0))}})
     table = route_pb2.RouteConfiguration.FromString(after.of(RDS)["public"].body)
-    ways = [item for item in table.virtual_hosts[0].routes if item.name == "chat"]
-    shown = [item for item in ways if b"variant" in item.match.SerializeToString()]
-    assert len(shown) == 1  # v2's cookie, which is taken back
-    assert [item.name for item in shown[0].route.weighted_clusters.clusters] == ["v1"]
-    (told,) = [
+    routes = [item for item in table.virtual_hosts[0].routes if item.name == "chat"]
+    with_cookie = [item for item in routes if b"variant" in item.match.SerializeToString()]
+    assert len(with_cookie) == 1  # the cookie of v2, which is replaced
+    assert [item.name for item in with_cookie[0].route.weighted_clusters.clusters] == ["v1"]
+    (cookie,) = [
         item.header.value
-        for item in shown[0].route.weighted_clusters.clusters[0].response_headers_to_add
+        for item in with_cookie[0].route.weighted_clusters.clusters[0].response_headers_to_add
         if item.header.value.startswith("variant=")
     ]
-    assert told.startswith("variant=v1;")
-    assert ways[-1].route.cluster == "v1"
+    assert cookie.startswith("variant=v1;")
+    assert routes[-1].route.cluster == "v1"
 
 
-def test_a_change_back_gives_the_version_of_before() -> None:
-    made, builder = loaded(FLEET), Builder()
-    first = builder.build(made, snapshot_of(made))
-    other = builder.build(made, snapshot_of(made, weights={"v1": {"one": 2.5}}))
-    again = builder.build(made, snapshot_of(made))
+def test_a_reverted_change_restores_the_version() -> None:
+    fleet, builder = load_text(FLEET), Builder()
+    first = builder.build(fleet, snapshot_of(fleet))
+    other = builder.build(fleet, snapshot_of(fleet, weights={"v1": {"one": 2.5}}))
+    again = builder.build(fleet, snapshot_of(fleet))
     assert first.version == again.version != other.version
     assert first.resources(ANY).version == again.resources(ANY).version
 
 
-def test_another_speed_at_the_same_rate_is_another_edition() -> None:
-    made, builder = loaded(FLEET), Builder()
-    first = builder.build(made, snapshot_of(made))
-    topology = made.compiled.topology
+def test_another_speed_at_the_same_rate_is_a_new_version() -> None:
+    fleet, builder = load_text(FLEET), Builder()
+    first = builder.build(fleet, snapshot_of(fleet))
+    topology = fleet.compiled.topology
     slow = {"v1": {"one": Weight(rate=1.0, room=4.0, speed=0.25)}}
-    other = builder.build(made, Snapshot(topology, slow, secrets=made.secrets))
+    other = builder.build(fleet, Snapshot(topology, slow, secrets=fleet.secrets))
     assert changed(first.resources(ANY), other.resources(ANY)) == {"eds v1"}
-    assert other.version == Builder().build(made, Snapshot(topology, slow, secrets=made.secrets)).version
+    assert other.version == Builder().build(fleet, Snapshot(topology, slow, secrets=fleet.secrets)).version
 
 
-def test_an_edition_stays_as_it_was_when_the_next_one_is_built() -> None:
-    """Weights are written over the last ones; what was sent must not change with them."""
-    made, builder = loaded(FLEET), Builder()
-    first = builder.build(made, snapshot_of(made))
+def test_a_snapshot_is_unchanged_by_the_next_build() -> None:
+    """The builder overwrites weights in place. Resources that were sent must not change with them."""
+    fleet, builder = load_text(FLEET), Builder()
+    first = builder.build(fleet, snapshot_of(fleet))
     before = {name: item.body for name, item in first.resources(ANY).of(EDS).items()}
-    builder.build(made, snapshot_of(made, weights={"v1": {"one": 2.5}, "near": {"a": 9.0}}))
-    late = first.resources(replace(ANY, zone="b"))  # made from parts that the newer edition has written over
+    builder.build(fleet, snapshot_of(fleet, weights={"v1": {"one": 2.5}, "near": {"a": 9.0}}))
+    late = first.resources(replace(ANY, zone="b"))  # built from parts that the newer build has overwritten
     assert {name: item.body for name, item in first.resources(ANY).of(EDS).items()} == before
     assert members(late, "near") == [[("b", "10.0.2.2", 100)], [("a", "10.0.2.1", 100)]]
 
 
-def test_after_an_unsound_build_the_next_one_goes_on_from_the_last_good_one() -> None:
+def test_a_failed_build_does_not_affect_the_next_one() -> None:
     builder, good, bad = (
         Builder(),
-        loaded(FLEET),
-        loaded(FLEET.replace('{bind: "127.0.0.1:8080", max_body: 1MiB}', _TLS)),
+        load_text(FLEET),
+        load_text(FLEET.replace('{bind: "127.0.0.1:8080", max_body: 1MiB}', _TLS)),
     )
     first = builder.build(good, snapshot_of(good))
     with pytest.raises(UnsoundError):
@@ -357,7 +347,7 @@ _TLS = '{bind: "127.0.0.1:8080", tls: {certificates: [{certificate: gone.crt, ke
 
 
 @pytest.mark.parametrize("unmatched", ["nothing", "all"])
-def test_what_no_envoy_will_ask_for_is_not_missed(unmatched: str) -> None:
+def test_missing_files_matter_only_if_an_envoy_may_need_them(unmatched: str) -> None:
     text = FLEET.replace('{bind: "127.0.0.1:8080", max_body: 1MiB}', _TLS)
     text += f"proxies: {{edge: {{kind: nginx, version: '1.22'}}}}\ncontrol: {{xds: {{unmatched_nodes: {unmatched}}}}}\n"
     if unmatched == "nothing":
@@ -369,7 +359,7 @@ def test_what_no_envoy_will_ask_for_is_not_missed(unmatched: str) -> None:
 
 @pytest.fixture
 def _restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -378,24 +368,24 @@ def _restless() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_restless")
-def test_proxies_may_ask_while_the_next_edition_is_built() -> None:
-    """Each edition is asked for every zone while later ones write other weights over the same messages."""
+def test_resources_can_be_read_during_the_next_build() -> None:
+    """Each snapshot is read for every zone, while later builds overwrite the weights in the same messages."""
     zones = [f"z{number}" for number in range(40)]
     listed = "".join(
         f"      - {{address: '10.1.0.{number + 1}:80', zone: {zone}}}\n" for number, zone in enumerate(zones)
     )
-    made = loaded(
+    fleet = load_text(
         f"{FLEET}  wide:\n    locality: {{prefer: zone}}\n    replicas:\n{listed}".replace("pool: near", "pool: wide")
     )
-    wide = next(item for item in made.compiled.topology.pools if item.name == "wide")
+    wide = next(item for item in fleet.compiled.topology.pools if item.name == "wide")
     lives = [{"wide": {item.name: float(turn) for item in wide.replicas[::2]}} for turn in range(1, 25)]
-    snapshots = [snapshot_of(made), *(snapshot_of(made, weights=live) for live in lives)]
+    snapshots = [snapshot_of(fleet), *(snapshot_of(fleet, weights=live) for live in lives)]
     builder, editions = Builder(), list[CachedSnapshot]()
     proxies = [replace(ANY, zone=zone) for zone in zones]
 
     def build() -> None:
         for number, item in enumerate(snapshots):
-            editions.append(builder.build(made, item, proxies if number % 2 else ()))
+            editions.append(builder.build(fleet, item, proxies if number % 2 else ()))
 
     thread = Thread(target=build)
     thread.start()
@@ -407,37 +397,37 @@ def test_proxies_may_ask_while_the_next_edition_is_built() -> None:
     thread.join()
     assert len(seen) > 100
     sys.setswitchinterval(0.005)
-    fresh = {number: Builder().build(made, snapshots[number]) for number in {number for number, _ in seen}}
+    fresh = {number: Builder().build(fleet, snapshots[number]) for number in {number for number, _ in seen}}
     for (number, zone), version in seen.items():
         assert fresh[number].resources(replace(ANY, zone=zone)).version == version
 
 
-def test_a_thousand_new_weights_leave_no_more_behind_than_one() -> None:
-    made, builder = loaded(FLEET), Builder()
-    builder.build(made, snapshot_of(made))
+def test_a_thousand_builds_do_not_leak_resources() -> None:
+    fleet, builder = load_text(FLEET), Builder()
+    builder.build(fleet, snapshot_of(fleet))
     gc.collect()
     before = sum(isinstance(item, Resource) for item in gc.get_objects())
     for turn in range(1000):
-        builder.build(made, snapshot_of(made, weights={"near": {"a": turn + 1.0}, "v1": {"one": turn + 0.5}}))
+        builder.build(fleet, snapshot_of(fleet, weights={"near": {"a": turn + 1.0}, "v1": {"one": turn + 0.5}}))
     gc.collect()
     assert sum(isinstance(item, Resource) for item in gc.get_objects()) <= before
 
 
-def test_a_cluster_that_was_forgotten_would_be_missed_before_a_proxy_misses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_fails_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.xds.build.proxy_resources._clusters", lambda *_: iter(()))
     with pytest.raises(UnsoundError, match="it refers to 'v1', and there is none"):
         built(FLEET)
 
 
-# ── Who shares what ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sharing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_proxies_that_see_the_same_share_the_same_object() -> None:
+def test_proxies_with_equal_views_share_one_object() -> None:
     edition = built(FLEET)
     assert edition.resources(ANY) is edition.resources(replace(ANY, name="other", region="elsewhere", zone="elsewhere"))
 
 
-def test_the_zone_moves_replicas_alone_and_only_of_pools_that_look_at_it() -> None:
+def test_the_zone_changes_only_endpoints_of_zoned_pools() -> None:
     edition = built(FLEET)
     here, there = edition.resources(replace(ANY, zone="a")), edition.resources(replace(ANY, zone="b"))
     assert changed(here, there) == {"eds near"}
@@ -445,8 +435,8 @@ def test_the_zone_moves_replicas_alone_and_only_of_pools_that_look_at_it() -> No
     assert [group[0][0] for group in members(there, "near")] == ["b", "a"]
 
 
-def test_a_zone_of_the_same_name_in_another_region_is_not_the_own_zone() -> None:
-    """For a region of the fleet and for one in which no replica is."""
+def test_equal_zone_names_in_other_regions_do_not_match() -> None:
+    """This holds for a region of the fleet and for a region without replicas."""
     fleet = FLEET.replace("zone: a}", "zone: a, region: east}").replace("zone: b}", "zone: b, region: west}")
     edition = built(fleet)
     nowhere = edition.resources(ANY)
@@ -457,24 +447,24 @@ def test_a_zone_of_the_same_name_in_another_region_is_not_the_own_zone() -> None
     )
 
 
-def test_where_no_pool_looks_at_zones_all_zones_share_everything() -> None:
+def test_without_zoned_pools_all_zones_share_one_object() -> None:
     edition = built(FLEET.replace("    locality: {prefer: zone}\n", ""))
     assert edition.resources(replace(ANY, zone="a")) is edition.resources(replace(ANY, zone="b"))
 
 
-def test_a_part_of_the_limits_is_all_that_named_proxies_have_for_themselves() -> None:
+def test_instances_change_only_limits() -> None:
     text = f"{FLEET}proxies: {{edge: {{kind: envoy, version: '1.40', instances: 2, nodes: ['*']}}}}\n"
     edition = built(text)
     edge = edition.snapshot.topology.proxies[0]
-    apart = changed(edition.resources(edge), edition.resources(ANY))
-    assert {item.split()[0] for item in apart} == {"cds", "eds"}
+    differing = changed(edition.resources(edge), edition.resources(ANY))
+    assert {item.split()[0] for item in differing} == {"cds", "eds"}
 
 
-def test_the_version_moves_with_a_replicas_zone_though_no_proxy_is_near_it() -> None:
+def test_the_version_depends_on_the_zones_of_replicas() -> None:
     assert built(FLEET).version != built(FLEET.replace("zone: b", "zone: c")).version
 
 
-# ── Nothing is forgotten: an edition made from the last one equals one that is made anew ─────────────────────────────
+# ── Incremental builds equal fresh builds ────────────────────────────────────────────────────────────────────────────
 
 _CHANGES: Sequence[tuple[str, str]] = (
     ("weight: 3", "weight: 5"),
@@ -510,12 +500,12 @@ _PROXIES = (ANY, replace(ANY, zone="b", region="east"), replace(ANY, listeners=(
 
 
 @pytest.mark.parametrize("change", _CHANGES, ids=lambda item: item[1][:30])
-def test_a_change_and_its_undoing_are_both_seen_whole(change: tuple[str, str]) -> None:
+def test_a_change_and_its_revert_equal_a_fresh_build(change: tuple[str, str]) -> None:
     kept = Builder()
     for changes in ((), (change,), ()):
-        made = loaded(_with(changes))
-        snapshot = replace(snapshot_of(made), secrets=replace(made.secrets, files=tls()))
-        _same(kept.build(made, snapshot), Builder().build(made, snapshot))
+        fleet = load_text(fleet_with(changes))
+        snapshot = replace(snapshot_of(fleet), secrets=replace(fleet.secrets, files=tls()))
+        assert_equal_resources(kept.build(fleet, snapshot), Builder().build(fleet, snapshot))
 
 
 _STEPS = st.tuples(
@@ -526,18 +516,18 @@ _STEPS = st.tuples(
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_STEPS, max_size=3))
-def test_what_is_built_from_the_last_edition_equals_what_is_built_anew(
+def test_an_incremental_build_equals_a_fresh_build(
     steps: list[tuple[set[tuple[str, str]], list[Mapping[str, Any]]]],
 ) -> None:
     kept = Builder()
     for changes, lives in steps:
-        made = loaded(_with(changes))
+        fleet = load_text(fleet_with(changes))
         for live in lives:
-            snapshot = replace(snapshot_of(made, **live), secrets=replace(made.secrets, files=tls()))
-            _same(kept.build(made, snapshot, _PROXIES[:2]), Builder().build(made, snapshot))
+            snapshot = replace(snapshot_of(fleet, **live), secrets=replace(fleet.secrets, files=tls()))
+            assert_equal_resources(kept.build(fleet, snapshot, _PROXIES[:2]), Builder().build(fleet, snapshot))
 
 
-def _same(one: CachedSnapshot, other: CachedSnapshot) -> None:
+def assert_equal_resources(one: CachedSnapshot, other: CachedSnapshot) -> None:
     assert one.version == other.version
     for proxy in _PROXIES:
         mine, theirs = one.resources(proxy), other.resources(proxy)
@@ -548,29 +538,32 @@ def _same(one: CachedSnapshot, other: CachedSnapshot) -> None:
             }
 
 
-def _with(changes: Iterable[tuple[str, str]]) -> str:
+def fleet_with(changes: Iterable[tuple[str, str]]) -> str:
     text = FLEET
     for old, new in sorted(changes):
         text = text.replace(old, new)
     return text
 
 
-def test_listeners_and_routes_find_in_the_part_that_they_are_made_from_all_that_they_look_for() -> None:
-    """They are made from less than the view, so that less has to be compared; the whole gives the same bytes."""
+def test_listeners_and_routes_need_only_a_part_of_the_view() -> None:
+    """They are built from a part of the view, so that less has to be compared. The full view yields the same bytes."""
     from lbctl.ir.snapshot import view
     from lbctl.targets.envoy import ads, resources
     from lbctl.targets.envoy.plan import plan
 
     for changes in [(), *((item,) for item in _CHANGES)]:
-        made = loaded(_with(changes))
-        whole = view(snapshot_of(made), ANY)
-        wanted, small = plan(whole), ads.routing(whole, {name: ads.routed(pool) for name, pool in whole.pools.items()})
-        for item in whole.listeners:
-            assert ads.listener(whole, item) == ads.listener(small, item)
-            assert resources.table(whole, item, wanted) == resources.table(small, item, wanted)
+        fleet = load_text(fleet_with(changes))
+        full = view(snapshot_of(fleet), ANY)
+        wanted, routing_part = (
+            plan(full),
+            ads.routing(full, {name: ads.routed(pool) for name, pool in full.pools.items()}),
+        )
+        for item in full.listeners:
+            assert ads.listener(full, item) == ads.listener(routing_part, item)
+            assert resources.table(full, item, wanted) == resources.table(routing_part, item, wanted)
 
 
-# ── Envoy's words ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── NACK messages ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DUMP = 'goo.gle/debugstr   \ncluster_name: "v1"\nsecret: "sk-1"\n: Proto constraint validation failed ('
 _INSIDE = ": embedded message failed validation | caused by "
@@ -629,34 +622,36 @@ _CLUSTER = _INSIDE.join(
         (CDS, "unknown", "whatever", (), "whatever"),
     ],
 )
-def test_envoys_words_lead_to_the_yaml(
+def test_a_nack_message_points_to_the_yaml(
     kind: str, name: str, words: str, path: tuple[str | int, ...], message: str
 ) -> None:
     edition = built(FLEET)
     edition.resources(ANY)
-    found = edition.nack_diagnostic(kind, name, words)
-    assert (found.code, found.path) == ("LB921", path)
-    assert message in found.message
-    assert "sk-1" not in found.message
-    assert (found.position is not None) == bool(path)
+    diagnostic = edition.nack_diagnostic(kind, name, words)
+    assert (diagnostic.code, diagnostic.path) == ("LB921", path)
+    assert message in diagnostic.message
+    assert "sk-1" not in diagnostic.message
+    assert (diagnostic.position is not None) == bool(path)
 
 
 # ── A large fleet ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _large(pools: int, replicas: int, address: str = "10") -> str:
+def large_fleet(pools: int, replicas: int, network: int = 10) -> str:
+    """Return the YAML of many pools with many replicas; `network` is the first byte of addresses of the middle pool."""
     names = [f"p{number:04}" for number in range(pools)]
-    routes = "".join(f"  {name}: {{match: {{path_prefix: /{name}/}}, pool: {name}}}\n" for name in names)
-    text = f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:80"}}}}\nroutes:\n{routes}pools:\n'
-    for number, name in enumerate(names):
-        place = f"{address if number == pools // 2 else '10'}.{number >> 8}.{number & 255}"
-        listed = "".join(f'      - {{address: "{place}.{n + 1}:8000"}}\n' for n in range(replicas))
-        text += f"  {name}:\n    replicas:\n{listed}"
-    return text
+    prefixes = [network if number == pools // 2 else 10 for number in range(pools)]
+    return fleet_text(
+        routes={name: {"match": {"path_prefix": f"/{name}/"}, "pool": name} for name in names},
+        pools={
+            name: pool(*(replica(f"r{host}", f"{first}.0.{number}.{host}:8000") for host in range(1, replicas + 1)))
+            for number, (name, first) in enumerate(zip(names, prefixes, strict=True))
+        },
+    )
 
 
-def test_one_changed_pool_of_many_is_the_only_one_whose_endpoints_are_made_anew() -> None:
-    builder, first, second = Builder(), loaded(_large(100, 10)), loaded(_large(100, 10, "11"))
+def test_one_changed_pool_of_many_changes_only_its_endpoints() -> None:
+    builder, first, second = Builder(), load_text(large_fleet(100, 10)), load_text(large_fleet(100, 10, 11))
     before = builder.build(first, snapshot_of(first)).resources(ANY)
     after = builder.build(second, snapshot_of(second)).resources(ANY)
     assert changed(before, after) == {"eds p0050"}

@@ -1,8 +1,7 @@
-"""What an Envoy would refuse is found before it is sent. A real one is asked whether it would."""
+"""Resources that Envoy rejects are detected before they are sent; a real Envoy confirms each case."""
 
 from __future__ import annotations
 
-import io
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +25,7 @@ from lbctl.xds.resource import CDS, EDS, LDS, RDS, Resources
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import require
 from tests.support.processes.certs import Authority
+from tests.support.xds import load_text
 
 ANY = Proxy("somebody", "envoy", (1, 40))
 FLEET = """
@@ -42,21 +42,19 @@ pools:
 """
 
 
-def _resources() -> Resources:
-    found = Diagnostics()
-    made = load(["-"], found, stdin=io.BytesIO(FLEET.encode()))
-    assert made is not None
-    return Builder().build(made, Snapshot(made.compiled.topology)).resources(ANY)
+def built_resources() -> Resources:
+    loaded = load_text(FLEET)
+    return Builder().build(loaded, Snapshot(loaded.compiled.topology)).resources(ANY)
 
 
-# ── A broken rule, what is said of it, and whether Envoy minds it too ────────────────────────────────────────────────
+# ── Broken rules, the problems they cause, and the verdict of Envoy ───────────────────────────────────────────────────
 
 
 def _no_weight(message: Any) -> None:
     message.endpoints[0].lb_endpoints[1].load_balancing_weight.value = 0
 
 
-def _too_much(message: Any) -> None:
+def _weights_too_large(message: Any) -> None:
     for item in message.endpoints[0].lb_endpoints:
         item.load_balancing_weight.value = 2**32 - 1
 
@@ -73,7 +71,7 @@ def _a_large_port(message: Any) -> None:
     message.endpoints[0].lb_endpoints[1].endpoint.address.socket_address.port_value = 70_000
 
 
-def _a_gap(message: Any) -> None:
+def _priority_gap(message: Any) -> None:
     message.endpoints[0].priority = 1
 
 
@@ -114,7 +112,7 @@ def _a_domain_twice(message: Any) -> None:
 
 
 def _route(message: Any, host: int) -> Any:
-    """The first route of the fleet's own: those before it refuse what no server should be asked."""
+    """Return the first route of the fleet; generated routes before it reject invalid requests."""
     return next(item for item in message.virtual_hosts[host].routes if item.HasField("route"))
 
 
@@ -122,7 +120,7 @@ def _no_cluster(message: Any) -> None:
     _route(message, 0).route.cluster = ""
 
 
-def _no_way(message: Any) -> None:
+def _no_path(message: Any) -> None:
     _route(message, 1).match.ClearField("path_specifier")
 
 
@@ -130,8 +128,8 @@ def _no_action(message: Any) -> None:
     _route(message, 1).ClearField("action")
 
 
-def _nothing_in_an_action(message: Any) -> None:
-    """It is then, byte for byte, what other kinds of messages may well be."""
+def _empty_action(message: Any) -> None:
+    """The result is byte for byte a valid message of other types."""
     _route(message, 1).route.Clear()
     _route(message, 1).route.SetInParent()
 
@@ -140,7 +138,7 @@ def _a_line_in_a_header(message: Any) -> None:
     _route(message, 0).request_headers_to_add[0].header.key = "x-a\nx-b"
 
 
-def _no_retries(message: Any) -> None:
+def _no_backoff(message: Any) -> None:
     _route(message, 0).route.retry_policy.retry_back_off.base_interval.Clear()
 
 
@@ -148,7 +146,7 @@ def _no_filter_name(message: Any) -> None:
     message.filter_chains[0].filters[0].name = ""
 
 
-def _chains_alike(message: Any) -> None:
+def _duplicate_chains(message: Any) -> None:
     message.filter_chains.add().CopyFrom(message.filter_chains[0])
 
 
@@ -156,7 +154,7 @@ def _not_a_message(message: Any) -> None:
     message.filter_chains[0].filters[0].typed_config.type_url = "type.googleapis.com/envoy.Nothing"
 
 
-def _inside_what_is_packed(message: Any) -> None:
+def _error_in_packed_message(message: Any) -> None:
     manager = hcm_pb2.HttpConnectionManager()
     packed = message.filter_chains[0].filters[0].typed_config
     packed.Unpack(manager)
@@ -178,78 +176,76 @@ _BROKEN: list[tuple[str, str, Callable[[Any], None], str, tuple[str, ...]]] = [
     (RDS, "public", _no_domains, "virtual_hosts[0].domains must have at least 1", ("listeners", "public")),
     (RDS, "public", _a_domain_twice, "'*' stands 2 times", ("listeners", "public")),
     (RDS, "public", _no_cluster, "route.cluster must have at least 1", ("routes", "rest")),
-    (RDS, "public", _no_way, "match.path_specifier one of these must be given", ("routes", "chat")),
+    (RDS, "public", _no_path, "match.path_specifier one of these must be given", ("routes", "chat")),
     (RDS, "public", _no_action, "action one of these must be given", ("routes", "chat")),
-    (RDS, "public", _nothing_in_an_action, "cluster_specifier one of these must be given", ("routes", "chat")),
+    (RDS, "public", _empty_action, "cluster_specifier one of these must be given", ("routes", "chat")),
     (RDS, "public", _a_line_in_a_header, "holds characters that a header cannot have", ("routes", "rest")),
-    (RDS, "public", _no_retries, "base_interval must be more than 0s", ("routes", "rest")),
+    (RDS, "public", _no_backoff, "base_interval must be more than 0s", ("routes", "rest")),
     (LDS, "public", _no_filter_name, "filters[0].name must have at least 1", ("listeners", "public")),
-    (LDS, "public", _chains_alike, "must be told apart", ("listeners", "public")),
+    (LDS, "public", _duplicate_chains, "must be told apart", ("listeners", "public")),
     (LDS, "public", _not_a_message, "type_url is no message that this can be", ("listeners", "public")),
-    (LDS, "public", _inside_what_is_packed, "typed_config.stat_prefix must have at least 1", ("listeners", "public")),
+    (LDS, "public", _error_in_packed_message, "typed_config.stat_prefix must have at least 1", ("listeners", "public")),
 ]
 
 
-def _broken(kind: str, name: str, wrong: Callable[[Any], None]) -> tuple[Message, tuple[Any, ...]]:
-    resource = _resources().of(kind)[name]
+def broken_message(kind: str, name: str, wrong: Callable[[Any], None]) -> tuple[Message, tuple[Any, ...]]:
+    resource = built_resources().of(kind)[name]
     message = message_of(resource)
     wrong(message)
     return message, resource.path
 
 
-def _findings(kind: str, message: Message, path: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
+def problems_of(kind: str, message: Message, path: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
     problems = [*validate.examine(kind, message, path).problems]
     problems += validate.examine_addresses(message, path) if kind == EDS else ()
     return [(item.message, item.path) for item in problems]
 
 
 @pytest.mark.parametrize(("kind", "name", "wrong", "words", "path"), _BROKEN)
-def test_what_breaks_a_rule_is_found_and_placed(
+def test_a_broken_rule_is_reported_with_its_path(
     kind: str, name: str, wrong: Callable[[Any], None], words: str, path: tuple[str, ...]
 ) -> None:
-    message, of = _broken(kind, name, wrong)
-    found = _findings(kind, message, of)
-    assert any(words in told and where == path for told, where in found), found
+    broken, broken_path = broken_message(kind, name, wrong)
+    problems = problems_of(kind, broken, broken_path)
+    assert any(words in message and position == path for message, position in problems), problems
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("kind", "name", "wrong", "words", "path"), _BROKEN)
-def test_a_real_envoy_refuses_it_as_well(
+def test_envoy_rejects_the_broken_message_too(
     kind: str, name: str, wrong: Callable[[Any], None], words: str, path: tuple[str, ...], tmp_path: Path
 ) -> None:
-    message, _ = _broken(kind, name, wrong)
-    assert _envoy_takes(tmp_path, {(kind, name): message}) != ""
+    broken, _ = broken_message(kind, name, wrong)
+    assert envoy_error(tmp_path, {(kind, name): broken}) != ""
 
 
 @pytest.mark.e2e
-def test_a_real_envoy_takes_all_of_it_as_it_was_built(tmp_path: Path) -> None:
-    assert _envoy_takes(tmp_path, {}) == ""
+def test_envoy_accepts_the_built_resources(tmp_path: Path) -> None:
+    assert envoy_error(tmp_path, {}) == ""
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (_a_gap, "no rank may be left out"),
+        (_priority_gap, "no rank may be left out"),
         (_twice_in_one_place, "stands twice: 10.0.0.1, port 80"),
-        (_too_much, "sum is at most 4294967295"),
+        (_weights_too_large, "sum is at most 4294967295"),
     ],
 )
-def test_what_envoy_would_take_and_make_something_else_of_is_found_too(
-    wrong: Callable[[Any], None], words: str
-) -> None:
-    assert any(words in told for told, _ in _findings(EDS, *_broken(EDS, "llama", wrong)))
+def test_messages_envoy_would_misread_are_reported(wrong: Callable[[Any], None], words: str) -> None:
+    assert any(words in message for message, _ in problems_of(EDS, *broken_message(EDS, "llama", wrong)))
 
 
-def test_what_is_built_is_sound() -> None:
-    resources = _resources()
+def test_built_resources_have_no_problems() -> None:
+    resources = built_resources()
     for kind in (CDS, EDS, LDS, RDS):
         for item in resources.of(kind).values():
-            assert _findings(kind, message_of(item), item.path) == []
+            assert problems_of(kind, message_of(item), item.path) == []
 
 
-def _envoy_takes(directory: Path, others: dict[tuple[str, str], Message]) -> str:
-    """What a real Envoy says to all of this at once, with `others` in their places; nothing: it takes it."""
-    resources = _resources()
+def envoy_error(directory: Path, others: dict[tuple[str, str], Message]) -> str:
+    """Return the error of a real Envoy for all resources, with `others` in their places; empty if it accepts them."""
+    resources = built_resources()
 
     def messages(kind: str) -> dict[str, Any]:
         return {name: others.get((kind, name)) or message_of(item) for name, item in resources.of(kind).items()}
@@ -267,29 +263,29 @@ def _envoy_takes(directory: Path, others: dict[tuple[str, str], Message]) -> str
                 manager.route_config.CopyFrom(messages(RDS)[name])
                 chain.filters[0].typed_config.Pack(manager)
         bootstrap.static_resources.listeners.append(listener)
-    return _judged(directory, bootstrap)
+    return validation_error(directory, bootstrap)
 
 
-def _judged(directory: Path, bootstrap: Message) -> str:
-    """As bytes: JSON could not say all that is wrong."""
+def validation_error(directory: Path, bootstrap: Message) -> str:
+    """Return the error of `envoy --mode validate`. The file is binary, because JSON cannot express all errors."""
     config = directory / "envoy.pb"
     config.write_bytes(bootstrap.SerializeToString())
     command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return "" if done.returncode == 0 else done.stderr or "refused"
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return "" if result.returncode == 0 else result.stderr or "refused"
 
 
-# ── What one resource says of another ────────────────────────────────────────────────────────────────────────────────
+# ── References between resources ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reference_that_leads_nowhere_is_found_at_whoever_makes_it() -> None:
+def test_a_dangling_reference_is_reported_at_its_source() -> None:
     needs = [((CDS, "gone"), ("listeners", "public")), ((CDS, "llama"), ("listeners", "public"))]
-    (found,) = validate.missing(needs, {(CDS, "llama")})
-    assert found.path == ("listeners", "public")
-    assert "it refers to 'gone', and there is none (CDS)" in found.message
+    (problem,) = validate.missing(needs, {(CDS, "llama")})
+    assert problem.path == ("listeners", "public")
+    assert "it refers to 'gone', and there is none (CDS)" in problem.message
 
 
-def test_every_kind_of_reference_is_known(tmp_path: Path) -> None:
+def test_references_of_every_kind_are_collected(tmp_path: Path) -> None:
     text = """
 version: 1
 listeners:
@@ -304,14 +300,12 @@ pools:
   c: {replicas: [{address: "10.0.0.3:80"}]}
   d: {replicas: [{address: "10.0.0.4:80"}]}
 """
-    found = Diagnostics()
-    made = load(["-"], found, stdin=io.BytesIO(text.encode()))
-    assert made is not None
+    loaded = load_text(text)
     authority = Authority(tmp_path)
     pair = authority.issue("x.example.com")
     files = {"a.crt": pair.certificate, "a.key": pair.key, "ca.crt": authority.ca}
-    secrets = replace(made.secrets, files={name: path.read_bytes() for name, path in files.items()})
-    resources = Builder().build(made, Snapshot(made.compiled.topology, secrets=secrets)).resources(ANY)
+    secrets = replace(loaded.secrets, files={name: path.read_bytes() for name, path in files.items()})
+    resources = Builder().build(loaded, Snapshot(loaded.compiled.topology, secrets=secrets)).resources(ANY)
     needs = {
         name: {
             f"{kind.rpartition('.')[2]} {of}"
@@ -334,7 +328,7 @@ pools:
     }
 
 
-# ── No false alarm ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── No false alarms ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -347,14 +341,14 @@ pools:
     ),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_what_a_real_envoy_takes_as_a_file_is_sound(path: Path, tmp_path: Path) -> None:
-    """The files of the fleet are left out: what is missing is all that may be said."""
-    found = Diagnostics()
-    made = load([str(path)], found)
-    assert made is not None, list(found)
+def test_valid_fleets_have_no_problems(path: Path, tmp_path: Path) -> None:
+    """Files that the fleet refers to do not exist here, so only LB922 is allowed."""
+    diagnostics = Diagnostics()
+    loaded = load([str(path)], diagnostics)
+    assert loaded is not None, list(diagnostics)
     problems: tuple[Diagnostic, ...] = ()
     try:
-        Builder().build(made, Snapshot(made.compiled.topology, secrets=made.secrets))
+        Builder().build(loaded, Snapshot(loaded.compiled.topology, secrets=loaded.secrets))
     except UnsoundError as error:
         problems = error.problems
     assert {item.code for item in problems} <= {"LB922"}

@@ -1,4 +1,4 @@
-"""Whose connection is closed."""
+"""Closing the connection of one peer address."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def open_descriptors() -> int:
     ("bind", "target", "host"),
     [("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1", "127.0.0.1"), ("::1", "::1", "[::1]")],
 )
-def test_the_connection_of_that_address_is_closed_and_no_other(
-    stack: ExitStack, bind: str, target: str, host: str
-) -> None:
+def test_only_the_connection_of_the_address_is_closed(stack: ExitStack, bind: str, target: str, host: str) -> None:
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     server = stack.enter_context(socket.create_server((bind, 0), family=family, dualstack_ipv6=bind == "::"))
     clients = [stack.enter_context(socket.create_connection((target, server.getsockname()[1]), 10)) for _ in range(2)]
@@ -45,14 +43,14 @@ def test_the_connection_of_that_address_is_closed_and_no_other(
     assert open_descriptors() == before, "no descriptor is closed or left open"
 
 
-def test_an_address_that_nobody_has_closes_nothing() -> None:
+def test_an_unused_address_closes_nothing() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert not close_connection("127.0.0.1", unused.getsockname()[1])
 
 
 @pytest.mark.parametrize("family", [socket.AF_NETLINK, socket.AF_UNIX])
-def test_sockets_that_are_no_connection_are_passed_over(stack: ExitStack, family: socket.AddressFamily) -> None:
+def test_other_sockets_are_skipped(stack: ExitStack, family: socket.AddressFamily) -> None:
     if family == socket.AF_NETLINK:
         stack.enter_context(socket.socket(family, socket.SOCK_RAW, 0)).bind((0, 0))
     else:

@@ -1,4 +1,4 @@
-"""What is said of each node: the worst of its types, its refusals, and for how long it is remembered."""
+"""The status of each node: its worst type, its NACKs, and how long it is remembered."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def entry(node_id: str = "edge-1", *types: TypeStatus, peer: str = "127.0.0.1:1"
     return StreamEntry(node, peer, True, lambda: types, 1000.0, proxy="edge", version="e1")
 
 
-def only(ledger: NodeStatus) -> dict[str, Any]:
+def only_row(ledger: NodeStatus) -> dict[str, Any]:
     (row,) = ledger.proxies()
     json.dumps(row)
     return row
 
 
-def test_a_row_says_who_where_since_when_and_how_far_type_by_type() -> None:
+def test_a_row_has_node_proxy_times_and_states_by_type() -> None:
     ledger = NodeStatus(Clock())
     one = entry("edge-1", status(CDS), status(EDS, "STALE"))
     one.pushed[EDS] = 1001.0
     ledger.enter(one)
-    row = only(ledger)
+    row = only_row(ledger)
     assert (row["node"], row["proxy"], row["zone"], row["envoy"]) == ("edge-1", "edge", "z", "1.40.0")
     assert (row["connected"], row["since"], row["delta"], row["version"]) == (True, 1000.0, True, "e1")
-    said = [(item["type"], item["state"], item["names"]) for item in row["types"]]
-    assert said == [("cds", "SYNCED", 2), ("eds", "STALE", 2)]
+    states = [(item["type"], item["state"], item["names"]) for item in row["types"]]
+    assert states == [("cds", "SYNCED", 2), ("eds", "STALE", 2)]
     assert row["types"][1]["pushed_at"] == 1001.0
     assert row["types"][1]["acked_at"] is None
 
 
-def test_the_state_is_the_worst_of_the_types() -> None:
+def test_the_state_is_the_worst_state_of_all_types() -> None:
     for states, expected in [
         (["SYNCED", "SYNCED"], "SYNCED"),
         (["SYNCED", "WAITING"], "WAITING"),
@@ -59,21 +59,21 @@ def test_the_state_is_the_worst_of_the_types() -> None:
     ]:
         ledger = NodeStatus()
         ledger.enter(entry("n", *(status(kind, state) for kind, state in zip(TYPES, states, strict=False))))
-        assert only(ledger)["state"] == expected
+        assert only_row(ledger)["state"] == expected
 
 
-def test_a_node_that_gets_nothing_new_says_why_here_and_gone() -> None:
+def test_a_refused_node_keeps_its_reason_after_it_left() -> None:
     ledger = NodeStatus()
     one = entry("n", status())
     one.reason = "no entry of proxies is for it"
     ledger.enter(one)
-    assert (only(ledger)["state"], only(ledger)["reason"]) == ("REFUSED", one.reason)
+    assert (only_row(ledger)["state"], only_row(ledger)["reason"]) == ("REFUSED", one.reason)
     ledger.leave(one)
-    gone = only(ledger)
+    gone = only_row(ledger)
     assert (gone["state"], gone["reason"], gone["connected"]) == ("GONE", one.reason, False)
 
 
-def test_who_only_looks_is_a_row_of_its_own_and_leaves_nothing_behind() -> None:
+def test_a_reader_has_its_own_row_until_it_leaves() -> None:
     ledger = NodeStatus()
     envoy, reader = entry("edge-1", status()), entry("edge-1", status(CDS, "STALE"), peer="127.0.0.1:2")
     reader.node = XdsNode("edge-1", agent=READER)
@@ -84,67 +84,67 @@ def test_who_only_looks_is_a_row_of_its_own_and_leaves_nothing_behind() -> None:
         (False, "SYNCED", "e1"), (True, "STALE", ""),
     ]  # fmt: skip
     ledger.leave(reader)
-    assert only(ledger)["reader"] is False
+    assert only_row(ledger)["reader"] is False
     ledger.leave(envoy)
-    assert only(ledger)["state"] == "GONE"
+    assert only_row(ledger)["state"] == "GONE"
 
 
-def test_each_type_says_since_when_it_is_in_its_state() -> None:
+def test_each_type_has_the_time_of_its_state() -> None:
     clock = Clock()
     ledger = NodeStatus(clock)
     one = entry("n", status(CDS), status(EDS, "STALE"), status(LDS, "NACKED"), status(RDS, "WAITING"))
     one.acked, one.pushed, one.refused = {CDS: 1001.0}, {EDS: 1002.0, LDS: 1002.0}, {LDS: 1003.0}
     ledger.enter(one)
-    assert [item["since"] for item in only(ledger)["types"]] == [1001.0, 1002.0, 1003.0, 1000.0]
+    assert [item["since"] for item in only_row(ledger)["types"]] == [1001.0, 1002.0, 1003.0, 1000.0]
     ledger.leave(one)
-    assert {item["since"] for item in only(ledger)["types"]} == {clock.now}
+    assert {item["since"] for item in only_row(ledger)["types"]} == {clock.now}
 
 
-def test_streams_of_one_connection_are_one_row_and_two_proxies_of_one_id_are_two() -> None:
+def test_each_connection_is_one_row() -> None:
     ledger = NodeStatus()
     ledger.enter(entry("n", status(CDS)))
     ledger.enter(entry("n", status(EDS)))
-    assert [item["type"] for item in only(ledger)["types"]] == ["cds", "eds"]
+    assert [item["type"] for item in only_row(ledger)["types"]] == ["cds", "eds"]
     ledger.enter(entry("n", status(CDS), peer="127.0.0.1:2"))
     assert [row["peer"] for row in ledger.proxies()] == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
-def test_a_refusal_is_kept_with_words_and_place_also_over_a_reconnect() -> None:
+def test_a_nack_survives_a_reconnect() -> None:
     ledger = NodeStatus(Clock())
     one = entry("n", status(CDS, "NACKED"))
     ledger.enter(one)
-    found = Diagnostic("LB999", "weight must be at least 1", Position("fleet.yaml", 7, 3), ("pools", "a"))
-    ledger.nacked(one, Nack(1002.0, CDS, "v2", ("a",), "Proto constraint validation failed", (found,)))
+    diagnostic = Diagnostic("LB999", "weight must be at least 1", Position("fleet.yaml", 7, 3), ("pools", "a"))
+    ledger.nacked(one, Nack(1002.0, CDS, "v2", ("a",), "Proto constraint validation failed", (diagnostic,)))
     ledger.leave(one)
     ledger.enter(entry("n", status()))
-    (nack,) = only(ledger)["nacks"]
+    (nack,) = only_row(ledger)["nacks"]
     assert (nack["type"], nack["names"], nack["version"], nack["at"]) == ("cds", ["a"], "v2", 1002.0)
     assert nack["message"] == "Proto constraint validation failed"
-    assert nack["findings"] == [str(found)]
+    assert nack["findings"] == [str(diagnostic)]
     assert "fleet.yaml:7:3" in nack["findings"][0]
 
 
-def test_only_the_latest_refusals_are_kept_the_newest_first() -> None:
+def test_only_the_latest_nacks_are_kept_newest_first() -> None:
     ledger = NodeStatus()
     one = entry("n")
     ledger.enter(one)
     for number in range(50):
         ledger.nacked(one, Nack(float(number), CDS, str(number), (), ""))
-    assert [item["version"] for item in only(ledger)["nacks"]] == [str(number) for number in range(49, 39, -1)]
+    assert [item["version"] for item in only_row(ledger)["nacks"]] == [str(number) for number in range(49, 39, -1)]
 
 
-def test_the_last_good_version_is_what_all_streams_of_the_node_have() -> None:
+def test_the_last_good_version_is_on_all_streams_of_the_node() -> None:
     ledger = NodeStatus()
     clusters, endpoints = entry("n", status(CDS)), entry("n", status(EDS))
     ledger.enter(clusters)
     ledger.enter(endpoints)
     ledger.good(clusters)
-    assert only(ledger)["last_good"] == ""
+    assert only_row(ledger)["last_good"] == ""
     ledger.good(endpoints)
-    assert only(ledger)["last_good"] == "e1"
+    assert only_row(ledger)["last_good"] == "e1"
     clusters.version = endpoints.version = "e2"
     ledger.good(clusters)
-    assert only(ledger)["last_good"] == "e1"
+    assert only_row(ledger)["last_good"] == "e1"
 
 
 def test_a_node_that_left_is_remembered_for_an_hour() -> None:
@@ -154,12 +154,12 @@ def test_a_node_that_left_is_remembered_for_an_hour() -> None:
     ledger.enter(one)
     ledger.leave(one)
     clock.now += 3599
-    assert (only(ledger)["state"], only(ledger)["connected"]) == ("GONE", False)
+    assert (only_row(ledger)["state"], only_row(ledger)["connected"]) == ("GONE", False)
     clock.now += 2
     assert ledger.proxies() == []
 
 
-def test_ever_new_names_do_not_fill_the_memory() -> None:
+def test_the_number_of_remembered_nodes_is_limited() -> None:
     ledger = NodeStatus()
     stays = entry("stays", status())
     ledger.enter(stays)
@@ -173,23 +173,23 @@ def test_ever_new_names_do_not_fill_the_memory() -> None:
     assert rows[0]["node"] == "n02000"
 
 
-def test_a_stream_that_ended_is_let_go_of() -> None:
+def test_an_ended_stream_is_not_queried_again() -> None:
     ledger = NodeStatus()
     alive = True
 
-    def ask() -> tuple[TypeStatus, ...]:
-        assert alive, "asked after its end"
+    def current_status() -> tuple[TypeStatus, ...]:
+        assert alive, "queried after its end"
         return (status(),)
 
     one = entry("n")
-    one.status = ask
+    one.status = current_status
     ledger.enter(one)
     ledger.leave(one)
     alive = False
-    assert [item["type"] for item in only(ledger)["types"]] == ["cds"]
+    assert [item["type"] for item in only_row(ledger)["types"]] == ["cds"]
 
 
-def test_it_says_why_reports_of_a_node_are_not_taken_as_long_as_the_stream_is_open() -> None:
+def test_refused_reports_have_a_reason_while_a_stream_is_open() -> None:
     status = NodeStatus()
     streams = object(), object()
     for stream in streams:
