@@ -1,4 +1,4 @@
-"""A pool behind a DNS name: asked of the resolvers that are named, and followed when its addresses change."""
+"""A pool behind a DNS name follows the addresses that the configured resolvers return."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ _NAME = "embedder.ml.internal"
 _RESOLVING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 
 
-def _fleet(port: int, dns: DnsServer, **keys: Any) -> Fleet:
-    found = {"name": _NAME, "port": port, "refresh": "500ms", "resolvers": [dns.address]}
-    return fleet_of({"discovery": {"dns": found}, "balance": {"algorithm": "round_robin"}, **keys})
+def _fleet_with_dns(port: int, dns: DnsServer, **keys: Any) -> Fleet:
+    dns_keys = {"name": _NAME, "port": port, "refresh": "500ms", "resolvers": [dns.address]}
+    return fleet_of({"discovery": {"dns": dns_keys}, "balance": {"algorithm": "round_robin"}, **keys})
 
 
-def _beside(first: Replica, name: str, host: str) -> Replica:
-    """Another replica on the same port, as replicas behind one name are."""
+def _replica_on_same_port(first: Replica, name: str, host: str) -> Replica:
+    """Return another replica on the same port: replicas behind one name share it."""
     return Replica(name, host=host, port=first.port)
 
 
 @_RESOLVING
-def test_every_address_of_the_name_is_a_replica(kind: Kind) -> None:
+def test_each_address_of_the_name_is_a_replica(kind: Kind) -> None:
     with (
         replicas("a") as (a,),
-        _beside(a, "b", "127.0.0.2") as b,
+        _replica_on_same_port(a, "b", "127.0.0.2") as b,
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
-        running(kind, _fleet(a.port, dns)) as gateway,
+        running(kind, _fleet_with_dns(a.port, dns)) as gateway,
     ):
         eventually(lambda: gateway.load(12).by_replica == {"a": 6, "b": 6})
     assert set(dns.asked) == {_NAME}
 
 
 @_RESOLVING
-def test_a_new_address_gets_its_share_and_one_that_is_gone_gets_nothing(kind: Kind) -> None:
-    """Not one request is lost on the way."""
+def test_pool_follows_added_and_removed_addresses(kind: Kind) -> None:
+    """No request fails meanwhile."""
     with (
         replicas("a") as (a,),
-        _beside(a, "b", "127.0.0.2") as b,
-        _beside(a, "c", "127.0.0.3") as c,
+        _replica_on_same_port(a, "b", "127.0.0.2") as b,
+        _replica_on_same_port(a, "c", "127.0.0.3") as c,
         serving_dns(**{_NAME: [a.host]}) as dns,
-        running(kind, _fleet(a.port, dns)) as gateway,
+        running(kind, _fleet_with_dns(a.port, dns)) as gateway,
     ):
         eventually(lambda: gateway.load(6).by_replica == {"a": 6})
         dns.names[_NAME] = [a.host, b.host]
-        eventually(lambda: _whole(gateway.load(12)) == {"a", "b"})
+        eventually(lambda: _serving_replicas(gateway.load(12)) == {"a", "b"})
         dns.names[_NAME] = [b.host, c.host]
-        eventually(lambda: _whole(gateway.load(12)) == {"b", "c"})
+        eventually(lambda: _serving_replicas(gateway.load(12)) == {"b", "c"})
         a.forget()
         gateway.load(40, 2).assert_no_failure()
         assert a.requests == 0
 
 
-def _whole(load: Any) -> set[str]:
+def _serving_replicas(load: Any) -> set[str]:
     load.assert_no_failure()
     return set(load.by_replica)
 
 
 @_RESOLVING
-def test_a_name_that_is_unknown_is_a_503_until_it_is_known(kind: Kind) -> None:
-    with replicas("a") as (a,), serving_dns() as dns, running(kind, _fleet(a.port, dns)) as gateway:
+def test_unknown_name_answers_503_until_it_resolves(kind: Kind) -> None:
+    with replicas("a") as (a,), serving_dns() as dns, running(kind, _fleet_with_dns(a.port, dns)) as gateway:
         eventually(lambda: dns.asked[_NAME] > 0)
         answer = gateway.get()
         assert (answer.status, answer.json["error"]["type"]) == (503, "unavailable")
@@ -77,16 +77,16 @@ def test_a_name_that_is_unknown_is_a_503_until_it_is_known(kind: Kind) -> None:
 
 
 @_RESOLVING
-def test_a_resolver_that_fails_for_a_while_takes_nobody_out(kind: Kind) -> None:
+def test_silent_resolver_removes_no_replica(kind: Kind) -> None:
     with (
         replicas("a") as (a,),
         serving_dns(**{_NAME: [a.host]}) as dns,
-        running(kind, _fleet(a.port, dns)) as gateway,
+        running(kind, _fleet_with_dns(a.port, dns)) as gateway,
     ):
         eventually(lambda: gateway.get().ok)
         dns.silent = True
-        asked = dns.asked.total()
-        eventually(lambda: dns.asked.total() >= asked + 2)
+        before = dns.asked.total()
+        eventually(lambda: dns.asked.total() >= before + 2)
         gateway.load(20, 2).assert_no_failure()
 
 
@@ -95,49 +95,48 @@ def test_discovered_replicas_are_checked(kind: Kind) -> None:
     check = {**OFTEN, "http": {"path": "/health"}}
     with (
         replicas("a") as (a,),
-        _beside(a, "b", "127.0.0.2") as b,
+        _replica_on_same_port(a, "b", "127.0.0.2") as b,
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
-        running(kind, _fleet(a.port, dns, health={"active": check})) as gateway,
+        running(kind, _fleet_with_dns(a.port, dns, health={"active": check})) as gateway,
     ):
         eventually(lambda: set(gateway.load(12).by_replica) == {"a", "b"})
         b.behave(health=503)
-        eventually(lambda: gateway.load(12).by_replica == {"a": 12})
+        eventually(lambda: gateway.load(12).by_replica == {"a": 12}, pause=0.2)
 
 
 @_RESOLVING
-def test_a_name_may_have_more_addresses_than_fit_into_512_bytes(kind: Kind) -> None:
-    """A resolver cuts an answer that is longer than what it was told that it may be."""
+def test_answers_longer_than_512_bytes_are_read(kind: Kind) -> None:
+    """A resolver truncates an answer that is longer than the size in the query."""
     with (
         replicas("a") as (a,),
         ExitStack() as stack,
         serving_dns(**{_NAME: [f"127.0.0.{last}" for last in range(1, 41)]}) as dns,
     ):
         for last in range(2, 41):
-            stack.enter_context(_beside(a, f"r{last}", f"127.0.0.{last}"))
-        fleet = _fleet(a.port, dns)
+            stack.enter_context(_replica_on_same_port(a, f"r{last}", f"127.0.0.{last}"))
+        fleet = _fleet_with_dns(a.port, dns)
         fleet["pools"]["pool"]["discovery"]["dns"]["max_replicas"] = 64
         with running(kind, fleet) as gateway:
             eventually(lambda: len(gateway.load(80).by_replica) == 40)
 
 
-def test_haproxy_takes_no_more_than_max_replicas() -> None:
+def test_haproxy_uses_at_most_max_replicas() -> None:
     with (
         replicas("a") as (a,),
-        _beside(a, "b", "127.0.0.2") as b,
+        _replica_on_same_port(a, "b", "127.0.0.2") as b,
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
     ):
-        fleet = _fleet(a.port, dns)
+        fleet = _fleet_with_dns(a.port, dns)
         fleet["pools"]["pool"]["discovery"]["dns"]["max_replicas"] = 1
         with running("haproxy", fleet) as gateway:
             eventually(lambda: gateway.load(12).statuses == {200: 12})
             assert len(gateway.load(12).by_replica) == 1
 
 
-def test_nginx_resolves_at_its_start_and_says_so() -> None:
-    found = {"discovery": {"dns": {"name": "localhost", "port": 0}}}
+def test_nginx_resolves_at_start_and_reports_it() -> None:
     with replicas("a") as (a,):
-        found["discovery"]["dns"]["port"] = a.port
-        with running("nginx", fleet_of(found)) as gateway:
+        pool = {"discovery": {"dns": {"name": "localhost", "port": a.port}}}
+        with running("nginx", fleet_of(pool)) as gateway:
             assert "warning LB487" in gateway.messages
             gateway.load(10).assert_no_failure()
     assert a.requests == 10

@@ -1,4 +1,4 @@
-"""A pool whose replicas stand in a file of Prometheus' form: labels say what a replica is."""
+"""A pool whose replicas are listed in a file of Prometheus' format, with labels for their keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 
-def _fleet() -> Fleet:
+def _fleet_with_targets() -> Fleet:
     return fleet_of({"discovery": {"file": {"path": "targets.json"}}, "balance": {"algorithm": "round_robin"}})
 
 
@@ -26,28 +26,28 @@ def _files(*groups: dict[str, Any]) -> dict[str, str]:
     return {"targets.json": json.dumps(groups)}
 
 
-def test_every_target_is_a_replica(kind: Kind) -> None:
+def test_each_target_is_a_replica(kind: Kind) -> None:
     with replicas("a", "b", "c") as (a, b, c):
         groups = [{"targets": [a.address, b.address], "labels": {"team": "search"}}, _group(c)]
-        with running(kind, _fleet(), files=_files(*groups)) as gateway:
+        with running(kind, _fleet_with_targets(), files=_files(*groups)) as gateway:
             load = gateway.load(30)
     assert load.by_replica == {"a": 10, "b": 10, "c": 10}
 
 
 @pytest.mark.parametrize("labels", [("weight", "3", "1"), ("gpu", "A100-80GB", "T4")], ids=["weight", "gpu"])
-def test_labels_say_what_a_replica_carries(kind: Kind, labels: tuple[str, str, str]) -> None:
+def test_labels_set_the_weight(kind: Kind, labels: tuple[str, str, str]) -> None:
     key, more, less = labels
     with replicas("a", "b") as (a, b):
         groups = _group(a, **{key: more}), _group(b, **{key: less})
-        with running(kind, _fleet(), files=_files(*groups)) as gateway:
-            shares = gateway.load(200, 2).shares()
+        with running(kind, _fleet_with_targets(), files=_files(*groups)) as gateway:
+            shares = gateway.load(100, 2).shares()
     assert shares["a"] > 0.7
 
 
-def test_labels_name_a_replica_and_rank_it(kind: Kind) -> None:
+def test_labels_set_name_and_priority(kind: Kind) -> None:
     with replicas("a", "b") as (a, b):
         groups = _group(a, name="first"), _group(b, name="spot-1", priority="1", spot="true")
-        with running(kind, _fleet(), files=_files(*groups)) as gateway:
+        with running(kind, _fleet_with_targets(), files=_files(*groups)) as gateway:
             assert gateway.load(10).by_replica == {"a": 10}
             a.refuse()
             eventually(lambda: gateway.get().replica == "b")
@@ -55,8 +55,8 @@ def test_labels_name_a_replica_and_rank_it(kind: Kind) -> None:
             assert gateway.access_log(11)[0]["replica"] == "first"
 
 
-def test_a_changed_file_is_rendered_anew(kind: Kind) -> None:
-    fleet = _fleet()
+def test_reload_applies_a_changed_file(kind: Kind) -> None:
+    fleet = _fleet_with_targets()
     with replicas("a", "b") as (a, b), running(kind, fleet, files=_files(_group(a))) as gateway:
         assert gateway.load(4).by_replica == {"a": 4}
         put(gateway.proxy.directory, _files(_group(b)))
@@ -64,7 +64,7 @@ def test_a_changed_file_is_rendered_anew(kind: Kind) -> None:
         assert gateway.load(4).by_replica == {"b": 4}
 
 
-def test_an_empty_file_is_a_503(kind: Kind) -> None:
-    with running(kind, _fleet(), files=_files()) as gateway:
+def test_empty_file_answers_503(kind: Kind) -> None:
+    with running(kind, _fleet_with_targets(), files=_files()) as gateway:
         answer = gateway.post()
     assert (answer.status, answer.json["error"]["type"]) == (503, "unavailable")

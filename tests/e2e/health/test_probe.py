@@ -1,4 +1,4 @@
-"""Active checks that lbctl does itself: real replicas go out and come back, and nginx gives them nothing meanwhile."""
+"""Active checks by lbctl: real replicas fail and recover, and nginx sends them nothing meanwhile."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _pool(members: list[Server] | list[GrpcReplica], probe: Any = _HTTP, **keys:
     return Pool("pool", listed, active=check, **keys)
 
 
-class _Probing:
-    """A prober in the background."""
+class _RunningChecker:
+    """A health checker in the background."""
 
     def __init__(self, locate: Callable[[str], Path | None]) -> None:
         self.changes: list[tuple[Key, CheckState]] = []
@@ -58,93 +58,93 @@ class _Probing:
 
 
 @contextmanager
-def _probing(*pools: Pool, locate: Callable[[str], Path | None] = Path) -> Iterator[_Probing]:
-    probing = _Probing(locate)
-    probing.follow(*pools)
-    running = background.start(probing.prober.run())
+def _running_checker(*pools: Pool, locate: Callable[[str], Path | None] = Path) -> Iterator[_RunningChecker]:
+    checker = _RunningChecker(locate)
+    checker.follow(*pools)
+    task = background.start(checker.prober.run())
     try:
-        yield probing
-        assert not running.done() or running.result() is None
+        yield checker
+        assert not task.done() or task.result() is None
     finally:
-        running.cancel()
+        task.cancel()
 
 
-def test_a_wedged_replica_gets_nothing_from_nginx_until_it_is_well() -> None:
-    """It takes connections and answers nothing: nginx alone would send it every second request."""
+def test_nginx_skips_a_wedged_replica_until_it_recovers() -> None:
+    """The replica accepts connections and does not answer; nginx alone would send it every second request."""
     with replicas("a", "b") as (a, b):
         fleet = fleet_of(pool_of([a, b], balance={"algorithm": "round_robin"}))
-        with driving(fleet) as site, _probing(_pool([a, b])) as probing:
+        with driving(fleet) as site, _running_checker(_pool([a, b])) as checker:
             assert site.converge(fleet).outcome == "applied"
-            probing.first()
-            assert probing.out == frozenset()
+            checker.first()
+            assert checker.out == frozenset()
             b.behave(health=500, delay=20.0)
-            eventually(lambda: probing.out == {"b"})
-            assert site.converge(fleet, drained=probing.out).outcome == "applied"
+            eventually(lambda: checker.out == {"b"})
+            assert site.converge(fleet, drained=checker.out).outcome == "applied"
             assert site.load(40, 4).by_replica == {"a": 40}
             b.behave(health=200, delay=0.0)
-            eventually(lambda: probing.out == frozenset())
-            assert site.converge(fleet, drained=probing.out).outcome == "applied"
+            eventually(lambda: checker.out == frozenset())
+            assert site.converge(fleet, drained=checker.out).outcome == "applied"
             assert set(site.load(40, 4).by_replica) == {"a", "b"}
-    assert [(key[1], state.out) for key, state in probing.changes] == [("b", True), ("b", False)]
+    assert [(key[1], state.out) for key, state in checker.changes] == [("b", True), ("b", False)]
 
 
-def test_all_may_be_out_at_once_and_the_reason_is_told() -> None:
-    with replicas("a", "b", "c") as (a, b, c), _probing(_pool([a, b, c])) as probing:
-        probing.first()
+def test_all_replicas_may_fail_with_their_reasons() -> None:
+    with replicas("a", "b", "c") as (a, b, c), _running_checker(_pool([a, b, c])) as checker:
+        checker.first()
         a.behave(health=503)
         b.refuse()
         c.behave(health=302)
-        eventually(lambda: probing.out == {"a", "b", "c"})
-        assert (probing.reason("a"), probing.reason("c")) == ("status 503", "status 302")
-        assert probing.reason("b") == "connection refused"
+        eventually(lambda: checker.out == {"a", "b", "c"})
+        assert (checker.reason("a"), checker.reason("c")) == ("status 503", "status 302")
+        assert checker.reason("b") == "connection refused"
 
 
-def test_a_replica_that_is_down_at_the_start_is_known_with_the_first_probe() -> None:
+def test_first_check_detects_a_replica_that_is_down() -> None:
     with replicas("a", "b") as (a, b):
         b.refuse()
-        with _probing(_pool([a, b])) as probing:
-            probing.first()
-            assert probing.out == {"b"}
+        with _running_checker(_pool([a, b])) as checker:
+            checker.first()
+            assert checker.out == {"b"}
 
 
-def test_a_replica_that_joins_is_out_until_it_answers() -> None:
-    with replicas("a", "b") as (a, b), _probing(_pool([a])) as probing:
-        probing.first()
+def test_added_replica_is_out_until_its_check_passes() -> None:
+    with replicas("a", "b") as (a, b), _running_checker(_pool([a])) as checker:
+        checker.first()
         b.behave(health=503)
-        probing.follow(_pool([a, b]))
-        assert probing.out == {"b"}
+        checker.follow(_pool([a, b]))
+        assert checker.out == {"b"}
         time.sleep(1)
-        assert probing.out == {"b"}
+        assert checker.out == {"b"}
         b.behave(health=200)
-        eventually(lambda: probing.out == frozenset())
-        probing.follow(_pool([a]))
+        eventually(lambda: checker.out == frozenset())
+        checker.follow(_pool([a]))
         checks = b.checks
         time.sleep(0.6)
         assert b.checks == checks
 
 
-def test_a_check_sees_statuses_body_host_and_port() -> None:
+def test_check_uses_status_body_host_and_port() -> None:
     probe = HttpCheck("/health", "models.internal", (200, 204), "ready")
-    with replicas("a", "probe") as (a, other), _probing(_pool([a], probe, port=other.port)) as probing:
+    with replicas("a", "probe") as (a, other), _running_checker(_pool([a], probe, port=other.port)) as checker:
         other.behave(health=204, health_body="model ready")
-        probing.first()
+        checker.first()
         other.behave(health_body="loading")
-        eventually(lambda: probing.out == {"a"})
-        assert probing.reason("a") == "the body does not contain 'ready'"
+        eventually(lambda: checker.out == {"a"})
+        assert checker.reason("a") == "the body does not contain 'ready'"
         assert a.checks == 0
         assert {(seen.path, seen.header("host")) for seen in other.checked} == {("/health", "models.internal")}
 
 
-def test_a_slow_replica_delays_nobody_and_is_out() -> None:
+def test_silent_replica_fails_without_delaying_other_checks() -> None:
     with replicas("a") as (a,):
         slow = Replica("slow", Address("127.0.0.1", a.port))
         silent = _Silent()
         try:
             pool = _pool([a])
             members = (*pool.replicas, Replica("silent", Address("127.0.0.1", silent.port)), slow)
-            with _probing(Pool("pool", members, active=pool.active)) as probing:
-                eventually(lambda: probing.out == {"silent"})
-                assert probing.reason("silent") == "no answer within 1 s"
+            with _running_checker(Pool("pool", members, active=pool.active)) as checker:
+                eventually(lambda: checker.out == {"silent"})
+                assert checker.reason("silent") == "no answer within 1 s"
                 silent.forget()
                 before = a.checks
                 eventually(lambda: a.checks - before >= 15)
@@ -154,90 +154,90 @@ def test_a_slow_replica_delays_nobody_and_is_out() -> None:
 
 
 @pytest.mark.parametrize("service", ["", "rerank.v1.Reranker", "a" * 300], ids=["", "named", "long"])
-def test_the_health_service_of_grpc_is_asked(service: str) -> None:
-    with grpc_replicas("a") as (a,), _probing(_pool([a], GrpcCheck(service), protocol="grpc")) as probing:
-        probing.first()
-        assert probing.out == frozenset()
+def test_grpc_check_follows_the_health_service(service: str) -> None:
+    with grpc_replicas("a") as (a,), _running_checker(_pool([a], GrpcCheck(service), protocol="grpc")) as checker:
+        checker.first()
+        assert checker.out == frozenset()
         encoded = service.encode()
         size = bytes([len(encoded)]) if len(encoded) < 128 else bytes([len(encoded) & 127 | 128, len(encoded) >> 7])
         assert set(a.asked) == {b"\x0a" + size + encoded if encoded else b""}
         a.behave(serving=False)
-        eventually(lambda: probing.out == {"a"})
-        assert probing.reason("a") == "the health service says that it does not serve"
+        eventually(lambda: checker.out == {"a"})
+        assert checker.reason("a") == "the health service says that it does not serve"
         a.behave(serving=True)
-        eventually(lambda: probing.out == frozenset())
+        eventually(lambda: checker.out == frozenset())
         a.refuse()
-        eventually(lambda: probing.out == {"a"})
+        eventually(lambda: checker.out == {"a"})
 
 
-def test_a_replica_without_a_health_service_or_without_grpc_is_out() -> None:
-    with replicas("a") as (a,), _probing(_pool([a], GrpcCheck(), protocol="grpc")) as probing:
-        eventually(lambda: probing.out == {"a"})
-        assert probing.reason("a") == "it speaks HTTP/1.1 alone"
+def test_replica_without_grpc_fails_its_grpc_check() -> None:
+    with replicas("a") as (a,), _running_checker(_pool([a], GrpcCheck(), protocol="grpc")) as checker:
+        eventually(lambda: checker.out == {"a"})
+        assert checker.reason("a") == "it speaks HTTP/1.1 alone"
 
 
-def test_tcp_asks_for_a_connection_alone() -> None:
-    with replicas("a") as (a,), _probing(_pool([a], TcpCheck())) as probing:
+def test_tcp_check_needs_only_a_connection() -> None:
+    with replicas("a") as (a,), _running_checker(_pool([a], TcpCheck())) as checker:
         a.behave(health=500)
-        probing.first()
+        checker.first()
         time.sleep(0.6)
-        assert probing.out == frozenset()
+        assert checker.out == frozenset()
         a.refuse()
-        eventually(lambda: probing.out == {"a"})
+        eventually(lambda: checker.out == {"a"})
 
 
 @pytest.mark.parametrize("probe", [_HTTP, TcpCheck()], ids=["http", "tcp"])
-def test_tls_is_that_of_the_pool(probe: Any, tmp_path: Path) -> None:
+def test_checks_use_the_tls_settings_of_the_pool(probe: Any, tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "two")
     mine, name = authority.issue("gateway"), "replica.internal"
     context = server_context(authority.issue(name), client_ca=authority.ca)
     mutual = {"certificate": str(mine.certificate), "key": str(mine.key)}
     with replicas("a", tls=context) as (a,):
-        for told, out in [
+        for tls, out in [
             (PoolTls(str(authority.ca), name, **mutual), False),
             (PoolTls(None, name, **mutual), False),
             (PoolTls(str(other.ca), name, **mutual), True),
             (PoolTls(str(authority.ca), "another.internal", **mutual), True),
         ]:
-            with _probing(_pool([a], probe, tls=told)) as probing:
-                probing.first()
-                assert (probing.out == {"a"}) is out, (told, probing.prober.states)
+            with _running_checker(_pool([a], probe, tls=tls)) as checker:
+                checker.first()
+                assert (checker.out == {"a"}) is out, (tls, checker.prober.states)
 
 
-def test_a_port_of_its_own_is_asked_without_tls(tmp_path: Path) -> None:
+def test_separate_health_port_is_checked_without_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     served = server_context(authority.issue("replica.internal"))
-    told = PoolTls(str(authority.ca), "replica.internal")
+    tls = PoolTls(str(authority.ca), "replica.internal")
     with (
         replicas("a", tls=served) as (a,),
         replicas("health") as (health,),
-        _probing(_pool([a], tls=told, port=health.port)) as probing,
+        _running_checker(_pool([a], tls=tls, port=health.port)) as checker,
     ):
-        probing.first()
-        assert (probing.out, a.checks, health.checks > 0) == (frozenset(), 0, True)
+        checker.first()
+        assert (checker.out, a.checks, health.checks > 0) == (frozenset(), 0, True)
 
 
-def test_grpc_is_asked_over_tls_too(tmp_path: Path) -> None:
+def test_grpc_check_uses_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    told = PoolTls(str(authority.ca), "replica.internal")
+    tls = PoolTls(str(authority.ca), "replica.internal")
     with (
         grpc_replicas("a", tls=authority.issue("replica.internal")) as (a,),
-        _probing(_pool([a], GrpcCheck(), protocol="grpc", tls=told)) as probing,
+        _running_checker(_pool([a], GrpcCheck(), protocol="grpc", tls=tls)) as checker,
     ):
-        probing.first()
-        assert (probing.out, a.checks > 0) == (frozenset(), True)
+        checker.first()
+        assert (checker.out, a.checks > 0) == (frozenset(), True)
 
 
-def test_files_of_ours_that_are_missing_are_no_fault_of_the_replica() -> None:
-    told = PoolTls("tls/none.crt", "replica.internal")
-    with replicas("a") as (a,), _probing(_pool([a], tls=told), locate=lambda _: None) as probing:
+def test_missing_tls_files_do_not_fail_the_replica() -> None:
+    tls = PoolTls("tls/none.crt", "replica.internal")
+    with replicas("a") as (a,), _running_checker(_pool([a], tls=tls), locate=lambda _: None) as checker:
         time.sleep(0.6)
-        assert probing.out == frozenset()
-        assert probing.prober.problems == {"pool": "tls/none.crt: there is no such file"}
+        assert checker.out == frozenset()
+        assert checker.prober.problems == {"pool": "tls/none.crt: there is no such file"}
 
 
 class _Silent:
-    """Takes connections and says nothing."""
+    """A server that accepts connections and does not answer."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -248,7 +248,7 @@ class _Silent:
 
     @property
     def connections(self) -> int:
-        """Those that have come since `forget`."""
+        """Connections since the last `forget`."""
         with suppress(BlockingIOError):
             while True:
                 self._taken.append(self._listener.accept()[0])
