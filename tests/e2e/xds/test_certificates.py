@@ -1,9 +1,12 @@
-"""The certificate of a listener is renewed by SDS: who is connected stays so, who comes sees the new one."""
+"""A listener's certificate is renewed by SDS: connections stay open, and new ones get the new certificate."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
 
 from tests.support.fleets import Fleet
 from tests.support.processes.certs import Authority, Pair, client_context
@@ -18,7 +21,7 @@ from tests.support.processes.waiting import eventually
 _NAME = "edge.example.com"
 
 
-def _fleet(replica: Replica) -> Fleet:
+def _tls_fleet(replica: Replica) -> Fleet:
     fleet = fleet_of([replica], **driven(*BOTH))
     for name in BOTH:
         fleet["listeners"][name]["tls"] = {"certificates": [{"certificate": "tls/edge.crt", "key": "tls/edge.key"}]}
@@ -27,15 +30,15 @@ def _fleet(replica: Replica) -> Fleet:
 
 
 def _put(control: ControlPlane, *, certificate: Pair, key: Pair) -> None:
-    """As a renewal does: each file in its time, written beside, renamed into place."""
+    """Replace the files as a renewal does, one after the other, by renaming new ones."""
     for name, source in (("edge.crt", certificate.certificate), ("edge.key", key.key)):
-        beside = control.files / "tls" / f".{name}"
-        beside.write_bytes(source.read_bytes())
-        beside.replace(control.files / "tls" / name)
+        new_file = control.files / "tls" / f".{name}"
+        new_file.write_bytes(source.read_bytes())
+        new_file.replace(control.files / "tls" / name)
 
 
 def _serial(client: Client) -> str:
-    """Of the certificate that a new connection is shown."""
+    """Return the serial number of the certificate that a new connection gets."""
     answer = client.get()
     assert answer.ok, answer
     assert answer.peer is not None
@@ -43,64 +46,72 @@ def _serial(client: Client) -> str:
 
 
 def _untouched(envoy: XdsEnvoy) -> dict[str, int]:
-    """What may not move with a certificate: what was taken of the other types, and the listeners."""
+    """Counters that a new certificate does not change: updates of the other types, and listeners."""
     counted = {name: count for name, count in envoy.updates().items() if not name.startswith("sds.")}
     return {**counted, **envoy.stats("listener_manager.listener_modified$")}
 
 
-def test_a_renewed_certificate_is_shown_to_new_connections_and_no_connection_is_dropped(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+class _Served(NamedTuple):
+    """A control plane and two Envoys with a TLS listener each; `clients` trust the authority of its certificates."""
+
+    control: ControlPlane
+    fleet: Fleet
+    envoys: tuple[XdsEnvoy, XdsEnvoy]
+    clients: list[Client]
+    authority: Authority
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Served]:
+    authority = Authority(tmp_path_factory.mktemp("pki"))
     first = authority.issue("first", [_NAME])
     files = {"tls/edge.crt": first.certificate.read_bytes(), "tls/edge.key": first.key.read_bytes()}
-    trust = client_context(authority.ca)
     with (
         replicas("a") as (a,),
-        controlling(_fleet(a), files=files) as control,
+        controlling(fleet := _tls_fleet(a), files=files) as control,
         both(control) as envoys,
     ):
+        trust = client_context(authority.ca)
         clients = [envoy.client(tls=trust, server_name=_NAME) for envoy in envoys]
-        before = [_serial(client) for client in clients]
-        assert before[0] == before[1]
-        synced(control)
-        streams = [client.send("GET", "/sse?n=16&gap=0.5") for client in clients]
-        kept = [client.send_load(70, 5, Request(), gap=0.5) for client in clients]
-        time.sleep(0.8)
-        quiet = [_untouched(envoy) for envoy in envoys]
-
-        second = authority.issue("second", [_NAME])
-        _put(control, certificate=second, key=second)
-        eventually(lambda: all(_serial(client) != before[0] for client in clients), 10, 0.1)
-        after = [_serial(client) for client in clients]
-        assert after[0] == after[1]
-
-        for load in kept:
-            done = load.result(30)
-            done.assert_no_failure()
-            assert done.connections == 5, "a connection was opened anew"
-            assert {answer.peer.serial for answer in done.responses if answer.peer} == {before[0]}
-        assert [len(stream.result(20).events()) for stream in streams] == [16, 16]
-        assert [_untouched(envoy) for envoy in envoys] == quiet
+        yield _Served(control, fleet, envoys, clients, authority)
 
 
-def test_a_certificate_without_its_key_changes_nothing_and_is_told(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    first = authority.issue("first", [_NAME])
-    files = {"tls/edge.crt": first.certificate.read_bytes(), "tls/edge.key": first.key.read_bytes()}
-    trust = client_context(authority.ca)
-    with (
-        replicas("a") as (a,),
-        controlling(fleet := _fleet(a), files=files) as control,
-        both(control) as envoys,
-    ):
-        clients = [envoy.client(tls=trust, server_name=_NAME) for envoy in envoys]
-        before = _serial(clients[0])
-        second, third = authority.issue("second", [_NAME]), authority.issue("third", [_NAME])
-        _put(control, certificate=second, key=first)
-        eventually(lambda: "tls/edge.key" in str(control.status["fleet"]["diagnostics"]), 20)
-        assert [_serial(client) for client in clients] == [before, before]
-        change(control, {**fleet, "pools": {"pool": {"replicas": [{"address": a.address, "weight": 1}]}}})
-        assert [_serial(client) for client in clients] == [before, before], "the rest of the fleet goes on"
+def test_renewed_certificate_drops_no_connection(served: _Served) -> None:
+    control, clients, authority = served.control, served.clients, served.authority
+    before = [_serial(client) for client in clients]
+    assert before[0] == before[1]
+    synced(control)
+    streams = [client.send("GET", "/sse?n=8&gap=0.5") for client in clients]
+    loads = [client.send_load(35, 5, Request(), gap=0.5) for client in clients]
+    time.sleep(0.8)
+    untouched = [_untouched(envoy) for envoy in served.envoys]
 
-        _put(control, certificate=third, key=third)
-        eventually(lambda: all(_serial(client) != before for client in clients), 20, 0.1)
-        assert "tls/edge.key" not in str(control.status["fleet"]["diagnostics"])
+    second = authority.issue("second", [_NAME])
+    _put(control, certificate=second, key=second)
+    eventually(lambda: all(_serial(client) != before[0] for client in clients), pause=0.1)
+    after = [_serial(client) for client in clients]
+    assert after[0] == after[1]
+
+    for started in loads:
+        load = started.result(30)
+        load.assert_no_failure()
+        assert load.connections == 5, "a connection was opened anew"
+        assert {answer.peer.serial for answer in load.responses if answer.peer} == {before[0]}
+    assert [len(stream.result(20).events()) for stream in streams] == [8, 8]
+    assert [_untouched(envoy) for envoy in served.envoys] == untouched
+
+
+def test_certificate_without_its_key_is_reported_and_unused(served: _Served) -> None:
+    control, fleet, clients, authority = served.control, served.fleet, served.clients, served.authority
+    before = _serial(clients[0])
+    third, fourth, fifth = (authority.issue(name, [_NAME]) for name in ("third", "fourth", "fifth"))
+    _put(control, certificate=third, key=fourth)
+    eventually(lambda: "tls/edge.key" in str(control.status["fleet"]["diagnostics"]))
+    assert [_serial(client) for client in clients] == [before, before]
+    address = fleet["pools"]["pool"]["replicas"][0]["address"]
+    change(control, {**fleet, "pools": {"pool": {"replicas": [{"name": "renamed", "address": address}]}}})
+    assert [_serial(client) for client in clients] == [before, before], "the rest of the fleet goes on"
+
+    _put(control, certificate=fifth, key=fifth)
+    eventually(lambda: all(_serial(client) != before for client in clients), pause=0.1)
+    assert "tls/edge.key" not in str(control.status["fleet"]["diagnostics"])

@@ -1,4 +1,4 @@
-"""`lbctl xds` beside real Envoys: it shows what they hold, and an Envoy's place and name decide what that is."""
+"""`lbctl xds` shows the configuration that Envoys have, which depends on their zone and node id."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from base64 import b64encode
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,41 @@ from tests.support.processes.certs import Authority
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST
-from tests.support.processes.replicas import Replica
 from tests.support.processes.waiting import eventually
 
 LEFT = {"address": "127.0.0.1:1", "name": "left", "zone": "a", "weight": 1}
 _PATIENT = ("--timeout", "60")
-"""Envoy's hundreds of messages are imported when the first comes."""
+"""The first message imports hundreds of types of Envoy, which takes long on a busy machine."""
 RIGHT = {"address": "127.0.0.1:2", "name": "right", "zone": "b", "weight": 1}
 
 
+Get = Callable[..., dict[str, dict[str, Any]]]
+
+
 @pytest.fixture
-def got(capsys: pytest.CaptureFixture[str]) -> Any:
-    def get(control: ControlPlane, node: str, *more: str) -> Any:
+def get(capsys: pytest.CaptureFixture[str]) -> Get:
+    """A function that returns what `lbctl xds get` prints for a node, as kind → name → resource."""
+
+    def get(control: ControlPlane, node: str, *more: str) -> dict[str, dict[str, Any]]:
         code = run(["xds", "get", "--xds", f"{HOST}:{control.xds}", "--node", node, "-o", "json", *_PATIENT, *more])
-        said = capsys.readouterr()
-        assert code == 0, said.err
-        return {
-            kind: {item["name"]: item["resource"] for item in items} for kind, items in json.loads(said.out).items()
-        }
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        kinds = json.loads(output.out)
+        return {kind: {item["name"]: item["resource"] for item in items} for kind, items in kinds.items()}
 
     return get
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[ControlPlane]:
+    """A control plane for nodes named edge-…, whose pool has a replica in each of two zones."""
+    fleet = fleet_of(
+        {"replicas": [LEFT, RIGHT], "locality": {"prefer": "zone"}},
+        route={"retry": {"attempts": 1}, "headers": {"request": {"set": {"x": "y"}}}},
+        proxies={"edge": {"kind": "envoy", "nodes": ["edge-*"]}},
+    )
+    with controlling(fleet) as started:
+        yield started
 
 
 def plain(value: object) -> Any:
@@ -54,48 +70,37 @@ def held(resources: dict[str, dict[str, Any]], kind: str) -> Any:
     }
 
 
-def test_it_shows_what_a_real_envoy_holds(got: Any) -> None:
-    with (
-        Replica("one") as one,
-        controlling(
-            fleet_of([one], route={"retry": {"attempts": 1}, "headers": {"request": {"set": {"x": "y"}}}})
-        ) as control,
-        control.envoy("edge") as envoy,
-    ):
-        shown, has = got(control, "edge"), envoy.resources()
+def test_get_shows_the_resources_of_a_real_envoy(control: ControlPlane, get: Get) -> None:
+    with control.envoy("edge-1") as envoy:
+        shown, resources = get(control, "edge-1"), envoy.resources()
         for kind in ("cds", "lds", "rds"):
-            assert plain(shown[kind]) == held(has, kind)
-        assert set(shown["eds"]) == set(has["eds"]) == {"pool"}
+            assert plain(shown[kind]) == held(resources, kind)
+        assert set(shown["eds"]) == set(resources["eds"]) == {"pool"}
 
 
-def test_the_zone_decides_which_replicas_come_first(got: Any) -> None:
-    pool = {"replicas": [LEFT, RIGHT], "locality": {"prefer": "zone"}}
-    with controlling(fleet_of(pool)) as control:
+def test_zone_decides_the_order_of_replicas(control: ControlPlane, get: Get) -> None:
+    def order(zone: str) -> list[int]:
+        groups = get(control, "edge-2", "--zone", zone)["eds"]["pool"]["endpoints"]
+        groups.sort(key=lambda group: group.get("priority", 0))
+        return [
+            member["endpoint"]["address"]["socket_address"]["port_value"]
+            for group in groups
+            for member in group["lb_endpoints"]
+        ]
 
-        def order(zone: str) -> list[int]:
-            groups = got(control, "edge", "--zone", zone)["eds"]["pool"]["endpoints"]
-            groups.sort(key=lambda group: group.get("priority", 0))
-            return [
-                member["endpoint"]["address"]["socket_address"]["port_value"]
-                for group in groups
-                for member in group["lb_endpoints"]
-            ]
-
-        assert (order("a"), order("b")) == ([1, 2], [2, 1])
+    assert (order("a"), order("b")) == ([1, 2], [2, 1])
 
 
-def test_a_node_that_is_none_of_the_proxies_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    proxies = {"edge": {"kind": "envoy", "nodes": ["edge-*"]}}
-    with controlling(fleet_of({"replicas": [LEFT]}, proxies=proxies)) as control:
-        where = ["--xds", f"{HOST}:{control.xds}"]
-        assert run(["xds", "get", *where, "--timeout", "2", "--node", "stranger"]) == 3
-        said = capsys.readouterr()
-        assert "sends nothing to a node that is none of its proxies" in said.err
-        assert said.out == ""
-        assert run(["xds", "get", *where, *_PATIENT, "--node", "edge-7"]) == 0
+def test_unknown_node_is_rejected(control: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--xds", f"{HOST}:{control.xds}"]
+    assert run(["xds", "get", *where, "--timeout", "1", "--node", "stranger"]) == 3
+    output = capsys.readouterr()
+    assert "sends nothing to a node that is none of its proxies" in output.err
+    assert output.out == ""
+    assert run(["xds", "get", *where, *_PATIENT, "--node", "edge-7"]) == 0
 
 
-def test_keys_and_certificates_of_the_fleet_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_and_certificates_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = Authority(tmp_path).issue("gateway.example.com")
     key = pair.key.read_text()
     files = {
@@ -119,7 +124,7 @@ def test_keys_and_certificates_of_the_fleet_are_not_printed(tmp_path: Path, caps
     assert b64encode(key.encode()).decode()[40:80] not in out
 
 
-def test_watch_sees_a_changed_weight_as_endpoints_alone_and_counts_as_synced() -> None:
+def test_watch_shows_a_weight_as_changed_endpoints() -> None:
     replicas = [dict(LEFT), dict(RIGHT)]
     with controlling(fleet_of({"replicas": replicas})) as control:
         command = [sys.executable, "-m", "lbctl", "xds", "watch", "--xds", f"{HOST}:{control.xds}", "--node", "edge"]

@@ -1,4 +1,4 @@
-"""Increments and the state of the world are two ways to the same: after whatever changes, two Envoys hold the same."""
+"""Delta and state-of-the-world xDS lead to the same configuration after every change."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.processes.replicas import Replica, replicas
 _PARTS = ("cds", "eds", "lds", "rds", "sds")
 
 
-def _fleet(a: Replica, b: Replica) -> Fleet:
-    """Two listeners, one of them with TLS; a split that sticks, retries, a mirror, a limit."""
+def _varied_fleet(a: Replica, b: Replica) -> Fleet:
+    """Two listeners, one of them with TLS; a sticky split, retries, a mirror, a limit."""
     everything = {
         "match": {"path_prefix": "/"},
         "split": {"first": 9, "second": 1},
@@ -42,7 +42,7 @@ def _fleet(a: Replica, b: Replica) -> Fleet:
 
 
 def _changes(fleet: Fleet, a: Replica, b: Replica) -> Iterator[Fleet]:
-    """One after another, each on top of those before."""
+    """Yield fleets, each with one more change."""
     now = copy.deepcopy(fleet)
     now["pools"]["first"] = pool_of([a, b], [5, 1])
     yield copy.deepcopy(now)
@@ -64,7 +64,7 @@ def _changes(fleet: Fleet, a: Replica, b: Replica) -> Iterator[Fleet]:
     yield copy.deepcopy(now)
 
 
-def _alike(one: XdsEnvoy, other: XdsEnvoy) -> None:
+def _assert_same_resources(one: XdsEnvoy, other: XdsEnvoy) -> None:
     settled(one)
     settled(other)
     left, right = one.resources(), other.resources()
@@ -74,18 +74,18 @@ def _alike(one: XdsEnvoy, other: XdsEnvoy) -> None:
         assert one.weights(pool) == other.weights(pool)
 
 
-def test_after_every_change_an_envoy_of_either_variant_holds_the_same(tmp_path: Path) -> None:
+def test_delta_and_sotw_envoys_hold_the_same(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair, later = authority.issue("a.example.com"), authority.issue("later", ["a.example.com"])
     files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
     with (
         replicas("a", "b") as (a, b),
-        controlling(fleet := _fleet(a, b), files=files) as control,
+        controlling(fleet := _varied_fleet(a, b), files=files) as control,
         control.envoy("edge-1", by_socket=True) as delta,
         control.envoy("edge-2", delta=False, by_socket=True) as sotw,
     ):
         synced(control)
-        _alike(delta, sotw)
+        _assert_same_resources(delta, sotw)
         held = delta.resources()
         assert [len(held[part]) for part in _PARTS] == [4, 4, 2, 2, 1]
         for number, changed in enumerate(_changes(fleet, a, b)):
@@ -93,15 +93,15 @@ def test_after_every_change_an_envoy_of_either_variant_holds_the_same(tmp_path: 
                 control.kill()
                 control.start()
             change(control, changed)
-            _alike(delta, sotw)
+            _assert_same_resources(delta, sotw)
         (control.files / "tls/a.crt").write_bytes(later.certificate.read_bytes())
         (control.files / "tls/a.key").write_bytes(later.key.read_bytes())
         change(control, {**changed, "listeners": {**changed["listeners"], "plain": {"bind": bind()}}})
-        _alike(delta, sotw)
+        _assert_same_resources(delta, sotw)
         now = delta.resources()
         assert set(now["lds"]) == {"secure", "third", "plain"}
         assert set(now["cds"]) == set(now["eds"]) == {"first", "second", "fresh"}
         assert all(now[part] != held[part] for part in _PARTS)
-        with control.envoy("edge-3", by_socket=True) as fresh:  # and neither is other than one that has just come
+        with control.envoy("edge-3", by_socket=True) as fresh:  # a new Envoy has the same
             synced(control)
-            _alike(delta, fresh)
+            _assert_same_resources(delta, fresh)
