@@ -1,4 +1,4 @@
-"""Documents of the API with usual values, and a control plane that answers them."""
+"""Documents of the API with usual values, and a fake control plane that returns them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def status(**changes: Any) -> schema.Status:
 
 
 class Fleet:
-    """A control plane with nothing behind it; it notes what it was asked to do."""
+    """A control plane without parts. It records the requested operations."""
 
     def __init__(self) -> None:
         self.waiting = ""

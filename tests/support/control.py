@@ -1,4 +1,4 @@
-"""Pools, looks and a conversation with the control loop, for tests that say only what they are about."""
+"""Pools, observations and a driver of the control loop for tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def replica(name: str, **more: Any) -> Replica:
 
 
 def pool(replicas: int | tuple[Replica, ...] = 4, **more: Any) -> Pool:
-    """Return a pool with the contract's defaults and vLLM's evidence; `weighting` and `deep` change those."""
+    """Return a pool with default settings and the evidence of vLLM; `weighting` and `deep` change those."""
     members = tuple(replica(f"r{place:05}") for place in range(replicas)) if isinstance(replicas, int) else replicas
     weighting = replace(Weighting(strategy="adaptive"), **more.pop("weighting", {}))
     deep = replace(DeepCheck(min_free_memory=2 * 2**30), **more.pop("deep", {}))
@@ -41,8 +41,7 @@ def seen(
     by_steps: bool = True, xids: tuple[tuple[str, int], ...] = (), batch: float = 32.0, tokens: float = 500.0,
     prompts: float = 100.0, **signals: float,
 ) -> Observation:  # fmt: skip
-    """Return a sample of that moment: an engine at `speed` times the reference, with that batch and those prompt
-    tokens."""
+    """Return a sample of an engine at `speed` times the reference speed, with this batch size and prompt tokens."""
     evidence = None
     if speed is not None:
         step_time = (29.8 + 0.202 * batch + 0.0715 * prompts) / 1000 / speed
@@ -52,7 +51,7 @@ def seen(
 
 
 def batches(at: float, speed: float, items: float = 4.0) -> Observation:
-    """Return a sample of an engine that answers in batches."""
+    """Return a sample of an engine that processes batches."""
     evidence = BatchEvidence(at, 50.0, 50.0 * (1.0 + 0.2 * items) / speed, items)
     return Observation(at, Signals({}, {}, evidence))
 
@@ -62,13 +61,13 @@ def started(*pools: Pool) -> State:
 
 
 class Talk:
-    """One pool and the control loop: looks an interval apart, and what came of them."""
+    """Drives the control loop with one pool: observations an interval apart, and their effects."""
 
     def __init__(self, fleet: Pool) -> None:
         self.pool = fleet
         self.now = NOW
         self.state, effects = step(State(), FleetChanged(NOW, (fleet,)))
-        self.told: list[Effect] = list(effects)
+        self.effects: list[Effect] = list(effects)
         self.given = {item.name: from_capacity(item.capacity) for item in fleet.replicas}
         self.verdicts = {item.name: "in" for item in fleet.replicas}
         self.mode = "acting"
@@ -81,11 +80,10 @@ class Talk:
         return effects
 
     def look(self, news: Mapping[str, Mapping[str, Any] | None], seconds: float = INTERVAL) -> tuple[Effect, ...]:
-        """Send the loop one look. `news` maps a replica to the arguments of its `seen`; one with None, or left out, has
-        no news."""
+        """Send one observation to the loop. `news` maps a replica to the arguments of `seen`; None means no sample."""
         now = self.now + seconds
-        there = {name: seen(now, **arguments) for name, arguments in news.items() if arguments is not None}
-        return self.say(Observed(now, NAME, there))
+        samples = {name: seen(now, **arguments) for name, arguments in news.items() if arguments is not None}
+        return self.say(Observed(now, NAME, samples))
 
     def wait(self, seconds: float, interval: float = INTERVAL) -> None:
         end = self.now + seconds
@@ -98,11 +96,11 @@ class Talk:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The rates of what was given."""
+        """The rates of the decided weights."""
         return {name: item.rate for name, item in self.given.items()}
 
     def _note(self, effect: Effect) -> None:
-        self.told.append(effect)
+        self.effects.append(effect)
         match effect:
             case WeightsChanged():
                 self.given = dict(effect.weights)

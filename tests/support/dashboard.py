@@ -1,4 +1,4 @@
-"""A control plane with a made-up fleet that moves, to look at: `python -m tests.support.dashboard`."""
+"""A control plane with an invented, changing fleet for the dashboard: `python -m tests.support.dashboard`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _ODD = {
 
 
 class MovingFleet(api.Fleet):
-    """A fleet of pools with `replicas` in all; every call shows another moment."""
+    """A fleet with `replicas` in total; its values change with every call."""
 
     def __init__(self, replicas: int = 36, pools: Sequence[str] = ("llama-70b", "qwen-32b", "embed")) -> None:
         super().__init__()
         self.moment = 0
         self.asked: list[tuple[str, schema.RolloutRequest]] = []
-        """Who has asked for what."""
+        """The requests for rollouts, with their actors."""
         self._begun = time.time()
-        self._rollout = self._made_up_rollout()
+        self._rollout = self._example_rollout()
         self._sizes = {name: replicas // len(pools) for name in pools}
         self._sizes[pools[0]] += replicas - sum(self._sizes.values())
 
@@ -128,7 +128,7 @@ class MovingFleet(api.Fleet):
         return schema.LiveSplit("chat", self._rollout.split), embed
 
     async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
-        """Note what was asked for; an abort is carried out."""
+        """Record the request, and carry out an abort."""
         self.asked.append((actor, request))
         if request.action == "abort":
             split, now = {"llama-70b": 100, "qwen-32b": 0}, status_rows.timestamp(time.time())
@@ -156,15 +156,15 @@ class MovingFleet(api.Fleet):
         record = ("alice", "drain", "llama-70b/llama-11", "new NVLink bridge")
         return schema.Audit((schema.AuditRecord(1, at, *record, previous="", hash="9f86"),))
 
-    def _made_up_rollout(self) -> schema.Rollout:
+    def _example_rollout(self) -> schema.Rollout:
         steps = tuple(schema.RolloutStep(share, 300.0) for share in (5.0, 25.0, 50.0, 100.0))
         return schema.Rollout(
             "chat", "qwen-32b", "analysis", "progressing", 2, steps, 25.0, {"llama-70b": 75, "qwen-32b": 25},
             status_rows.timestamp(self._begun - 160), status_rows.timestamp(self._begun + 140),
-            "weights of the new checkpoint", self._made_up_analysis(),
+            "weights of the new checkpoint", self._example_analysis(),
         )  # fmt: skip
 
-    def _made_up_analysis(self) -> schema.RolloutAnalysis:
+    def _example_analysis(self) -> schema.RolloutAnalysis:
         new, old = schema.RolloutCounts(410, 21, 21 / 410), schema.RolloutCounts(1_230, 9, 9 / 1_230)
         latency = schema.RolloutMetric("first_byte p95", 412.0, 398.0, 1.04, 1.2, "good", None)
         verdicts: tuple[tuple[schema.RolloutVerdict, str | None], ...] = (
@@ -183,7 +183,7 @@ class MovingFleet(api.Fleet):
 
 
 def remember(fleet: MovingFleet, seconds: float = 3_600.0) -> None:
-    """Give the fleet a history, as if it had been served for so long."""
+    """Give the fleet a history of this many seconds."""
     now = time.time()
     for number in range(int(seconds / SHORTEST)):
         rows = [row for _, of_pool in fleet.live() for row in of_pool]

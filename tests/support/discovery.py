@@ -1,4 +1,4 @@
-"""A source of replicas for tests, beside DNS and files: it answers what the test says."""
+"""A source of replicas for tests, in addition to DNS and files: the test sets its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def toy_replica(name: str, number: int, **keys: Any) -> Replica:
 
 @dataclass
 class ToySource:
-    """`services`: service → its replicas. `broken`: it raises at every call."""
+    """A source with these replicas of each service. While `broken` is set, every call raises."""
 
     changed: Callable[[], None]
     services: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -68,19 +68,18 @@ class ToySource:
         }
 
     async def stop(self) -> None:
-        """Do nothing: the source has no task of its own."""
+        """Do nothing: the source has no task."""
 
     def _fail(self) -> None:
         if self.broken:
             raise RuntimeError("the toy is broken")
 
 
-def with_toy(made: list[ToySource]) -> Registry[SourceFactory]:
-    """Return all sources and the toy, which one line registers. Each toy source that is created is appended to
-    `made`."""
+def with_toy(sources: list[ToySource]) -> Registry[SourceFactory]:
+    """Return all sources and the toy source. Each toy source that is created is appended to `sources`."""
 
     def toy(changed: Callable[[], None], _: Guard) -> ToySource:
-        made.append(ToySource(changed))
-        return made[-1]
+        sources.append(ToySource(changed))
+        return sources[-1]
 
     return Registry({**{kind: SOURCES.get(kind) for kind in SOURCES.names}, "toy": toy})

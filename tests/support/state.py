@@ -14,7 +14,7 @@ from lbctl.serve.state.sqlite import SqliteStore
 
 
 class OpenState:
-    """A SavedState that has its lease. `lost`: what it logged as lost or repaired."""
+    """A SavedState that holds its lease. `lost` collects its messages about lost or repaired records."""
 
     def __init__(self, directory: Path) -> None:
         self.lost: list[str] = []

@@ -1,4 +1,4 @@
-"""A watch on real files while a test goes on, and the ways in which people and programs change files."""
+"""A watch on real files, and the ways in which people and programs change files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from lbctl.serve.fleet.watch import FleetWatcher
 
 SOON = 30.0
-"""Seconds within which an event must have come."""
+"""Seconds within which an event must arrive."""
 NEVER = 0.4
-"""Seconds after which no event is believed to come."""
+"""Seconds without an event after which none is expected."""
 
 
 class Events:
-    """The events of a watch while the test goes on."""
+    """The events of a watch."""
 
     def __init__(self, watch: FleetWatcher) -> None:
         self.watch = watch
@@ -33,11 +33,11 @@ class Events:
             self._came.set()
 
     async def came(self) -> None:
-        """Wait until one change has come."""
+        """Wait until a change arrived."""
         await self._came.wait()
 
     async def one(self, within: float = SOON) -> None:
-        """Expect exactly one change and no second one after it. `last` is when it came."""
+        """Expect exactly one change, without a second one after it. `last` is its time."""
         await asyncio.wait_for(self.came(), within)
         await asyncio.sleep(NEVER)
         assert len(self.times) == 1
@@ -65,7 +65,7 @@ def watching(
     inotify: bool = True,
     armed: bool = True,
 ) -> None:
-    """Runs `test` while the paths are watched."""
+    """Run `test` while the paths are watched."""
 
     async def run() -> None:
         watch = FleetWatcher([str(path) for path in paths], settle=settle, poll=poll, inotify=inotify)
@@ -94,10 +94,10 @@ def make_fleet(folder: Path) -> Path:
 
 
 def replace(file: Path, text: str) -> None:
-    """Replace a file as editors and deployments do: write a new one beside it, then rename that."""
-    beside = file.with_name(f".{file.name}.new")
-    beside.write_text(text)
-    beside.replace(file)
+    """Replace a file as editors and deployments do: write a new file next to it, then rename it."""
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def swap(mount: Path, name: str, files: dict[str, str]) -> None:
@@ -118,7 +118,7 @@ def swap(mount: Path, name: str, files: dict[str, str]) -> None:
 
 @contextmanager
 def writer(write: Callable[[], object], pause: float) -> Iterator[None]:
-    """Calls `write` again and again from another thread."""
+    """Call `write` repeatedly from another thread."""
     stop = threading.Event()
 
     def work() -> None:

@@ -42,7 +42,7 @@ class Story:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        return [item.reasons for item in self.talk.told if isinstance(item, HealthChanged)][-1]
+        return [item.reasons for item in self.talk.effects if isinstance(item, HealthChanged)][-1]
 
 
 def test_a_stalled_engine_is_out_within_stalled_after_and_two_intervals() -> None:
@@ -84,7 +84,7 @@ def test_an_engine_without_a_progress_counter_is_not_judged_by_it() -> None:
     talk = Talk(pool())
     for _ in range(50):
         talk.look({name: {"running": 5.0} for name in NAMES})
-    assert talk.told == []
+    assert talk.effects == []
 
 
 def test_progress_that_is_counted_in_requests_has_four_times_as_long() -> None:
@@ -284,7 +284,7 @@ def test_when_more_than_half_are_stalled_at_once_half_go_and_the_rest_is_held_at
     """A stall is told of each by itself, as when they are found one after the other; max_ejection bounds it."""
     talk = Talk(pool())
     all_stall(talk, NAMES[:3], 8)
-    assert not [item for item in talk.told if isinstance(item, ModeChanged)]
+    assert not [item for item in talk.effects if isinstance(item, ModeChanged)]
     assert [talk.verdicts[name] for name in NAMES] == ["out", "out", "floor", "in"]
     assert [talk.weights[name] for name in NAMES] == [0.05, 0.05, 0.05, 1.0]
 

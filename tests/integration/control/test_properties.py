@@ -82,7 +82,7 @@ def test_pages_without_a_wanted_line_never_move_a_weight_or_take_a_replica_out(s
     for place, name in enumerate(said):
         now = NOW + INTERVAL * (place + 1)
         talk.say(Observed(now, NAME, {name: seen(now, speed=None)}))
-    assert not [item for item in talk.told if isinstance(item, WeightsChanged | HealthChanged)]
+    assert not [item for item in talk.effects if isinstance(item, WeightsChanged | HealthChanged)]
 
 
 @given(history, strategy)

@@ -31,7 +31,7 @@ def test_a_healthy_fleet_is_left_alone() -> None:
     talk = Talk(pool())
     for look in range(50):
         talk.look({name: {"speed": 1.0 + 0.1 * ((look + place) % 3 - 1)} for place, name in enumerate(NAMES)})
-    assert talk.told == []
+    assert talk.effects == []
 
 
 def test_a_throttled_replica_gets_its_part_at_the_first_look_that_shows_it() -> None:
@@ -71,7 +71,7 @@ def test_nobody_starves_and_nobody_gets_everything() -> None:
 def test_a_deviation_within_the_band_is_not_acted_on_and_once_acted_on_is_held_until_it_is_small() -> None:
     talk = Talk(pool(weighting={"smoothing": 1}))
     talk.look(all_at() | {SLOW: {"speed": 0.8}})  # |ln 0.8| = 0.22
-    assert talk.told == []
+    assert talk.effects == []
     talk.look(all_at() | {SLOW: {"speed": 0.7}})  # 0.36
     assert talk.weights[SLOW] == pytest.approx(0.7)
     for _ in range(4):
@@ -93,7 +93,7 @@ def test_moves_smaller_than_the_deadband_are_not_sent() -> None:
 def test_the_batch_explains_a_long_step() -> None:
     talk = Talk(pool())
     talk.look(all_at() | {SLOW: {"batch": 200.0}})
-    assert talk.told == []
+    assert talk.effects == []
 
 
 def test_unlike_gpus_are_compared_by_what_their_capacity_promises() -> None:
@@ -132,21 +132,21 @@ def test_tokens_are_not_compared_with_batches() -> None:
     now = NOW + INTERVAL
     talk.say(Observed(now, NAME, {NAMES[0]: batches(now, 1.0)}))
     talk.look({NAMES[1]: {"speed": 0.1}})
-    assert talk.told == []
+    assert talk.effects == []
 
 
 def test_static_is_the_capacity_whatever_is_seen() -> None:
     talk = Talk(pool(weighting={"strategy": "static"}))
     for _ in range(5):
         talk.look(halved())
-    assert talk.told == []
+    assert talk.effects == []
 
 
 def test_a_source_without_evidence_leaves_the_capacity_and_says_so() -> None:
     talk = Talk(pool())
     for _ in range(5):
         talk.look(all_at(None, queue=100.0))
-    assert talk.told == []
+    assert talk.effects == []
     (first, *_) = decisions(talk.state, NAME)
     assert first.weight == from_capacity(first.capacity) == from_capacity(1.0)
     assert first.reasons == ("its sources have given no evidence of its speed: its capacity",)
@@ -225,7 +225,7 @@ def test_samples_half_a_minute_old_do_not_make_a_weight_swing() -> None:
         news = {name: seen(now - 30.0, speed=0.5 if name == SLOW else 1.0) for name in NAMES}
         talk.say(Observed(now, NAME, news))
     assert talk.weights[SLOW] == pytest.approx(0.5)
-    assert len([item for item in talk.told if isinstance(item, WeightsChanged)]) == 1
+    assert len([item for item in talk.effects if isinstance(item, WeightsChanged)]) == 1
 
 
 def test_more_than_half_looking_bad_freezes_the_weights_and_says_so() -> None:
@@ -236,7 +236,7 @@ def test_more_than_half_looking_bad_freezes_the_weights_and_says_so() -> None:
     talk.look({name: {"temperature": 95.0 if place < 4 else 50.0} for place, name in enumerate(names)})
     talk.look({name: {"temperature": 95.0 if place < 4 else 50.0} for place, name in enumerate(names)})
     assert talk.mode == "frozen"
-    assert talk.told[0] == ModeChanged(NAME, "frozen", "4 of 6 replicas look slow, hot or stale: weights stay")
+    assert talk.effects[0] == ModeChanged(NAME, "frozen", "4 of 6 replicas look slow, hot or stale: weights stay")
     assert talk.weights == dict.fromkeys(names, 1.0)
 
 
@@ -336,7 +336,7 @@ def test_a_slow_replica_at_the_floor_is_told_once_and_stays() -> None:
     for look in range(12):
         talk.look(all_at() | {SLOW: {"speed": 0.01 + look % 2 * 0.005}})
     assert talk.given[SLOW] == pytest.approx(Weight(rate=0.05, room=1.0, speed=0.05))
-    assert len([item for item in talk.told if isinstance(item, WeightsChanged)]) == 2
+    assert len([item for item in talk.effects if isinstance(item, WeightsChanged)]) == 2
 
 
 # ── Why ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
