@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import fleet_of, running
-from tests.support.processes.replicas import replicas
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.shared import shared, shared_replicas
 
 _AUTH = {"api_keys": {"file": "keys"}}
 _ROUTES = {
@@ -20,6 +20,7 @@ _ROUTES = {
     "marks": {"match": {"path_prefix": "/a.b_c"}, "pool": "pool", "auth": _AUTH},
     "word": {"match": {"path_regex": "/admin-[a-z]+/.*"}, "pool": "pool", "auth": _AUTH},
 }
+_FILES = {"keys": "sk-abc: acme\n"}
 _SEGMENTS = ("//open", "/open//x", "/open/x//", "/%2fopen", "/open%2f/x", "/open/%2F%2f", "//host/open", "//")
 _DOTS = (
     *("/admin/../open", "/open/../admin", "/./open", "/open/.", "/open/..", "/open/./x", "/..", "/."),
@@ -61,7 +62,10 @@ _PLAIN = (
 
 
 def test_an_ambiguous_path_is_refused_and_no_replica_gets_it(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files={"keys": "sk-abc: acme\n"}) as proxy:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
+    ):
         paths = (*_SEGMENTS, *_DOTS, *_BYTES, *_ABSOLUTE)
         statuses = {path: proxy.get(path, {"host": "h"}).status for path in paths}
         assert {path: status for path, status in statuses.items() if status != 400} == {}
@@ -69,7 +73,10 @@ def test_an_ambiguous_path_is_refused_and_no_replica_gets_it(kind: Kind) -> None
 
 
 def test_every_other_path_arrives_as_it_was_written(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files={"keys": "sk-abc: acme\n"}) as proxy:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
+    ):
         answers = {path: proxy.get(path) for path in _PLAIN}
         assert {path: answer.status for path, answer in answers.items() if not answer.ok} == {}
         assert [seen.path for seen in a.seen] == list(_PLAIN)
@@ -78,7 +85,10 @@ def test_every_other_path_arrives_as_it_was_written(kind: Kind) -> None:
 def test_an_escaped_slash_separates_segments_and_reaches_the_replica(kind: Kind) -> None:
     """nginx and HAProxy forward it as written, Envoy as a slash: every server that decodes paths reads the same."""
     path = "/v1/models/meta-llama%2FLlama-3"
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files={"keys": "sk-abc: acme\n"}) as proxy:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
+    ):
         assert (proxy.get(path).status, proxy.get("/admin%2fx").status, proxy.get("/open%2fexact").status) == (
             200,
             401,
@@ -88,7 +98,10 @@ def test_an_escaped_slash_separates_segments_and_reaches_the_replica(kind: Kind)
 
 
 def test_marks_are_the_same_escaped_or_not(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files={"keys": "sk-abc: acme\n"}) as proxy:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
+    ):
         paths = (
             "/~user",
             "/%7Euser/x",
@@ -104,7 +117,10 @@ def test_marks_are_the_same_escaped_or_not(kind: Kind) -> None:
 
 
 def test_the_target_in_absolute_form_arrives_in_origin_form(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files={"keys": "sk-abc: acme\n"}) as proxy:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
+    ):
         assert proxy.get("http://h/open?q", {"host": "h"}).ok
         assert proxy.get("http://h/admin", {"host": "h"}).status == 401
     assert (a.seen[0].path, a.seen[0].header("host")) == ("/open?q", "h")
@@ -112,7 +128,10 @@ def test_the_target_in_absolute_form_arrives_in_origin_form(kind: Kind) -> None:
 
 @pytest.mark.parametrize("length", [2_000, 5_000])
 def test_a_long_path_is_judged_whole(kind: Kind, length: int) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES), files={"keys": "sk-abc: acme\n"}) as proxy:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
+    ):
         assert proxy.get("/open/" + "a/" * (length // 2)).ok
         assert proxy.get("/admin/" + "a/" * (length // 2) + "../" * (length // 8)).status == 400
     assert a.requests == 1

@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Headers
-from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.fleet import Gateway, fleet_of
 from tests.support.processes.http1 import Response
-from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.replicas import Replica
+from tests.support.processes.shared import shared, shared_replicas
 
 _HASHED = hashlib.sha256(b"sk-hashed").hexdigest()
 _KEYS = f"# tenants\nsk-abc: acme\n\nsk-xyz: globex\n  sk:with:colons:  initech\nsha256:{_HASHED}: umbrella\n"
@@ -33,7 +34,7 @@ def _protected(
     """`keys` None: there is no such file."""
     route = {"auth": dict(auth), **sections.pop("route", {})}
     files = {"here": "", **({"keys": keys} if keys is not None else {})}
-    with replicas("a") as (a,), running(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
         yield gateway, a
 
 
@@ -120,9 +121,9 @@ def test_a_key_is_good_for_the_routes_that_name_its_file(kind: Kind) -> None:
         "other": {"match": {"path_prefix": "/other"}, "pool": "pool", "auth": {"api_keys": {"file": "others"}}},
         "open": {"match": {"path_prefix": "/open"}, "pool": "pool"},
     }
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         fleet = fleet_of([a], route={"auth": dict(_BY_KEY)}, routes=routes)
-        with running(kind, fleet, files={"keys": _KEYS, "others": "sk-other: other\n"}) as gateway:
+        with shared(kind, fleet, files={"keys": _KEYS, "others": "sk-other: other\n"}) as gateway:
             got = {
                 (path, key): gateway.get(path, _sent(key)).status
                 for path in ("/", "/other", "/open")

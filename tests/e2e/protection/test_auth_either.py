@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Gateway, fleet_of, running
-from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.fleet import Gateway, fleet_of
+from tests.support.processes.replicas import Replica
+from tests.support.processes.shared import shared, shared_replicas
 from tests.support.processes.tokens import ISSUER, Issuer, bearer
 
 _CAN = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
@@ -25,9 +26,9 @@ def _either(
     kind: Kind, header: str, files: dict[str, str] | None = None, **keys: Any
 ) -> Iterator[tuple[Gateway, Replica]]:
     auth = {"api_keys": {"file": "keys", "header": header}, "jwt": _JWT, "forward_tenant": "x-tenant"}
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         fleet = fleet_of([a], route={"auth": auth, **keys})
-        with running(kind, fleet, files=_FILES if files is None else {"here": "", **files}) as gateway:
+        with shared(kind, fleet, files=_FILES if files is None else {"here": "", **files}) as gateway:
             yield gateway, a
 
 

@@ -13,6 +13,7 @@ from tests.support.processes.client import Client
 from tests.support.processes.fleet import Gateway, fleet_of, running
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, Seen, replicas
+from tests.support.processes.shared import shared, shared_replicas
 
 _BALANCER, _STRANGER = "127.0.0.2", "127.0.0.3"
 _CLIENT = "203.0.113.7"
@@ -39,7 +40,7 @@ def _forwarded(seen: Seen) -> list[str]:
 
 
 def test_a_balancers_word_counts(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
         answer = _from(gateway, _BALANCER, _CLAIMS)
         (line,) = gateway.access_log(1)
     seen = a.seen[-1]
@@ -50,7 +51,7 @@ def test_a_balancers_word_counts(kind: Kind) -> None:
 
 
 def test_a_strangers_does_not(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
         answer = _from(gateway, _STRANGER, _CLAIMS)
         (line,) = gateway.access_log(1)
     seen = a.seen[-1]
@@ -64,14 +65,14 @@ def test_a_strangers_does_not(kind: Kind) -> None:
 
 def test_the_nearest_address_that_is_not_trusted_is_the_client(kind: Kind) -> None:
     """What stands before it was written by that client, whoever it names."""
-    with replicas("a") as pool, running(kind, _fleet(pool)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": f"192.0.2.66, {_CLIENT}, 198.51.100.2"})
         (line,) = gateway.access_log(1)
     assert line["client"] == _CLIENT
 
 
 def test_a_balancer_that_says_nothing_is_the_client(kind: Kind) -> None:
-    with replicas("a") as pool, running(kind, _fleet(pool)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
         assert _from(gateway, _BALANCER, {}).ok
         (line,) = gateway.access_log(1)
     assert line["client"] == _BALANCER
@@ -79,7 +80,7 @@ def test_a_balancer_that_says_nothing_is_the_client(kind: Kind) -> None:
 
 def test_another_header_may_name_the_client_but_not_to_a_proxy_that_reads_its_first_line_alone(kind: Kind) -> None:
     reads_first_line = kind == "nginx" and not is_rendered_for(kind, "1.23")
-    with replicas("a") as (a,), running(kind, _fleet([a], "x-client-ip")) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _fleet([a], "x-client-ip")) as gateway:
         assert _from(gateway, _BALANCER, {"x-client-ip": _CLIENT}).ok
         assert _from(gateway, _STRANGER, {"x-client-ip": _CLIENT}).ok
         first, second = gateway.access_log(2)
@@ -91,14 +92,14 @@ def test_another_header_may_name_the_client_but_not_to_a_proxy_that_reads_its_fi
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "127.0.0.3/32", "10.0.0.0/8", "::1/128"])
 def test_trusted_networks_are_whole_ranges(kind: Kind, network: str) -> None:
-    with replicas("a") as pool, running(kind, _fleet(pool, None, network)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _fleet(pool, None, network)) as gateway:
         assert _from(gateway, _STRANGER, {"x-forwarded-for": _CLIENT}).ok
         (line,) = gateway.access_log(1)
     assert line["client"] == (_CLIENT if network.startswith("127.") else _STRANGER)
 
 
 def test_a_client_may_be_within_the_trusted_networks(kind: Kind) -> None:
-    with replicas("a") as pool, running(kind, _fleet(pool)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": "198.51.100.9"})
         (line,) = gateway.access_log(1)
     assert line["client"] == "198.51.100.9"
@@ -121,7 +122,7 @@ def test_a_line_that_the_client_wrote_before_the_balancers_own_is_not_believed(k
 
 def test_replicas_get_the_clients_address_in_x_real_ip_whatever_anybody_sends(kind: Kind) -> None:
     forged = {"x-forwarded-for": _CLIENT, "x-real-ip": "192.0.2.66", "x_real_ip": "192.0.2.66"}
-    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
         assert _from(gateway, _BALANCER, forged).ok
         assert _from(gateway, _STRANGER, forged).ok
     assert [_values(seen, "x-real-ip") for seen in a.seen] == [[_CLIENT], [_STRANGER]]
@@ -129,7 +130,7 @@ def test_replicas_get_the_clients_address_in_x_real_ip_whatever_anybody_sends(ki
 
 
 def test_without_client_address_it_is_the_peer(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         assert _from(gateway, _STRANGER, {"X-Real-IP": "192.0.2.66"}).ok
     assert _values(a.seen[0], "x-real-ip") == [_STRANGER]
 
@@ -138,8 +139,8 @@ def test_the_headers_that_carry_the_clients_address_have_the_names_that_the_flee
     client_address = {"trusted": [f"{_BALANCER}/32"], "forward": ["x-client", "x-peer"]}
     forged = {"x-forwarded-for": _CLIENT, "x-client": "192.0.2.66", "x-peer": "192.0.2.66", "x-real-ip": "own"}
     with (
-        replicas("a") as (a,),
-        running(kind, fleet_of([a], listener={"client_address": client_address})) as gateway,
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], listener={"client_address": client_address})) as gateway,
     ):
         assert _from(gateway, _BALANCER, forged).ok
         assert _from(gateway, _STRANGER, forged).ok
@@ -148,7 +149,7 @@ def test_the_headers_that_carry_the_clients_address_have_the_names_that_the_flee
 
 
 def test_a_route_may_set_or_remove_that_header(kind: Kind) -> None:
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         fleet = fleet_of([a])
         rules = {"set": {"request": {"set": {"x-real-ip": "hidden"}}}, "remove": {"request": {"remove": ["x-real-ip"]}}}
         (pool,) = fleet["pools"]
@@ -156,7 +157,7 @@ def test_a_route_may_set_or_remove_that_header(kind: Kind) -> None:
             name: {"match": {"path_prefix": f"/{name}"}, "pool": pool, "headers": headers}
             for name, headers in rules.items()
         }
-        with running(kind, fleet) as gateway:
+        with shared(kind, fleet) as gateway:
             assert gateway.get("/set").ok
             assert gateway.get("/remove").ok
     assert [_values(seen, "x-real-ip") for seen in a.seen] == [["hidden"], []]

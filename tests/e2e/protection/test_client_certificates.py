@@ -15,9 +15,10 @@ from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, Pair, client_context
 from tests.support.processes.client import Client
 from tests.support.processes.control import controlling, driven
-from tests.support.processes.fleet import Gateway, fleet_of, put, running
+from tests.support.processes.fleet import Gateway, fleet_of, put
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.shared import shared, shared_replicas
 from tests.support.processes.waiting import eventually
 
 _FIRST, _OTHER = "first.example.com", "other.example.com"
@@ -49,15 +50,15 @@ class _Site:
         return gateway.connect("gateway", client_context(self.ca, pair), name).get("/", {"host": name})
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> _Site:
-    return _Site(tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> _Site:
+    return _Site(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.mark.parametrize("name", [_FIRST, _OTHER])
 def test_a_required_certificate_must_be_shown_and_good(kind: Kind, site: _Site, name: str) -> None:
     fleet_keys = {"client_certificate": "required"}
-    with replicas("a") as (a,), running(kind, site.fleet([a], **fleet_keys), files=site.files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, site.fleet([a], **fleet_keys), files=site.files) as gateway:
         refused = [site.ask(gateway, pair, name) for pair in (None, site.unknown)]
         assert [answer.ok for answer in refused] == [False, False]
         if kind == "nginx":
@@ -72,7 +73,7 @@ def test_a_required_certificate_must_be_shown_and_good(kind: Kind, site: _Site, 
 
 @pytest.mark.parametrize("keys", [{}, {"client_certificate": "optional"}], ids=["by default", "said"])
 def test_an_optional_certificate_is_judged_where_it_is_shown(kind: Kind, site: _Site, keys: dict[str, str]) -> None:
-    with replicas("a") as (a,), running(kind, site.fleet([a], **keys), files=site.files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, site.fleet([a], **keys), files=site.files) as gateway:
         assert site.ask(gateway, None).ok
         assert site.ask(gateway, site.known).ok
         assert not site.ask(gateway, site.unknown).ok
@@ -80,10 +81,10 @@ def test_an_optional_certificate_is_judged_where_it_is_shown(kind: Kind, site: _
 
 
 def test_without_an_authority_nobody_is_asked(kind: Kind, site: _Site) -> None:
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         fleet = site.fleet([a])
         del fleet["listeners"]["gateway"]["tls"]["client_ca"]
-        with running(kind, fleet, files=site.files) as gateway:
+        with shared(kind, fleet, files=site.files) as gateway:
             assert site.ask(gateway, None).ok
             assert site.ask(gateway, site.unknown).ok
 
@@ -91,7 +92,10 @@ def test_without_an_authority_nobody_is_asked(kind: Kind, site: _Site) -> None:
 def test_a_revoked_certificate_is_refused(kind: Kind, site: _Site) -> None:
     revoked = site.clients.issue("revoked")
     files = {**site.files, "tls/clients.crl": site.clients.revoke(revoked)}
-    with replicas("a") as (a,), running(kind, site.fleet([a], client_crl="tls/clients.crl"), files=files) as gateway:
+    with (
+        shared_replicas("a") as (a,),
+        shared(kind, site.fleet([a], client_crl="tls/clients.crl"), files=files) as gateway,
+    ):
         for name in (_FIRST, _OTHER):
             assert not site.ask(gateway, revoked, name).ok
             assert not site.ask(gateway, site.unknown, name).ok

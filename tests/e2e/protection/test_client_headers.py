@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Gateway, fleet_of, running
-from tests.support.processes.replicas import Seen, replicas
+from tests.support.processes.fleet import Gateway, fleet_of
+from tests.support.processes.replicas import Seen
+from tests.support.processes.shared import shared, shared_replicas
 
 _BALANCER, _STRANGER = "127.0.0.2", "127.0.0.3"
 _TRUSTING = {"client_address": {"trusted": [f"{_BALANCER}/32"]}}
@@ -37,7 +38,7 @@ def _sent(seen: Seen) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("listener", [None, _TRUSTING])
 def test_a_stranger_claims_nothing(kind: Kind, listener: dict[str, Any] | None) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=listener)) as gateway:
         lines = [(name, "forged") for name in (*_CLAIMS, *_UNDERSCORED)]
         lines += [
             ("X-Forwarded-For", "forged"),
@@ -52,14 +53,14 @@ def test_a_stranger_claims_nothing(kind: Kind, listener: dict[str, Any] | None) 
 
 def test_a_trusted_peer_may_say_all_of_it(kind: Kind) -> None:
     kept = [name for name in _CLAIMS if name not in ("Proxy", "X-Real-IP")]
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
         assert Client(gateway.port, source=_BALANCER).get("/", [(name, "forged") for name in kept]).ok
     assert {name.lower() for name, _ in _sent(a.seen[0])} == {name.lower() for name in kept}
 
 
 @pytest.mark.parametrize("source", [_BALANCER, _STRANGER])
 def test_internal_headers_and_framing_with_underscores_are_removed_from_everybody(kind: Kind, source: str) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
         lines = [(name, "forged") for name in (*_INTERNAL, "Content_Length", "Transfer_Encoding")]
         assert Client(gateway.port, source=source).get("/", lines).ok
     assert _sent(a.seen[0]) == []
@@ -75,14 +76,14 @@ def test_internal_headers_and_framing_with_underscores_are_removed_from_everybod
     ],
 )
 def test_a_message_that_servers_frame_or_cut_in_two_ways_is_refused(kind: Kind, header: bytes) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         answer = _raw(gateway, b"POST / HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n\r\n2\r\nab\r\n0\r\n\r\n")
         assert answer.split(b" ")[1] in (b"400", b"501")
         assert a.requests == 0
 
 
 def test_http_1_0_has_no_chunks(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         lines = b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
         assert _raw(gateway, lines).split(b" ")[1] in (b"400", b"426")
         assert a.requests == 0
@@ -90,7 +91,7 @@ def test_http_1_0_has_no_chunks(kind: Kind) -> None:
 
 def test_a_client_names_no_header_of_the_proxys_to_be_dropped_on_the_way(kind: Kind) -> None:
     """Who takes `Connection: x-forwarded-for` at its word removes the header before the server reads it."""
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         gateway.get("/", {"Connection": "close, x-forwarded-for, x-request-id"})
     assert all("x-" not in (seen.header("connection") or "") for seen in a.seen)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support.processes.binaries import Kind, is_rendered_for
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import Gateway, fleet_of, running
-from tests.support.processes.replicas import replicas
+from tests.support.processes.fleet import Gateway, fleet_of
+from tests.support.processes.shared import shared, shared_replicas
 
 _BALANCER = "127.0.0.2"
 _LISTS: dict[str, Any] = {
@@ -33,7 +33,7 @@ def test_the_client_that_a_balancer_names_decides_and_not_the_balancer(kind: Kin
         "2002:cb00:7107::1",
         "::203.0.113.7",
     ]
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_LISTS)) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_LISTS)) as gateway:
         assert {client: _status(gateway, client) for client in served} == dict.fromkeys(served, 200)
         assert {client: _status(gateway, client) for client in refused} == dict.fromkeys(refused, 403)
         assert _status(gateway, "", source="127.0.0.3") == _status(gateway, "203.0.113.200", source="127.0.0.3") == 200
@@ -60,10 +60,8 @@ def test_the_lists_of_a_route_replace_those_of_the_listener(kind: Kind) -> None:
         "/unknown": [404, 403, 403, 404, 403],
     }
     with (
-        replicas("a") as (a,),
-        running(
-            kind, fleet_of([a], listener=_LISTS, route={"match": {"path_prefix": "/v1"}}, routes=routes)
-        ) as gateway,
+        shared_replicas("a") as (a,),
+        shared(kind, fleet_of([a], listener=_LISTS, route={"match": {"path_prefix": "/v1"}}, routes=routes)) as gateway,
     ):
         assert {path: [_status(gateway, client, path) for client in clients] for path in expected} == expected
     assert a.requests == 8
@@ -76,7 +74,7 @@ def test_a_refusal_comes_before_credentials_and_has_the_form_and_the_headers_of_
         "deny_from": ["127.0.0.4/32"],
     }
     files = {"keys.yaml": "a-long-enough-key: gold\n"}
-    with replicas("a") as (a,), running(kind, fleet_of([a], route=route), files=files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], route=route), files=files) as gateway:
         key = {"authorization": "Bearer a-long-enough-key"}
         stranger = Client(gateway.port, source="127.0.0.4")
         answers = [stranger.get("/"), stranger.get("/", key)]
@@ -95,7 +93,7 @@ def test_where_nginx_cannot_see_the_client_nobody_is_served(kind: Kind) -> None:
     """Else every client of the balancer would be let in by the balancer's own address."""
     cannot_see = kind == "nginx" and not is_rendered_for(kind, "1.23")
     listener = {"client_address": {"trusted": [f"{_BALANCER}/32"], "header": "x-client"}, "allow_from": ["127.0.0.0/8"]}
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=listener)) as gateway:
         answers = [
             Client(gateway.port, source=_BALANCER).get("/", {"x-client": client})
             for client in ("127.0.0.9", "203.0.113.7")

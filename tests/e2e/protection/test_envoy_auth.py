@@ -17,6 +17,7 @@ from tests.support.processes.client import Headers
 from tests.support.processes.fleet import Gateway, fleet_of, running
 from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.shared import shared, shared_replicas
 
 _KEYS = """\
 # tenants
@@ -62,9 +63,9 @@ def _served(
     files["here"] = ""
     route = {"auth": auth, **more.pop("route", {})}
     fleet = fleet_of([], route=route, **more)
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         fleet["pools"]["pool"] = {"replicas": [{"name": "a", "address": a.address}]}
-        with running("envoy", fleet, files=files, options=["--check"]) as gateway:
+        with shared("envoy", fleet, files=files, options=["--check"]) as gateway:
             yield a, gateway
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.fleet import Gateway, fleet_of
 from tests.support.processes.http1 import Response
-from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.replicas import Replica
+from tests.support.processes.shared import shared, shared_replicas
 from tests.support.processes.tokens import ISSUER, Issuer, bearer, ec_key, rsa_key, signed
 
 _CAN = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
@@ -38,7 +39,7 @@ def _protected(
     open_ = {"match": {"path_prefix": "/open"}, "pool": "pool"}
     files = {"here": "", **({"jwks.json": _ISSUER.jwks() if jwks is None else jwks} if jwks != "" else {})}
     more = {"route": route, "routes": {"open": open_}}
-    with replicas("a") as (a,), running(kind, fleet_of([a], **more), files=files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], **more), files=files) as gateway:
         yield gateway, a
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.processes.binaries import Kind
 from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.replicas import replicas
+from tests.support.processes.shared import shared, shared_replicas
 
 _LIMIT = 64 << 10
 
@@ -19,7 +20,7 @@ def _listener(size: str = "64KiB") -> dict[str, object]:
 
 
 def test_a_body_above_the_limit_is_a_413(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answer = gateway.post(body=b"x" * (_LIMIT + 1))
         assert gateway.post(body=b"x").ok
     assert (answer.status, answer.header("content-type"), answer.replica) == (413, "application/json", None)
@@ -31,7 +32,7 @@ def test_a_body_above_the_limit_is_a_413(kind: Kind) -> None:
 def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None:
     """HAProxy counts as much as its buffer holds, and wants a length for more. It closes at once, under what is still
     on its way of a large body, so that its answer may be lost to a reset."""
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answer = gateway.post(body=b"x" * size, chunked=True)
         assert gateway.post(body=b"x").ok
     if kind == "haproxy" and size > _LIMIT + 1 and not answer.status:
@@ -43,7 +44,7 @@ def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None
 
 
 def test_a_short_body_without_a_length_is_counted(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener("4KiB"))) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("4KiB"))) as gateway:
         answers = [gateway.post(body=b"x" * size, chunked=True) for size in (1, 4096, 4097, 6000)]
     assert [answer.status for answer in answers] == [200, 200, 413, 413]
     assert answers[2].json["error"]["type"] == "too_large"
@@ -72,7 +73,7 @@ def test_a_get_with_a_body_by_http2_is_no_way_around_either(kind: Kind) -> None:
 
     get = frame(1, 4, 1, b"\x82\x86\x84\x01\x01h")
     body = b"".join(frame(0, 0, 1, b"x" * 8192) for _ in range(7)) + frame(0, 1, 1, b"x" * 8000)
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener("1KiB"))) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("1KiB"))) as gateway:
         with socket.create_connection(("127.0.0.1", gateway.port), 5) as connection:
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + get + body)
             with suppress(TimeoutError, ConnectionError):
@@ -84,7 +85,7 @@ def test_a_get_with_a_body_by_http2_is_no_way_around_either(kind: Kind) -> None:
 
 
 def test_a_body_at_the_limit_arrives(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         assert gateway.post(body=b"x" * _LIMIT).ok
         if kind != "haproxy":
             assert gateway.post(body=b"y" * _LIMIT, chunked=True).ok
@@ -93,7 +94,7 @@ def test_a_body_at_the_limit_arrives(kind: Kind) -> None:
 
 def test_a_limit_may_be_larger_than_the_proxys_own(kind: Kind) -> None:
     """nginx would stop at 1 MiB, Envoy's buffer filter at 1 MiB, HAProxy at its buffer."""
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
         assert gateway.post(body=b"x" * (4 << 20)).ok
         # one that closes at once may reset the connection under what is still on its way, before its answer is read
         assert gateway.post(body=b"x" * (6 << 20)).status in ((413, 0) if kind == "haproxy" else (413,))
@@ -101,7 +102,7 @@ def test_a_limit_may_be_larger_than_the_proxys_own(kind: Kind) -> None:
 
 
 def test_a_request_without_a_body_is_none_of_the_limits_business(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a], listener=_listener())) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answers = [gateway.request(method, "/") for method in ("GET", "DELETE", "OPTIONS", "POST")]
         long = [(f"x-{number}", "y" * 3500) for number in range(4)]
         answers += [gateway.get(headers=long[:count]) for count in (1, 4)]
@@ -110,10 +111,10 @@ def test_a_request_without_a_body_is_none_of_the_limits_business(kind: Kind) -> 
 
 
 def test_another_listener_has_its_own_limit(kind: Kind) -> None:
-    with replicas("a") as pool:
+    with shared_replicas("a") as pool:
         fleet = fleet_of(pool, listener=_listener())
         other = fleet_of(pool, listener=_listener("1MiB"))["listeners"]["gateway"]
-        with running(kind, {**fleet, "listeners": {**fleet["listeners"], "wide": other}}) as gateway:
+        with shared(kind, {**fleet, "listeners": {**fleet["listeners"], "wide": other}}) as gateway:
             body = b"x" * (_LIMIT + 1)
             assert (gateway.post(body=body).status, gateway.connect("wide").post(body=body).status) == (413, 200)
 

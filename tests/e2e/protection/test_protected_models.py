@@ -22,8 +22,9 @@ from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
-from tests.support.processes.replicas import Replica, Seen, replicas
+from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of
+from tests.support.processes.replicas import Replica, Seen
+from tests.support.processes.shared import shared, shared_replicas
 
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 _FILES = {"keys": "sk-1: acme\n"}
@@ -61,8 +62,8 @@ def _protected(
     """The gateway, the replica of the protected model and the open one."""
     routes = routes or {"secret": _secret(auth=_AUTH), "open": _open()}
     with (
-        replicas("secret", "open") as (secret, other),
-        running(kind, _fleet(secret, other, routes, **listener), files=_FILES) as gateway,
+        shared_replicas("secret", "open") as (secret, other),
+        shared(kind, _fleet(secret, other, routes, **listener), files=_FILES) as gateway,
     ):
         yield gateway, secret, other
 
@@ -191,10 +192,10 @@ def test_no_body_reaches_a_protected_model_without_a_key(kind: Kind, routes: dic
 
 def test_neither_on_an_haproxy_with_the_old_pcre() -> None:
     routes = {"secret": _secret(auth=_AUTH), "open": _open()}
-    with replicas("secret", "open") as (secret, other):
+    with shared_replicas("secret", "open") as (secret, other):
         fleet = _fleet(secret, other, routes)
         fleet["proxies"] = {"edge": {"kind": "haproxy", "version": "2.8"}}
-        with running("haproxy-2.8", fleet, files=_FILES) as gateway:
+        with shared("haproxy-2.8", fleet, files=_FILES) as gateway:
             for _, headers, body in _ATTACKS:
                 gateway.post("/v1/chat/completions", body, headers)
             assert [seen for seen in other.seen if "secret" in _readings(seen)] == []
@@ -235,10 +236,10 @@ def test_on_nginx_the_ways_around_are_closed_and_the_rest_is_not() -> None:
 
 
 def test_on_nginx_a_route_is_closed_on_that_listener_alone() -> None:
-    with replicas("secret", "open") as (secret, other):
+    with shared_replicas("secret", "open") as (secret, other):
         fleet = _fleet(secret, other, {"secret": _secret(auth=_AUTH, listeners=["gateway"]), "open": _open()})
         fleet["listeners"]["inner"] = {"bind": bind()}
-        with running("nginx", fleet, files=_FILES) as gateway:
+        with shared("nginx", fleet, files=_FILES) as gateway:
             assert gateway.post("/v1", _SECRET, _JSON).status == 503
             assert gateway.connect("inner").post("/v1", b"{}", _JSON).replica == "open"
 
@@ -345,10 +346,10 @@ def test_where_no_protected_model_is_at_stake_nothing_is_refused(kind: Kind) -> 
 @pytest.mark.parametrize("limit", [{"rate_limit": [{"by": "all", "rate": "1/s", "burst": 1}]}, {"regions": ["eu"]}])
 @_READS_BODIES
 def test_limits_and_residency_protect_too(kind: Kind, limit: dict[str, Any]) -> None:
-    with replicas("secret", "open") as (secret, other):
+    with shared_replicas("secret", "open") as (secret, other):
         fleet = _fleet(secret, other, {"secret": _secret(**limit), "open": _open()})
         fleet["pools"]["secret"]["replicas"][0]["region"] = "eu"
-        with running(kind, fleet) as gateway:
+        with shared(kind, fleet) as gateway:
             assert gateway.post("/v1", _SECRET, {**_JSON, "x-model": "open"}).status == 400
             assert gateway.post("/v1", _BOTH, _JSON).status == 400
             assert gateway.post("/v1", _SECRET, _JSON).replica == "secret"
@@ -381,9 +382,9 @@ def test_a_body_beyond_what_is_read_is_413(kind: Kind) -> None:
 
 @_READS_BODIES
 def test_explain_says_what_the_proxy_does(kind: Kind) -> None:
-    with replicas("secret", "open") as (secret, other):
+    with shared_replicas("secret", "open") as (secret, other):
         fleet = _fleet(secret, other, {"secret": _secret(auth=_AUTH), "open": _open()})
-        with running(kind, fleet, files=_FILES) as gateway:
+        with shared(kind, fleet, files=_FILES) as gateway:
             loaded = load([str(gateway.proxy.directory / "fleet.yaml")], Diagnostics())
             assert loaded is not None
             listener = loaded.compiled.topology.listeners[0]

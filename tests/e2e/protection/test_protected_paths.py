@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import bind, fleet_of, running
-from tests.support.processes.replicas import replicas
+from tests.support.processes.fleet import bind, fleet_of
+from tests.support.processes.shared import shared, shared_replicas
 
 _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}
@@ -32,9 +32,9 @@ _WRITTEN = (
 
 
 def test_however_a_path_is_written_nobody_comes_in_without_a_key(kind: Kind) -> None:
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         admin = {"match": {"path_prefix": "/admin"}, "pool": "pool", "auth": _AUTH}
-        with running(kind, fleet_of([a], routes={"admin": admin}), files=_FILES) as gateway:
+        with shared(kind, fleet_of([a], routes={"admin": admin}), files=_FILES) as gateway:
             statuses = {path: gateway.get(path).status for path in _WRITTEN}
         assert {path: status for path, status in statuses.items() if status not in (400, 401)} == {}
         assert a.requests == 0
@@ -62,7 +62,7 @@ def test_a_reserved_character_that_is_escaped_leads_past_no_kind_of_path(kind: K
     ]
     paths += ["/lines/%0Ax", "/lines/x%0a", "/lines/%0D%0A", "/others/a%0Ab", "/words/a%0ab", "/others/a%25b"]
     paths += ["/prefix/a:b/%0A", "/prefix/a:b/x%0Ay", "/prefix/a%3ab/%0d%0ax"]
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=routes), files=_FILES) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=routes), files=_FILES) as gateway:
         statuses = {path: gateway.get(path).status for path in paths}
         assert {path: status for path, status in statuses.items() if status != 401} == {}
         assert {gateway.get(path).status for path in ("/", "//", "////", "/.//", "/%2f", "/x/..//")} <= {400, 401}
@@ -76,7 +76,7 @@ def test_a_prefix_whose_reserved_characters_are_escaped_is_rewritten_or_refused(
         for i, c in enumerate(_RESERVED)
         for number, to in enumerate(("/new", "/"))
     }
-    with replicas("a") as (a,), running(kind, fleet_of([a], routes=routes)) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=routes)) as gateway:
         for i, c in enumerate(_RESERVED):
             for written in (c, f"%{ord(c):02X}", f"%{ord(c):02x}"):
                 for number, to in enumerate(("/new", "/")):
@@ -88,17 +88,17 @@ def test_a_prefix_whose_reserved_characters_are_escaped_is_rewritten_or_refused(
 
 @pytest.mark.parametrize("host", ["sec.example.com", "SEC.example.com", "sec.example.com.", "sec.example.com:80"])
 def test_however_a_host_is_written_nobody_comes_in_without_a_key(kind: Kind, host: str) -> None:
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         guarded = {"match": {"hosts": ["sec.example.com"]}, "pool": "pool", "auth": _AUTH}
-        with running(kind, fleet_of([a], routes={"guarded": guarded}), files=_FILES) as gateway:
+        with shared(kind, fleet_of([a], routes={"guarded": guarded}), files=_FILES) as gateway:
             assert gateway.get(headers={"host": host}).status == 401
         assert a.requests == 0
 
 
 def test_a_tenant_cannot_be_forged_on_a_listener_that_knows_no_keys(kind: Kind) -> None:
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         admin = {"listeners": ["b"], "match": {"path_prefix": "/admin"}, "pool": "pool", "auth": _AUTH}
         fleet = fleet_of([a], listeners={"b": {"bind": bind()}}, routes={"admin": admin})
-        with running(kind, fleet, files=_FILES) as gateway:
+        with shared(kind, fleet, files=_FILES) as gateway:
             assert gateway.get(headers={"x-tenant": "acme"}).ok
         assert a.seen[0].header("x-tenant") is None

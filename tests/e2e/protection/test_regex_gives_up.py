@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.processes.binaries import Binary, Kind
-from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.fleet import Gateway, fleet_of
 from tests.support.processes.http1 import Request
-from tests.support.processes.replicas import replicas
+from tests.support.processes.shared import shared, shared_replicas
 
 _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}
@@ -61,9 +61,9 @@ def _beside_an_open_route(name: Binary) -> Iterator[Gateway]:
         for each, item in _NASTY.items()
     }
     routes["open"] = {"match": {"path_prefix": "/"}, "respond": {"status": _OPEN, "body": ""}}
-    with replicas("a") as pool:
+    with shared_replicas("a") as pool:
         fleet = {**fleet_of(pool, listener={"access_log": {"format": "none"}}), "routes": routes}
-        with running(name, fleet) as gateway:
+        with shared(name, fleet) as gateway:
             yield gateway
 
 
@@ -98,9 +98,9 @@ def test_no_length_of_a_path_leads_past_an_expression(name: Binary) -> None:
 
 @pytest.mark.parametrize("path", ["/api" + "/a" * 1000, "/api" + "/a" * 1500, "/api" + "/a" * 3900])
 def test_a_long_path_of_a_guarded_expression_needs_a_key(kind: Kind, path: str) -> None:
-    with replicas("a") as (a,):
+    with shared_replicas("a") as (a,):
         guarded = {"match": {"path_regex": "/api(/[a-z0-9]+)+"}, "pool": "pool", "auth": _AUTH}
-        with running(kind, fleet_of([a], routes={"guarded": guarded}), files=_FILES) as gateway:
+        with shared(kind, fleet_of([a], routes={"guarded": guarded}), files=_FILES) as gateway:
             answer = gateway.get(path)
             assert answer.status == (401 if kind == "envoy" else answer.status)
             assert answer.status in (400, 401)
@@ -126,7 +126,7 @@ def test_an_open_expression_beside_a_guarded_route_lets_nothing_in_that_it_does_
         "open": {"match": {"path_regex": "/api(/[a-z0-9]+)+!"}, "respond": {"status": _OPEN, "body": ""}},
         "guarded": {"match": {"path_prefix": "/"}, "respond": {"status": _GUARDED, "body": ""}},
     }
-    with replicas("a") as pool, running(kind, {**fleet_of(pool), "routes": routes}) as gateway:
+    with shared_replicas("a") as pool, shared(kind, {**fleet_of(pool), "routes": routes}) as gateway:
         statuses = {_status(gateway, "/api" + "/a" * count) for count in range(50, 4000, 97)}
         assert _status(gateway, "/api/a/b!") == _OPEN
     assert statuses <= {_GUARDED, 400}
@@ -144,7 +144,7 @@ def test_only_a_request_that_the_rule_could_have_been_for_is_refused(kind: Kind)
         "headed": {"match": {"path_regex": regex, "headers": {"x-tier": "gold"}}, "respond": answers},
         "open": {"match": {"path_prefix": "/"}, "respond": {"status": _OPEN, "body": ""}},
     }
-    with replicas("a") as pool, running(kind, {**fleet_of(pool), "routes": routes}) as gateway:
+    with shared_replicas("a") as pool, shared(kind, {**fleet_of(pool), "routes": routes}) as gateway:
         assert _status(gateway, long) == _OPEN
         assert gateway.post(long, headers={"host": "a.example.com"}).status == 297
         assert gateway.get("/api/a", headers={"x-tier": "gold"}).status == _GUARDED

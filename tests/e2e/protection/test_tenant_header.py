@@ -18,6 +18,7 @@ from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, Seen, replicas
+from tests.support.processes.shared import shared, shared_replicas
 from tests.support.processes.tokens import ISSUER, Issuer, bearer
 from tests.support.processes.waiting import eventually
 
@@ -38,7 +39,7 @@ _OPEN = {"match": {"path_prefix": "/open"}, "pool": "pool"}
 def _protected(kind: Kind, auth: dict[str, Any], **sections: Any) -> Iterator[tuple[Gateway, Replica]]:
     route = {"auth": {"forward_tenant": "x-tenant", **auth}, **sections.pop("route", {})}
     files = {"keys": "sk-abc: acme\n", "jwks.json": _ISSUER.jwks()}
-    with replicas("a") as (a,), running(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], route=route, **sections), files=files) as gateway:
         yield gateway, a
 
 

@@ -11,9 +11,10 @@ import pytest
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, client_context
-from tests.support.processes.fleet import fleet_of, running
+from tests.support.processes.fleet import fleet_of
 from tests.support.processes.http1 import Response
-from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.replicas import Replica
+from tests.support.processes.shared import shared, shared_replicas
 
 _FIRST, _OTHER, _ANY = "first.example.com", "other.example.com", "*.models.example.com"
 
@@ -52,14 +53,14 @@ def _spoken(answer: Response) -> str | None:
     return answer.peer.alpn if answer.peer else "nothing"
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> _Site:
-    return _Site(tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> _Site:
+    return _Site(tmp_path_factory.mktemp("pki"))
 
 
 def test_the_name_chooses_the_certificate(kind: Kind, site: _Site) -> None:
     chosen = {}
-    with replicas("a") as pool, running(kind, site.fleet(pool), files=site.files) as gateway:
+    with shared_replicas("a") as pool, shared(kind, site.fleet(pool), files=site.files) as gateway:
         for name in (_FIRST, _OTHER, "OTHER.example.com", "llama.models.example.com"):
             answer = gateway.connect("gateway", site.trust(), name).get("/", {"Host": name})
             assert answer.ok, f"{name}: {answer}"
@@ -74,7 +75,7 @@ def test_the_name_chooses_the_certificate(kind: Kind, site: _Site) -> None:
 
 @pytest.mark.parametrize("name", ["unknown.example.org", None], ids=["unknown", "no name"])
 def test_an_unknown_name_gets_the_first_certificate(kind: Kind, site: _Site, name: str | None) -> None:
-    with replicas("a") as pool, running(kind, site.fleet(pool), files=site.files) as gateway:
+    with shared_replicas("a") as pool, shared(kind, site.fleet(pool), files=site.files) as gateway:
         answer = gateway.connect("gateway", site.trust(checked=False), name).get()
     assert (answer.ok, _shown(answer)) == (True, (_FIRST,))
 
@@ -83,7 +84,7 @@ def test_an_unknown_name_gets_the_first_certificate(kind: Kind, site: _Site, nam
 def test_a_minimum_of_1_3_refuses_1_2(kind: Kind, site: _Site, name: str) -> None:
     old = site.trust()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
-    with replicas("a") as (a,), running(kind, site.fleet([a], min_version="1.3"), files=site.files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, site.fleet([a], min_version="1.3"), files=site.files) as gateway:
         assert gateway.connect("gateway", old, name).get().error == "tls"
         assert a.requests == 0
         assert gateway.connect("gateway", site.trust(), name).get().ok
@@ -95,14 +96,14 @@ def test_1_2_is_taken_by_default_and_1_1_is_not(kind: Kind, site: _Site) -> None
     older.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         older.minimum_version = older.maximum_version = ssl.TLSVersion.TLSv1_1
-    with replicas("a") as (a,), running(kind, site.fleet([a]), files=site.files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, site.fleet([a]), files=site.files) as gateway:
         assert gateway.connect("gateway", old, _FIRST).get().ok
         assert gateway.connect("gateway", older, _FIRST).get().error == "tls"
     assert a.requests == 1
 
 
 def test_http2_is_offered_and_http1_spoken_with_who_has_no_other(kind: Kind, site: _Site) -> None:
-    with replicas("a") as pool, running(kind, site.fleet(pool), files=site.files) as gateway:
+    with shared_replicas("a") as pool, shared(kind, site.fleet(pool), files=site.files) as gateway:
         modern = gateway.connect("gateway", site.trust("h2", "http/1.1"), _FIRST).get()
         plain = gateway.connect("gateway", site.trust("http/1.1"), _FIRST).get()
     assert _spoken(modern) == "h2"
@@ -111,14 +112,14 @@ def test_http2_is_offered_and_http1_spoken_with_who_has_no_other(kind: Kind, sit
 
 
 def test_http2_is_not_offered_where_it_is_not_wanted(kind: Kind, site: _Site) -> None:
-    with replicas("a") as pool, running(kind, site.fleet(pool, {"http2": False}), files=site.files) as gateway:
+    with shared_replicas("a") as pool, shared(kind, site.fleet(pool, {"http2": False}), files=site.files) as gateway:
         answer = gateway.connect("gateway", site.trust("h2", "http/1.1"), _FIRST).get()
     assert answer.ok
     assert _spoken(answer) in ("http/1.1", None)
 
 
 def test_plain_http_is_refused_on_a_tls_listener(kind: Kind, site: _Site) -> None:
-    with replicas("a") as (a,), running(kind, site.fleet([a]), files=site.files) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, site.fleet([a]), files=site.files) as gateway:
         assert not gateway.connect("gateway").get().ok
     assert a.requests == 0
 
@@ -127,5 +128,5 @@ def test_a_certificate_in_one_file_with_its_key(kind: Kind, tmp_path: Path) -> N
     authority = Authority(tmp_path)
     files = {"tls/both.pem": authority.issue(_FIRST).bundle.read_bytes()}
     tls = {"certificates": [{"certificate": "tls/both.pem", "key": "tls/both.pem"}]}
-    with replicas("a") as pool, running(kind, fleet_of(pool, listener={"tls": tls}), files=files) as gateway:
+    with shared_replicas("a") as pool, shared(kind, fleet_of(pool, listener={"tls": tls}), files=files) as gateway:
         assert gateway.connect("gateway", client_context(authority.ca), _FIRST).get().ok
