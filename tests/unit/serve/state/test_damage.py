@@ -1,4 +1,4 @@
-"""Databases of earlier versions, and databases that something has damaged: what is good of them is kept."""
+"""Databases of earlier versions, and damaged databases: valid records are kept."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ OVERRIDES = (
 )
 
 
-class Place:
-    """A state directory. `state` takes its lease; all that were taken are closed in the end."""
+class StateDirectory:
+    """A state directory. `state` takes its lease; the fixture closes every state."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.path = directory
         self.file = directory / "lbctl.db"
         self.states: list[OpenState] = []
 
     def state(self) -> OpenState:
-        self.states.append(led(self.directory))
+        self.states.append(led(self.path))
         return self.states[-1]
 
     def filled(self) -> None:
-        """A database with every record, closed again."""
+        """Create a database with every record, and close it."""
         state = self.state()
         state.save_fleet(FLEET)
         state.save_drains(DRAINS)
@@ -67,21 +67,21 @@ class Place:
         database.close()
 
     def replace(self, key: str, value: str) -> None:
-        """What a fault of lbctl itself would have written: the checksum fits."""
+        """Write an entry with a valid checksum, as a bug of lbctl would."""
         database = sqlite3.connect(self.file)
         with database:
             schema.write(database, key, value)
         database.close()
 
     def aside(self) -> list[str]:
-        return sorted(item.name for item in self.directory.iterdir() if ".damaged-" in item.name)
+        return sorted(item.name for item in self.path.iterdir() if ".damaged-" in item.name)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
-    yield made
-    for state in made.states:
+def directory(tmp_path: Path) -> Iterator[StateDirectory]:
+    opened = StateDirectory(tmp_path)
+    yield opened
+    for state in opened.states:
         state.close()
 
 
@@ -92,23 +92,23 @@ def everything(state: OpenState) -> tuple[object, ...]:
 # ── Earlier schemas ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_database_of_schema_2_is_migrated_in_place_and_nothing_is_lost(place: Place) -> None:
-    database = sqlite3.connect(place.file)
+def test_database_of_schema_2_is_migrated_without_loss(directory: StateDirectory) -> None:
+    database = sqlite3.connect(directory.file)
     database.executescript(SCHEMA_2.read_text())
     database.close()
-    state = place.state()
+    state = directory.state()
     assert everything(state) == (FLEET, DRAINS, OUTPUT, OVERRIDES)
-    assert (state.lost, place.aside()) == ([], [])
+    assert (state.lost, directory.aside()) == ([], [])
     state.save_drains({})
     state.close()
-    assert everything(place.state()) == (FLEET, {}, OUTPUT, OVERRIDES)
+    assert everything(directory.state()) == (FLEET, {}, OUTPUT, OVERRIDES)
 
 
-def test_a_database_of_schema_1_is_migrated_in_place(place: Place) -> None:
-    database = sqlite3.connect(place.file)
+def test_database_of_schema_1_is_migrated(directory: StateDirectory) -> None:
+    database = sqlite3.connect(directory.file)
     database.executescript(SCHEMA_2.read_text() + "DROP TABLE live; DROP TABLE overrides; PRAGMA user_version = 1;")
     database.close()
-    state = place.state()
+    state = directory.state()
     assert everything(state) == (FLEET, DRAINS, None, ())
     assert state.lost == []
 
@@ -126,27 +126,27 @@ def test_a_database_of_schema_1_is_migrated_in_place(place: Place) -> None:
         ("UPDATE fleet SET body = x'ff00'", "last good fleet", {"fleet": None}),
     ],
 )  # fmt: skip
-def test_of_an_old_database_with_an_odd_row_only_that_row_is_lost(
-    place: Place, statement: str, lost: str, left: dict[str, object]
+def test_migration_drops_only_invalid_rows(
+    directory: StateDirectory, statement: str, lost: str, left: dict[str, object]
 ) -> None:
-    database = sqlite3.connect(place.file)
+    database = sqlite3.connect(directory.file)
     database.executescript(SCHEMA_2.read_text())
     database.close()
-    place.execute(statement)
-    state = place.state()
-    whole = {"fleet": FLEET, "drains": DRAINS, "output": OUTPUT, "overrides": OVERRIDES}
-    assert dict(zip(whole, everything(state), strict=True)) == whole | left
+    directory.execute(statement)
+    state = directory.state()
+    complete = {"fleet": FLEET, "drains": DRAINS, "output": OUTPUT, "overrides": OVERRIDES}
+    assert dict(zip(complete, everything(state), strict=True)) == complete | left
     assert len(state.lost) == 1
     assert lost in state.lost[0]
 
 
 @pytest.mark.parametrize("addresses", ["'nonsense'", "'[1, 2]'", "'{}'", "''", "x'ff'"])
-def test_of_an_odd_answer_of_discovery_the_others_are_kept(place: Place, addresses: str) -> None:
-    database = sqlite3.connect(place.file)
+def test_migration_drops_only_an_invalid_discovery_answer(directory: StateDirectory, addresses: str) -> None:
+    database = sqlite3.connect(directory.file)
     database.executescript(SCHEMA_2.read_text())
     database.close()
-    place.execute(f"UPDATE discovered SET addresses = {addresses} WHERE name = 'embedder.test'")
-    state = place.state()
+    directory.execute(f"UPDATE discovered SET addresses = {addresses} WHERE name = 'embedder.test'")
+    state = directory.state()
     fleet = state.last_fleet()
     assert fleet is not None
     assert fleet.discovered == {"b.test@10.0.0.53:53": ("10.0.1.1",)}
@@ -169,12 +169,10 @@ def test_of_an_odd_answer_of_discovery_the_others_are_kept(place: Place, address
         ("fleet/served", "null"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_lost_and_named_and_the_others_count(
-    place: Place, key: str, value: str
-) -> None:
-    place.filled()
-    place.replace(key, value)
-    state = place.state()
+def test_invalid_record_is_dropped_and_reported(directory: StateDirectory, key: str, value: str) -> None:
+    directory.filled()
+    directory.replace(key, value)
+    state = directory.state()
     everything(state)
     assert len(state.lost) >= 1
     if key != "drains":
@@ -184,48 +182,48 @@ def test_a_record_that_makes_no_sense_is_lost_and_named_and_the_others_count(
 
 
 @pytest.mark.slow
-def test_of_too_many_overrides_the_newest_are_kept_and_the_others_are_counted(place: Place) -> None:
+def test_newest_overrides_are_kept_beyond_the_limit(directory: StateDirectory) -> None:
     many = MAX_OVERRIDES + 7
-    place.filled()
+    directory.filled()
     rows = [Override("drain", "p", f"r{number:06}", None, "", float(number)) for number in range(many, 0, -1)]
-    place.replace("overrides", records.write_overrides(tuple(rows)))
-    state = place.state()
+    directory.replace("overrides", records.write_overrides(tuple(rows)))
+    state = directory.state()
     kept = state.overrides()
     assert (len(kept), min(item.since for item in kept)) == (MAX_OVERRIDES, 8.0)
     assert "the 7 oldest, since there may be 20,000" in state.lost[0]
 
 
-def test_not_every_one_of_many_bad_overrides_is_named(place: Place) -> None:
-    place.filled()
-    place.replace("overrides", json.dumps([{"kind": "dance", "pool": f"p{number}"} for number in range(1000)]))
-    state = place.state()
+def test_report_names_at_most_ten_invalid_overrides(directory: StateDirectory) -> None:
+    directory.filled()
+    directory.replace("overrides", json.dumps([{"kind": "dance", "pool": f"p{number}"} for number in range(1000)]))
+    state = directory.state()
     assert state.overrides() == ()
     assert "dance p9 " in state.lost[0]
     assert "dance p10 " not in state.lost[0]
     assert state.lost[0].endswith("and 990 more")
 
 
-def test_a_value_that_is_not_what_was_written_is_lost_and_the_others_are_kept(place: Place) -> None:
-    place.filled()
-    damaged = place.file.read_bytes().replace(b"10.0.0.1:80", b"10.0.0.9:80")
-    place.file.write_bytes(damaged)
-    state = place.state()
+def test_value_with_a_wrong_checksum_is_dropped(directory: StateDirectory) -> None:
+    directory.filled()
+    damaged = directory.file.read_bytes().replace(b"10.0.0.1:80", b"10.0.0.9:80")
+    directory.file.write_bytes(damaged)
+    state = directory.state()
     assert everything(state) == (None, DRAINS, OUTPUT, OVERRIDES)
-    assert (place.directory / place.aside()[0]).read_bytes() == damaged
+    assert (directory.path / directory.aside()[0]).read_bytes() == damaged
     assert "lost: fleet/files" in state.lost[0]
 
 
-def test_the_epoch_never_goes_back_when_a_database_is_set_aside(place: Place) -> None:
-    place.filled()
-    state = place.state()
+def test_epoch_grows_when_a_database_is_set_aside(directory: StateDirectory) -> None:
+    directory.filled()
+    state = directory.state()
     before = state.state.lease
     state.close()
-    place.execute("UPDATE entries SET value = 'odd' WHERE key = 'drains'")
-    second = place.state()
+    directory.execute("UPDATE entries SET value = 'odd' WHERE key = 'drains'")
+    second = directory.state()
     second_lease = second.state.lease
     second.close()
-    place.file.write_bytes(b"nonsense" * 4000)
-    third_lease = place.state().state.lease
+    directory.file.write_bytes(b"nonsense" * 4000)
+    third_lease = directory.state().state.lease
     assert before is not None
     assert second_lease is not None
     assert third_lease is not None
@@ -233,14 +231,14 @@ def test_the_epoch_never_goes_back_when_a_database_is_set_aside(place: Place) ->
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_bits_flip_the_start_goes_on_and_nothing_wrong_is_believed(place: Place, seed: int) -> None:
-    place.filled()
+def test_flipped_bits_never_yield_wrong_records(directory: StateDirectory, seed: int) -> None:
+    directory.filled()
     chance = random.Random(seed)
-    data = bytearray(place.file.read_bytes())
+    data = bytearray(directory.file.read_bytes())
     for _ in range(chance.choice((1, 1, 3, 50))):
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    place.file.write_bytes(bytes(data))
-    state = place.state()
+    directory.file.write_bytes(bytes(data))
+    state = directory.state()
     fleet, drains, output, overrides = everything(state)
     if isinstance(fleet, SavedFleet):
         assert (fleet.texts, fleet.targets) == (FLEET.texts, FLEET.targets)
@@ -248,44 +246,44 @@ def test_whatever_bits_flip_the_start_goes_on_and_nothing_wrong_is_believed(plac
     assert drains in ({}, DRAINS)
     assert output in (None, OUTPUT)
     assert overrides in ((), OVERRIDES)
-    assert bool(state.lost) == bool(place.aside())
+    assert bool(state.lost) == bool(directory.aside())
     state.save_drains(DRAINS)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link to itself", "dangling link", "directory", "link to a database"])
-def test_what_is_no_file_in_the_place_of_the_database_is_set_aside(place: Place, kind: str, tmp_path: Path) -> None:
+def test_database_that_is_not_a_file_is_set_aside(directory: StateDirectory, kind: str, tmp_path: Path) -> None:
     if kind == "fifo":
-        os.mkfifo(place.file)
+        os.mkfifo(directory.file)
     elif kind == "directory":
-        place.file.mkdir()
+        directory.file.mkdir()
     else:
-        target = {"link to itself": place.file, "dangling link": tmp_path / "none"}.get(kind, tmp_path / "other")
+        target = {"link to itself": directory.file, "dangling link": tmp_path / "none"}.get(kind, tmp_path / "other")
         (tmp_path / "other").write_bytes(b"")
-        place.file.symlink_to(target)
-    state = place.state()
+        directory.file.symlink_to(target)
+    state = directory.state()
     state.save_drains(DRAINS)
     assert state.drains() == DRAINS
-    assert len(place.aside()) == 1
+    assert len(directory.aside()) == 1
     assert "is not a regular file" in state.lost[0]
-    assert place.aside()[0] in state.lost[0]
+    assert directory.aside()[0] in state.lost[0]
 
 
 @pytest.mark.parametrize("end", ["-wal", "-shm"])
-def test_what_is_no_file_beside_the_database_is_set_aside_with_it(place: Place, end: str) -> None:
-    place.filled()
-    os.mkfifo(place.directory / f"lbctl.db{end}")
-    state = place.state()
+def test_database_with_an_odd_wal_file_is_set_aside(directory: StateDirectory, end: str) -> None:
+    directory.filled()
+    os.mkfifo(directory.path / f"lbctl.db{end}")
+    state = directory.state()
     assert "is not a regular file" in state.lost[0]
     state.save_drains(DRAINS)
 
 
-def test_an_epoch_of_before_the_damage_is_refused_after_it(place: Place) -> None:
-    place.filled()
-    state = place.state()
+def test_epoch_from_before_the_damage_is_rejected(directory: StateDirectory) -> None:
+    directory.filled()
+    state = directory.state()
     old = state.state.lease
     assert old is not None
     state.close()
-    place.execute("UPDATE entries SET value = 'odd' WHERE key = 'drains'")
-    again = place.state()
+    directory.execute("UPDATE entries SET value = 'odd' WHERE key = 'drains'")
+    again = directory.state()
     with pytest.raises(FencedError):
         asyncio.run(again.state._store.put("key", json.dumps(1), "", old.epoch))

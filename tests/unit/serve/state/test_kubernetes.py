@@ -1,4 +1,4 @@
-"""What the store in Kubernetes does besides every shared store: sizes, names, objects of others, missing rights."""
+"""Behaviour of the Kubernetes store only: sizes, names, foreign objects, missing permissions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def api() -> Iterator[ApiServer]:
 
 
 def run(work: Callable[[KubernetesStore, str], Awaitable[None]]) -> None:
-    """Runs the work with a handle, and the name of its objects."""
+    """Run the work with a store and the name of its objects."""
     name = f"t-{secrets.token_hex(4)}"
 
     async def bounded() -> None:
@@ -45,20 +45,18 @@ def run(work: Callable[[KubernetesStore, str], Awaitable[None]]) -> None:
 
 
 def noise(kib: int) -> str:
-    """A text that cannot be compressed to less."""
+    """Return a text that does not compress."""
     return base64.b85encode(secrets.token_bytes(kib << 10)).decode()
 
 
 @pytest.mark.parametrize("key", ["fleet/files", "audit/000000000001", "a.b_c%d é\u2028", "-", "A"])
-def test_a_key_has_a_name_that_kubernetes_takes_and_comes_back(key: str) -> None:
+def test_key_survives_its_kubernetes_name(key: str) -> None:
     name = name_of(key)
     assert key_of(name) == key
     assert not set(name) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 
-def test_what_does_not_fit_is_refused_by_name_and_what_may_be_lost_goes_first(
-    api: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_large_value_is_rejected_and_old_audit_is_dropped(api: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
     async def work(store: KubernetesStore, name: str) -> None:
         epoch = (await store.acquire()).epoch
         small = await store.put("fleet/files", "small", ABSENT, epoch)
@@ -75,7 +73,7 @@ def test_what_does_not_fit_is_refused_by_name_and_what_may_be_lost_goes_first(
     run(work)
 
 
-def test_objects_of_others_are_named_and_left_alone_and_nobody_leads(api: ApiServer) -> None:
+def test_foreign_objects_are_reported_and_not_touched(api: ApiServer) -> None:
     async def work(store: KubernetesStore, name: str) -> None:
         theirs: Object = {"data": {"main.yaml": "version: 1"}}
         api.put(MAPS, f"{name}.fleet", theirs)
@@ -87,22 +85,23 @@ def test_objects_of_others_are_named_and_left_alone_and_nobody_leads(api: ApiSer
     run(work)
 
 
-def test_a_value_that_somebody_has_spoilt_is_read_as_it_is_and_can_be_replaced(api: ApiServer) -> None:
+def test_value_edited_by_others_is_read_and_can_be_replaced(api: ApiServer) -> None:
     async def work(store: KubernetesStore, name: str) -> None:
         epoch = (await store.acquire()).epoch
         await store.put("rollouts", "[]", ABSENT, epoch)
-        held = api.objects(MAPS)[f"{name}.decisions"]
-        spoilt = {**held, "data": {"rollouts": "oops"}, "binaryData": {"overrides": base64.b64encode(b"1 x").decode()}}
-        api.put(MAPS, f"{name}.decisions", spoilt)
-        found = {item.key: item for item in await store.read()}
-        assert {key: item.value for key, item in found.items()} == {"rollouts": "oops", "overrides": "1 x"}
-        await store.put("overrides", "[]", found["overrides"].version, epoch)
+        decisions = api.objects(MAPS)[f"{name}.decisions"]
+        damaged = base64.b64encode(b"1 x").decode()
+        edited = {**decisions, "data": {"rollouts": "oops"}, "binaryData": {"overrides": damaged}}
+        api.put(MAPS, f"{name}.decisions", edited)
+        entries = {item.key: item for item in await store.read()}
+        assert {key: item.value for key, item in entries.items()} == {"rollouts": "oops", "overrides": "1 x"}
+        await store.put("overrides", "[]", entries["overrides"].version, epoch)
         assert [item.value for item in await store.read("overrides")] == ["[]"]
 
     run(work)
 
 
-def test_a_deleted_configmap_is_made_again_by_the_leader_alone(api: ApiServer) -> None:
+def test_only_the_leader_recreates_a_deleted_configmap(api: ApiServer) -> None:
     async def work(store: KubernetesStore, name: str) -> None:
         epoch = (await store.acquire()).epoch
         await store.put("rollouts", "[]", ABSENT, epoch)
@@ -118,7 +117,7 @@ def test_a_deleted_configmap_is_made_again_by_the_leader_alone(api: ApiServer) -
 
 
 @pytest.mark.parametrize("resource", ["leases", "configmaps"])
-def test_a_right_that_is_missing_is_named(api: ApiServer, resource: str) -> None:
+def test_missing_permission_is_reported(api: ApiServer, resource: str) -> None:
     async def work(store: KubernetesStore, _: str) -> None:
         api.forbidden.add(resource)
         with pytest.raises(UnusableError, match=f"Role of docs/kubernetes.*{resource}"):

@@ -1,4 +1,4 @@
-"""What outlives the process: with the real disk, and with real second processes."""
+"""State that survives the process, with the real disk and real second processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ asyncio.run(hold())
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[Path], OpenState]]:
-    """Opens a state and takes its lease; all are closed in the end."""
+    """Open states and take their leases; close them at the end."""
     states: list[OpenState] = []
 
     def make(directory: Path) -> OpenState:
@@ -66,7 +66,7 @@ def opened() -> Iterator[Callable[[Path], OpenState]]:
 
 @pytest.fixture
 def holder() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
-    """Starts another process that wants the state; all are killed in the end."""
+    """Start other processes that wait for the state; kill them at the end."""
     running: list[subprocess.Popen[str]] = []
 
     def start(directory: Path) -> subprocess.Popen[str]:
@@ -82,7 +82,7 @@ def holder() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
         process.stdout.close()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -91,10 +91,10 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-# ── What is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fleet_comes_back_as_it_was_kept(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_fleet_is_restored_as_it_was_saved(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     store = opened(tmp_path)
     assert store.last_fleet() is None
     store.save_fleet(FLEET)
@@ -109,7 +109,7 @@ def test_only_the_last_fleet_is_kept(tmp_path: Path, opened: Callable[[Path], Op
     assert store.last_fleet() == SavedFleet((SourceText("c.yaml", b"version: 1", "."),), version="def")
 
 
-def test_keeping_the_same_again_writes_next_to_nothing(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_saving_an_unchanged_fleet_writes_little(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     store = opened(tmp_path)
     large = replace(FLEET, texts=(SourceText("a.yaml", b"x" * 1_000_000, "."),))
     store.save_fleet(large)
@@ -123,16 +123,14 @@ def test_keeping_the_same_again_writes_next_to_nothing(tmp_path: Path, opened: C
     assert (kept.texts, kept.discovered) == (large.texts, {"embedder.test": ("10.0.0.4",)})
 
 
-def test_bytes_that_are_no_text_and_names_that_are_none_come_back(
-    tmp_path: Path, opened: Callable[[Path], OpenState]
-) -> None:
+def test_bytes_and_names_outside_utf8_are_restored(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     store = opened(tmp_path)
     odd = SavedFleet((SourceText("a", b"\xff\xfe\0x", "\udcff"),), {"\udcff": b"[\xff]"})
     store.save_fleet(odd)
     assert store.last_fleet() == odd
 
 
-def test_drains_come_back_with_their_time(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_drains_are_restored_with_their_time(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     store = opened(tmp_path)
     store.save_drains({("llama", "a"): 1.5, ("llama", "b"): 2.0})
     store.save_drains({("llama", "b"): 2.0, ("triton", "a"): 1763683200.123456})
@@ -140,7 +138,7 @@ def test_drains_come_back_with_their_time(tmp_path: Path, opened: Callable[[Path
     assert opened(tmp_path).drains() == {("llama", "b"): 2.0, ("triton", "a"): 1763683200.123456}
 
 
-def test_saves_at_the_same_time_do_not_lose_one_another(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_concurrent_saves_keep_the_last_one(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     store = opened(tmp_path)
 
     async def work() -> None:
@@ -150,16 +148,16 @@ def test_saves_at_the_same_time_do_not_lose_one_another(tmp_path: Path, opened: 
     assert store.drains() == {("p", "19"): 1.0}
 
 
-# ── Whose it is ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Ownership and locking ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_directory_and_files_are_for_their_owner_alone(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
-    old = os.umask(0)
+def test_directory_and_files_are_private(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+    umask = os.umask(0)
     try:
         store = opened(tmp_path / "new" / "state")
         store.save_fleet(FLEET)
     finally:
-        os.umask(old)
+        os.umask(umask)
     state = tmp_path / "new" / "state"
     assert mode(state) == 0o700
     assert {file.name: mode(file) for file in state.iterdir()} == dict.fromkeys(
@@ -167,20 +165,20 @@ def test_directory_and_files_are_for_their_owner_alone(tmp_path: Path, opened: C
     )
 
 
-def test_files_that_others_could_read_are_closed(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_permissions_of_an_existing_file_are_restricted(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     opened(tmp_path).close()
     (tmp_path / "lbctl.db").chmod(0o644)
     opened(tmp_path)
     assert mode(tmp_path / "lbctl.db") == 0o600
 
 
-def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_existing_directory_keeps_its_mode(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     tmp_path.chmod(0o755)
     opened(tmp_path)
     assert mode(tmp_path) == 0o755
 
 
-def test_a_directory_that_others_can_change_is_reported(tmp_path: Path) -> None:
+def test_directory_writable_by_others_is_reported(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     tmp_path.chmod(0o777)
     assert SqliteStore.open(tmp_path / "closed").notes() == ()
@@ -189,7 +187,7 @@ def test_a_directory_that_others_can_change_is_reported(tmp_path: Path) -> None:
     assert f"chmod 700 {tmp_path}" in note
 
 
-def test_a_directory_that_is_shared_with_its_group_on_purpose_is_not_reported(tmp_path: Path) -> None:
+def test_setgid_group_directory_is_not_reported(tmp_path: Path) -> None:
     reported = {}
     for value in (0o2775, 0o2770, 0o775, 0o2777):
         tmp_path.chmod(value)
@@ -197,7 +195,7 @@ def test_a_directory_that_is_shared_with_its_group_on_purpose_is_not_reported(tm
     assert reported == {0o2775: False, 0o2770: False, 0o775: True, 0o2777: True}
 
 
-def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "lock").symlink_to(tmp_path / "victim")
     with pytest.raises(StoreError, match="cannot be used"):
@@ -205,21 +203,21 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_second_process_waits_is_told_the_holder_and_takes_over_when_that_is_killed(
+def test_second_process_waits_and_takes_over_after_a_kill(
     tmp_path: Path, holder: Callable[[Path], subprocess.Popen[str]]
 ) -> None:
     first = holder(tmp_path)
-    assert said(first) == "locked"
+    assert line_of(first) == "locked"
     second = holder(tmp_path)
-    assert said(second) == f"{tmp_path} is in use by the process {first.pid}: waiting until that one ends"
+    assert line_of(second) == f"{tmp_path} is in use by the process {first.pid}: waiting until that one ends"
     first.send_signal(signal.SIGKILL)
     killed = time.monotonic()
-    assert said(second) == "locked"
+    assert line_of(second) == "locked"
     assert time.monotonic() - killed < 15
     assert (tmp_path / "lock").read_text() == f"{second.pid}\n"
 
 
-def test_a_second_process_waits_also_when_the_lock_file_was_removed_or_replaced(
+def test_replaced_lock_file_does_not_admit_a_second_process(
     tmp_path: Path, holder: Callable[[Path], subprocess.Popen[str]], opened: Callable[[Path], OpenState]
 ) -> None:
     first = opened(tmp_path)
@@ -228,14 +226,14 @@ def test_a_second_process_waits_also_when_the_lock_file_was_removed_or_replaced(
         if replacement:
             (tmp_path / "lock").write_text(replacement)
         second = holder(tmp_path)
-        assert "waiting until that one ends" in said(second)
+        assert "waiting until that one ends" in line_of(second)
         second.kill()
         first.save_drains({("p", replacement): 1.5})
     first.close()
     assert opened(tmp_path).drains() == {("p", "7\n"): 1.5}
 
 
-def test_nothing_is_acknowledged_once_the_directory_is_gone(
+def test_nothing_is_acknowledged_after_the_directory_is_gone(
     tmp_path: Path, opened: Callable[[Path], OpenState]
 ) -> None:
     state = opened(tmp_path / "state")
@@ -247,34 +245,34 @@ def test_nothing_is_acknowledged_once_the_directory_is_gone(
         opened(tmp_path / "state").close()
 
 
-def test_what_was_kept_before_a_kill_is_there(
+def test_saved_state_survives_a_kill(
     tmp_path: Path, holder: Callable[[Path], subprocess.Popen[str]], opened: Callable[[Path], OpenState]
 ) -> None:
     first = holder(tmp_path)
-    assert said(first) == "locked"
+    assert line_of(first) == "locked"
     first.kill()
     first.wait()
     assert opened(tmp_path).drains() == {("p", "r"): 12.5}
 
 
-def test_the_lock_is_free_once_it_is_closed(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_lock_is_released_on_close(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     opened(tmp_path).close()
     opened(tmp_path)
 
 
-def test_waiting_can_be_cancelled(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_waiting_for_the_lock_can_be_cancelled(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     opened(tmp_path)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(SavedState(SqliteStore.open(tmp_path), print).lead(told.append), 0.7))
-    assert told == [f"{tmp_path} is in use by the process {os.getpid()}: waiting until that one ends"]
+        asyncio.run(asyncio.wait_for(SavedState(SqliteStore.open(tmp_path), print).lead(messages.append), 0.7))
+    assert messages == [f"{tmp_path} is in use by the process {os.getpid()}: waiting until that one ends"]
 
 
-# ── What is broken ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "page", "truncated", "empty"])
-def test_a_broken_database_is_set_aside_with_a_message_and_the_start_goes_on(
+def test_broken_database_is_set_aside_with_a_message(
     tmp_path: Path, opened: Callable[[Path], OpenState], damage: str
 ) -> None:
     store = opened(tmp_path)
@@ -304,7 +302,7 @@ def test_a_broken_database_is_set_aside_with_a_message_and_the_start_goes_on(
     assert "Traceback" not in store.lost[0]
 
 
-def test_a_database_of_a_later_lbctl_is_set_aside(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
+def test_database_of_a_later_version_is_set_aside(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     opened(tmp_path).close()
     database = sqlite3.connect(tmp_path / "lbctl.db")
     database.execute("PRAGMA user_version = 7")
@@ -313,9 +311,7 @@ def test_a_database_of_a_later_lbctl_is_set_aside(tmp_path: Path, opened: Callab
     assert "it was written by a later lbctl (schema 7)" in store.lost[0]
 
 
-def test_of_databases_that_were_set_aside_the_last_three_stay(
-    tmp_path: Path, opened: Callable[[Path], OpenState]
-) -> None:
+def test_last_three_damaged_databases_are_kept(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     for day in range(1, 6):
         (tmp_path / f"lbctl.db.damaged-2026010{day}T000000Z").write_text("old")
     (tmp_path / "lbctl.db").write_text("x" * 5000)
@@ -326,26 +322,24 @@ def test_of_databases_that_were_set_aside_the_last_three_stay(
 
 
 @pytest.mark.parametrize("place", ["file/state", "file", "nul\0byte"])
-def test_a_place_that_cannot_be_a_directory_is_told_in_words(tmp_path: Path, place: str) -> None:
+def test_unusable_path_is_a_readable_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"the state directory .* cannot be used: "):
         SqliteStore.open(tmp_path / place)
 
 
-def test_a_directory_that_may_not_be_written_is_told_in_words() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        place.chmod(0o755)
-        (place / "state").mkdir(mode=0o555)
-        told = as_somebody_else(lambda: SqliteStore.open(place / "state"))
-        assert told == f"the state directory '{place}/state' cannot be written"
-        told = as_somebody_else(lambda: SqliteStore.open(place / "state" / "new"))
-        assert told == f"the state directory '{place}/state/new' cannot be used: permission denied"
+def test_read_only_directory_is_a_readable_error() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        name = Path(name)
+        name.chmod(0o755)
+        (name / "state").mkdir(mode=0o555)
+        error = error_without_permissions(lambda: SqliteStore.open(name / "state"))
+        assert error == f"the state directory '{name}/state' cannot be written"
+        error = error_without_permissions(lambda: SqliteStore.open(name / "state" / "new"))
+        assert error == f"the state directory '{name}/state/new' cannot be used: permission denied"
 
 
-def test_a_full_disk_is_told_in_words_and_what_was_kept_stays(
-    tmp_path: Path, opened: Callable[[Path], OpenState]
-) -> None:
+def test_full_disk_is_an_error_and_keeps_the_saved_state(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     import resource
 
     store = opened(tmp_path)
@@ -361,13 +355,13 @@ def test_a_full_disk_is_told_in_words_and_what_was_kept_stays(
     store.save_drains({("p", "r"): 1.0})
 
 
-def test_before_there_was_a_leader_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_reading_before_the_first_leader_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not there yet"):
         asyncio.run(SqliteStore.open(tmp_path).read())
 
 
-def as_somebody_else(action: Callable[[], object]) -> str:
-    """What StoreError a user without rights gets, from a child process if this one is root."""
+def error_without_permissions(action: Callable[[], object]) -> str:
+    """Return the StoreError of an unprivileged user, in a child process if this one is root."""
     if os.geteuid() != 0:
         with pytest.raises(StoreError) as error:
             action()
@@ -384,5 +378,5 @@ def as_somebody_else(action: Callable[[], object]) -> str:
             os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        return told.read()
+    with os.fdopen(reader) as pipe:
+        return pipe.read()

@@ -1,4 +1,4 @@
-"""What every store of the control plane's state must do. A new store is one line in STORES."""
+"""Behaviour of every store of the control plane's state. A new store is one line in STORES."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.stores import EtcdServer, opened, shared_server
 
 
 class Handles:
-    """Makes handles of one and the same store."""
+    """Opens handles of the same store."""
 
     opened: ClassVar[list[StateStore]] = []
 
@@ -56,13 +56,13 @@ def sqlite(directory: Path) -> Handles:
 
 
 def shared(scheme: str) -> Callable[[Path], Handles]:
-    """Handles of one key space of a real server that all tests of a process share."""
+    """Return handles of a new key space in a real server that all tests of a process share."""
 
-    def made(_: Path) -> Handles:
+    def handles_of_new_prefix(_: Path) -> Handles:
         prefix = f"test:{secrets.token_hex(4)}"
         return Handles(lambda: opened(scheme, prefix, f"cp-{secrets.token_hex(2)}", lease=10_000))
 
-    return made
+    return handles_of_new_prefix
 
 
 STORES = {"memory": memory, "sqlite": sqlite, **{scheme: shared(scheme) for scheme in SHARED}}
@@ -74,7 +74,7 @@ def handles(request: pytest.FixtureRequest, tmp_path: Path) -> Handles:
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs the work, and closes the handles that it has opened, in the same event loop."""
+    """Run the work, and close the handles that it opened in the same event loop."""
 
     async def bounded() -> None:
         try:
@@ -91,15 +91,15 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_handle_leads_and_every_new_leader_has_a_greater_epoch(handles: Handles) -> None:
+def test_every_new_leader_has_a_greater_epoch(handles: Handles) -> None:
     async def work() -> None:
         first, second = handles(), handles()
         lease = await first.acquire()
         assert await first.renew() == lease
-        with pytest.raises(LeaseHeldError) as held:
+        with pytest.raises(LeaseHeldError) as error:
             await second.acquire()
-        assert held.value.holder
-        assert first.location in str(held.value)
+        assert error.value.holder
+        assert first.location in str(error.value)
         await first.release()
         later = await second.acquire()
         assert later.epoch > lease.epoch
@@ -109,7 +109,7 @@ def test_one_handle_leads_and_every_new_leader_has_a_greater_epoch(handles: Hand
     run(work)
 
 
-def test_an_emptied_etcd_gives_no_epoch_again_after_a_leader_whose_clock_was_ahead(
+def test_emptied_etcd_reuses_no_epoch_of_a_clock_that_was_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -131,7 +131,7 @@ def test_an_emptied_etcd_gives_no_epoch_again_after_a_leader_whose_clock_was_ahe
     run(work)
 
 
-def test_a_lease_that_was_given_up_cannot_be_renewed(handles: Handles) -> None:
+def test_released_lease_cannot_be_renewed(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         with pytest.raises(FencedError):
@@ -145,25 +145,25 @@ def test_a_lease_that_was_given_up_cannot_be_renewed(handles: Handles) -> None:
     run(work)
 
 
-def test_the_writes_of_an_earlier_leader_are_refused_and_change_nothing(handles: Handles) -> None:
+def test_writes_of_an_earlier_leader_are_rejected(handles: Handles) -> None:
     async def work() -> None:
         first, second = handles(), handles()
-        old = (await first.acquire()).epoch
-        entry = await first.put("key", "first", ABSENT, old)
+        first_epoch = (await first.acquire()).epoch
+        entry = await first.put("key", "first", ABSENT, first_epoch)
         await first.release()
         await second.acquire()
         with pytest.raises(FencedError):
-            await first.put("key", "late", entry.version, old)
+            await first.put("key", "late", entry.version, first_epoch)
         with pytest.raises(FencedError):
-            await first.put("other", "late", ABSENT, old)
+            await first.put("other", "late", ABSENT, first_epoch)
         with pytest.raises(FencedError):
-            await first.delete("key", entry.version, old)
+            await first.delete("key", entry.version, first_epoch)
         assert await second.read() == (entry,)
 
     run(work)
 
 
-def test_an_epoch_that_nobody_has_had_is_refused(handles: Handles) -> None:
+def test_unknown_epoch_is_rejected(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         epoch = (await store.acquire()).epoch
@@ -176,7 +176,7 @@ def test_an_epoch_that_nobody_has_had_is_refused(handles: Handles) -> None:
 # ── Compare and set ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_write_names_the_version_that_it_replaces(handles: Handles) -> None:
+def test_write_requires_the_current_version(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         epoch = (await store.acquire()).epoch
@@ -194,7 +194,7 @@ def test_a_write_names_the_version_that_it_replaces(handles: Handles) -> None:
     run(work)
 
 
-def test_a_key_that_was_deleted_and_written_again_has_no_version_that_it_had(handles: Handles) -> None:
+def test_recreated_key_has_a_new_version(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         epoch = (await store.acquire()).epoch
@@ -203,13 +203,13 @@ def test_a_key_that_was_deleted_and_written_again_has_no_version_that_it_had(han
             await store.delete("key", ABSENT, epoch)
         await store.delete("key", first.version, epoch)
         assert await store.read() == ()
-        again = await store.put("key", "same", ABSENT, epoch)
-        assert again.version not in (first.version, ABSENT)
+        recreated = await store.put("key", "same", ABSENT, epoch)
+        assert recreated.version not in (first.version, ABSENT)
 
     run(work)
 
 
-def test_of_writers_that_race_with_one_version_exactly_one_wins(handles: Handles) -> None:
+def test_exactly_one_of_racing_writers_wins(handles: Handles) -> None:
     async def work() -> None:
         leader, other = handles(), handles()
         epoch = (await leader.acquire()).epoch
@@ -231,7 +231,7 @@ def test_of_writers_that_race_with_one_version_exactly_one_wins(handles: Handles
 # ── Reading and watching ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_prefix_is_compared_character_by_character_and_keys_come_in_their_order(handles: Handles) -> None:
+def test_prefix_is_literal_and_keys_are_sorted(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         epoch = (await store.acquire()).epoch
@@ -244,7 +244,7 @@ def test_a_prefix_is_compared_character_by_character_and_keys_come_in_their_orde
     run(work)
 
 
-def test_another_handle_reads_what_was_acknowledged_without_a_lease(handles: Handles) -> None:
+def test_another_handle_reads_without_a_lease(handles: Handles) -> None:
     async def work() -> None:
         leader, standby = handles(), handles()
         epoch = (await leader.acquire()).epoch
@@ -254,30 +254,30 @@ def test_another_handle_reads_what_was_acknowledged_without_a_lease(handles: Han
     run(work)
 
 
-def test_a_watch_reports_what_is_there_and_then_every_change_of_its_prefix(handles: Handles) -> None:
+def test_watch_reports_current_entries_and_every_change(handles: Handles) -> None:
     async def work() -> None:
         leader, standby = handles(), handles()
         epoch = (await leader.acquire()).epoch
-        there = await leader.put("w/a", "1", ABSENT, epoch)
+        existing = await leader.put("w/a", "1", ABSENT, epoch)
         changes = standby.watch("w/")
-        assert await anext(changes) == KeyChange("w/a", there)
+        assert await anext(changes) == KeyChange("w/a", existing)
         await leader.put("other", "1", ABSENT, epoch)
-        new = await leader.put("w/b", "2", ABSENT, epoch)
-        assert await anext(changes) == KeyChange("w/b", new)
-        await leader.delete("w/a", there.version, epoch)
+        added = await leader.put("w/b", "2", ABSENT, epoch)
+        assert await anext(changes) == KeyChange("w/b", added)
+        await leader.delete("w/a", existing.version, epoch)
         assert await anext(changes) == KeyChange("w/a", None)
 
     run(work)
 
 
-def test_nothing_has_changed_between_equal_readings() -> None:
+def test_equal_readings_have_no_changes() -> None:
     assert changes_between((), ()) == ()
 
 
-# ── The records above any store ──────────────────────────────────────────────────────────────────────────────────────
+# ── Records in any store ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> None:
+def test_rollouts_and_audit_are_restored(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         state = SavedState(store, pytest.fail)
@@ -305,7 +305,7 @@ def test_rollouts_and_the_audit_come_back_from_any_store(handles: Handles) -> No
     run(work)
 
 
-def test_a_state_whose_lease_is_lost_saves_nothing_more(handles: Handles) -> None:
+def test_state_without_a_lease_saves_nothing(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         state = SavedState(store, pytest.fail)
@@ -322,7 +322,7 @@ def test_a_state_whose_lease_is_lost_saves_nothing_more(handles: Handles) -> Non
     run(work)
 
 
-def test_a_write_whose_end_was_not_seen_does_not_stop_the_next_one(handles: Handles) -> None:
+def test_unconfirmed_write_does_not_block_the_next_one(handles: Handles) -> None:
     async def work() -> None:
         store = handles()
         state = SavedState(store, pytest.fail)
@@ -336,12 +336,12 @@ def test_a_write_whose_end_was_not_seen_does_not_stop_the_next_one(handles: Hand
     run(work)
 
 
-# ── Storage that refuses ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Storage that rejects writes ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
 class Refusal:
-    """Makes the database of `directory` refuse writes while it is entered."""
+    """Makes the database in `directory` reject writes inside the block."""
 
     directory: Path
     kind: str
@@ -365,7 +365,7 @@ class Refusal:
 
 
 @pytest.mark.parametrize("kind", ["full", "refused"])
-def test_a_database_that_cannot_be_written_acknowledges_nothing(tmp_path: Path, kind: str) -> None:
+def test_unwritable_database_acknowledges_nothing(tmp_path: Path, kind: str) -> None:
     async def work() -> None:
         store = SqliteStore.open(tmp_path)
         epoch = (await store.acquire()).epoch
@@ -381,7 +381,7 @@ def test_a_database_that_cannot_be_written_acknowledges_nothing(tmp_path: Path, 
     run(work)
 
 
-def test_a_database_that_is_read_only_is_a_store_error(tmp_path: Path) -> None:
+def test_read_only_database_is_a_store_error(tmp_path: Path) -> None:
     async def work() -> None:
         store = SqliteStore.open(tmp_path)
         epoch = (await store.acquire()).epoch

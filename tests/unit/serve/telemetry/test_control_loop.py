@@ -1,4 +1,4 @@
-"""The control loop as it runs: reports in, what proxies are to have out; and what of that outlives the process."""
+"""The running control loop: decisions from reports, restored state, and overrides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TELEMETRY = Telemetry(sources=(MetricsSource("vllm", "http://{host}/metrics"),)
 
 
 class _Running:
-    """A loop on a fleet, and its clock. `moved`: how often it has said that there is news."""
+    """A loop with its pools and clock. `moved` counts its notifications."""
 
     def __init__(
         self,
@@ -53,28 +53,28 @@ class _Running:
         self.loop.follow(Topology((), (), pools))
 
     def look(self, seconds: float = 5.0, **news: dict[str, Any]) -> None:
-        """A look at each of these replicas, and what is decided of them."""
+        """Report a scrape of each of these replicas, and decide."""
         self.now += seconds
-        for name, told in news.items():
-            self.loop.report(_report(name, self.now, **told))
+        for name, signals in news.items():
+            self.loop.report(_report(name, self.now, **signals))
         self.loop.decide()
 
     def sent(self, name: str) -> float:
         return self.loop.output.weights.get(NAME, {}).get(name, from_capacity(1.0)).rate
 
 
-def _report(name: str, at: float, **told: Any) -> ScrapeReport:
+def _report(name: str, at: float, **signals: Any) -> ScrapeReport:
     state = SourceState("vllm", "http://x/metrics", at, at)
-    return ScrapeReport(NAME, name, at, 0, seen(at, **told).signals, (state,))
+    return ScrapeReport(NAME, name, at, 0, seen(at, **signals).signals, (state,))
 
 
-def _fleet(*names: str, **more: Any) -> Pool:
+def _pool_of(*names: str, **more: Any) -> Pool:
     return pool(tuple(replica(name) for name in names), telemetry=_TELEMETRY, **more)
 
 
-def test_a_slow_replica_loses_weight_and_of_the_pool_that_tells_nothing_there_is_no_word() -> None:
+def test_slow_replica_loses_weight() -> None:
     silent = replace(pool(3, telemetry=None), name="silent")
-    running = _Running(_fleet("a", "b", "c"), silent)
+    running = _Running(_pool_of("a", "b", "c"), silent)
     for _ in range(6):
         running.look(a={"speed": 0.5}, b={}, c={})
     assert running.sent("a") == pytest.approx(0.5, abs=0.05)
@@ -83,8 +83,8 @@ def test_a_slow_replica_loses_weight_and_of_the_pool_that_tells_nothing_there_is
     assert running.loop.decisions("silent") == ()
 
 
-def test_reports_that_come_together_are_one_decision() -> None:
-    running = _Running(_fleet("a", "b", "c"))
+def test_simultaneous_reports_are_one_decision() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
     for _ in range(5):
         running.look(a={"speed": 0.5}, b={}, c={})
     steps = running.moved
@@ -93,10 +93,10 @@ def test_reports_that_come_together_are_one_decision() -> None:
     assert running.moved - steps <= 1
 
 
-def test_the_loop_runs_by_itself_and_a_report_is_decided_on_at_once() -> None:
+def test_running_loop_decides_on_a_report_at_once() -> None:
     async def play() -> float:
         clock = asyncio.get_running_loop().time
-        running = _Running(_fleet("a", "b"), clock=clock)
+        running = _Running(_pool_of("a", "b"), clock=clock)
         work = asyncio.create_task(running.loop.run())
         begun = clock()
         try:
@@ -121,8 +121,8 @@ def _stalled(running: _Running, name: str, looks: int) -> None:
         running.look(**{name: {"progress": 7.0, "running": 3.0}}, **others)
 
 
-def test_a_stalled_replica_is_out_with_its_reason_and_an_operator_can_let_it_in() -> None:
-    running = _Running(_fleet("a", "b", "c"))
+def test_stalled_replica_is_ejected_and_can_be_readmitted() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
     _stalled(running, "a", 6)
     assert set(running.loop.output.ejections) == {NAME}
     assert "stalled" in running.loop.output.ejections[NAME]["a"][0]
@@ -131,20 +131,20 @@ def test_a_stalled_replica_is_out_with_its_reason_and_an_operator_can_let_it_in(
     assert running.loop.output.ejections == {}
 
 
-def test_a_look_that_failed_is_no_news() -> None:
+def test_failed_scrape_is_not_an_observation() -> None:
     at = 1000.0
     fine = _report("a", at)
     failed = replace(fine, at=at + 5, sources=(SourceState("vllm", "http://x", at + 5, at, "timeout", "late"),))
     never = replace(fine, sources=(SourceState("vllm", "http://x", at + 5, None, "timeout", "late"),))
     assert observation_of(fine) is not None
-    found = observation_of(failed)
-    assert found is not None
-    assert found.at == at
+    observation = observation_of(failed)
+    assert observation is not None
+    assert observation.at == at
     assert observation_of(never) is None
 
 
-def test_a_pool_that_goes_or_stops_telling_leaves_nothing_behind() -> None:
-    running = _Running(_fleet("a", "b", "c"))
+def test_pool_without_telemetry_leaves_nothing_behind() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
     for _ in range(6):
         running.look(a={"speed": 0.5}, b={}, c={})
     assert running.loop.output.weights
@@ -153,8 +153,8 @@ def test_a_pool_that_goes_or_stops_telling_leaves_nothing_behind() -> None:
     assert running.loop.reports == {}
 
 
-def test_a_frozen_pool_keeps_its_weights_and_moves_again_afterwards() -> None:
-    running = _Running(_fleet("a", "b", "c"))
+def test_frozen_pool_keeps_its_weights() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
     running.loop.freeze({NAME: "a trial"})
     for _ in range(6):
         running.look(a={"speed": 0.5}, b={}, c={})
@@ -166,35 +166,35 @@ def test_a_frozen_pool_keeps_its_weights_and_moves_again_afterwards() -> None:
     assert running.sent("a") < 0.6
 
 
-def test_what_was_decided_before_a_restart_still_holds() -> None:
+def test_decisions_survive_a_restart() -> None:
     kept = LoopOutput(
         {NAME: {"a": Weight(0.5, 1.0, 0.5), "b": from_capacity(1.0), "c": from_capacity(1.0)}},
         {NAME: {"c": ("XID 79",)}},
     )
-    running = _Running(_fleet("a", "b", "c"), kept=kept)
+    running = _Running(_pool_of("a", "b", "c"), kept=kept)
     assert running.loop.output.weights[NAME]["a"] == Weight(0.5, 1.0, 0.5)
     assert running.loop.output.ejections == {NAME: {"c": ("XID 79",)}}
     running.look(a={"progress": 1.0}, b={"progress": 1.0}, c={"progress": 1.0})
     running.look(a={"progress": 2.0}, b={"progress": 2.0}, c={"progress": 1.0})
     for number in range(3):
         running.look(**{name: {"progress": 3.0 + number} for name in "abc"})
-    assert running.loop.output.ejections, "its time begins anew with the process"
+    assert running.loop.output.ejections, "its ejection time restarts with the process"
     running.look(30.0, **{name: {"progress": 6.0} for name in "abc"})
     assert running.loop.output.ejections == {}, "on trial at the floor"
     assert running.sent("c") == 0.05
 
 
-# ── What is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Saved state ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[OpenState]:
-    found = led(tmp_path / "state")
-    yield found
-    found.close()
+    opened = led(tmp_path / "state")
+    yield opened
+    opened.close()
 
 
-def test_weights_of_a_minute_ago_count_older_ones_do_not_and_who_was_out_is_out(state: OpenState) -> None:
+def test_saved_weights_expire_but_ejections_do_not(state: OpenState) -> None:
     live = LoopOutput({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}})
     assert asyncio.run(saved_loop_output(state.state, 1000.0)) == LoopOutput()
     state.save_loop_output(live, 1000.0)
@@ -202,10 +202,10 @@ def test_weights_of_a_minute_ago_count_older_ones_do_not_and_who_was_out_is_out(
     assert asyncio.run(saved_loop_output(state.state, 2000.0)) == LoopOutput({}, live.ejections)
 
 
-def test_overrides_are_kept_as_they_were(state: OpenState) -> None:
-    held = (Override("drain", "p", "a", None, "", 5.0, 10.0), Override("weight", "p", "b", 2.5, "why", 6.0))
-    state.save_overrides(held)
-    assert state.overrides() == held
+def test_overrides_are_restored(state: OpenState) -> None:
+    saved = (Override("drain", "p", "a", None, "", 5.0, 10.0), Override("weight", "p", "b", 2.5, "why", 6.0))
+    state.save_overrides(saved)
+    assert state.overrides() == saved
     state.save_overrides(())
     assert state.overrides() == ()
 
@@ -213,7 +213,7 @@ def test_overrides_are_kept_as_they_were(state: OpenState) -> None:
 # ── Overrides ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_override_takes_the_place_of_the_one_before_and_ends_in_time() -> None:
+def test_override_replaces_the_previous_one_and_expires() -> None:
     first = Override("weight", "p", "a", 2.0, until=10.0)
     held = overrides.put(overrides.put((), first), replace(first, value=3.0, until=20.0))
     assert [item.value for item in held] == [3.0]
@@ -222,7 +222,7 @@ def test_an_override_takes_the_place_of_the_one_before_and_ends_in_time() -> Non
     assert overrides.removed(held, ("weight", "p", "a")) == ()
 
 
-def test_a_weight_by_hand_is_over_what_was_decided_and_of_what_is_gone_nothing_is_left() -> None:
+def test_weight_override_has_precedence_over_decided_weight() -> None:
     held = (Override("drain", "p", "a"), Override("freeze", "p", reason="x"), Override("weight", "p", "b", 9.0))
     decided = {"p": {"a": Weight(0.5, 1.0, 0.5), "b": Weight(1.0, 2.0, 0.5)}}
     assert overrides.apply_weights(held, decided) == {"p": {"a": Weight(0.5, 1.0, 0.5), "b": from_capacity(9.0)}}
@@ -232,13 +232,13 @@ def test_a_weight_by_hand_is_over_what_was_decided_and_of_what_is_gone_nothing_i
     assert [item.kind for item in overrides.within(held, fleet)] == ["freeze", "weight"]
 
 
-# ── Who is out, to each proxy ────────────────────────────────────────────────────────────────────────────────────────
+# ── Health statuses in Envoy ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_is_out_loses_its_own_clients_and_who_is_drained_keeps_them() -> None:
+def test_ejected_replica_is_unhealthy_and_drained_is_draining() -> None:
     upstream = pool((Replica("a", Address("10.0.0.1", 1)), Replica("b", Address("10.0.0.2", 1))))
     layout = EndpointLayout(
         "p", upstream, frozenset({"a", "b"}), Proxy("", "envoy", ()), Placement(), as_written, frozenset({"b"})
     )
-    found = [item.health_status for group in layout.unweighed.endpoints for item in group.lb_endpoints]
-    assert found == [health_check_pb2.DRAINING, health_check_pb2.UNHEALTHY]
+    statuses = [item.health_status for group in layout.unweighed.endpoints for item in group.lb_endpoints]
+    assert statuses == [health_check_pb2.DRAINING, health_check_pb2.UNHEALTHY]

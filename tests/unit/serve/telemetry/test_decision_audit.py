@@ -1,4 +1,4 @@
-"""Ejections, readmissions and modes of pools are recorded once, also over a state that cannot be written."""
+"""Ejections, readmissions and modes of pools are recorded once, even if the state cannot be written for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.serve.telemetry.decision_audit import DecisionAudit
 
 
 class Records(AuditLog):
-    """An audit log in memory, which can be broken."""
+    """An audit log in memory that fails while `broken` is set."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str, str]] = []
@@ -33,7 +33,7 @@ def weights(**speeds: float) -> WeightsChanged:
     return WeightsChanged("chat", {name: Weight(speed, 1.0, speed) for name, speed in speeds.items()})
 
 
-def test_a_slow_replica_is_recorded_once_until_it_is_as_fast_as_its_peers_and_its_weights_are_not() -> None:
+def test_slow_replica_is_recorded_once_until_it_recovers() -> None:
     records = Records()
     audit = DecisionAudit(records)
     for speed in (1.0, 0.8, 0.7, 0.33, 0.8, 0.7, 0.95, 0.85, 0.5):
@@ -46,7 +46,7 @@ def test_a_slow_replica_is_recorded_once_until_it_is_as_fast_as_its_peers_and_it
     ]
 
 
-def test_what_was_in_force_before_is_not_recorded_again() -> None:
+def test_adopted_decisions_are_not_recorded_again() -> None:
     records = Records()
     audit = DecisionAudit(records)
     audit.adopt(LoopOutput({"chat": {"a": Weight(0.5, 1.0, 0.5)}}, {"chat": {"b": ("it is hot",)}}))
@@ -56,7 +56,7 @@ def test_what_was_in_force_before_is_not_recorded_again() -> None:
     assert [row[1:3] for row in records.rows] == [("no longer slow", "chat/a"), ("readmit", "chat/b")]
 
 
-def test_decisions_are_recorded_and_weights_and_new_reasons_are_not() -> None:
+def test_weights_and_new_reasons_are_not_recorded() -> None:
     records = Records()
     audit = DecisionAudit(records)
     for effect in (
@@ -79,7 +79,7 @@ def test_decisions_are_recorded_and_weights_and_new_reasons_are_not() -> None:
     ]
 
 
-def test_many_replicas_at_once_are_one_record() -> None:
+def test_many_ejections_are_one_record() -> None:
     records = Records()
     audit = DecisionAudit(records)
     for number in range(100, 130):
@@ -91,7 +91,7 @@ def test_many_replicas_at_once_are_one_record() -> None:
     assert reason.endswith(" and 10 more; r100: an Xid")
 
 
-def test_what_cannot_be_recorded_is_recorded_later() -> None:
+def test_unsaved_records_are_saved_later() -> None:
     records = Records()
     audit = DecisionAudit(records)
     records.broken = True

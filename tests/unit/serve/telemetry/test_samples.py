@@ -1,4 +1,4 @@
-"""Samples of a member, as another one reads them."""
+"""Samples of a member, as another member reads them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ assert PLAN is not None
 KEY = ("chat", "a")
 PLANS = {KEY: PLAN}
 OTHER_CLOCK = 5_000_000.0
-"""Seconds that the clock of the member that scrapes is ahead."""
+"""Seconds by which the clock of the scraping member is ahead."""
 REPORT = ScrapeReport(
     "chat", "a", OTHER_CLOCK + 9.5, 0,
     Signals(
@@ -45,7 +45,7 @@ def text_of(report: ScrapeReport, at: float) -> str:
     return write_samples({KEY: report}, OTHER_CLOCK + at)
 
 
-def test_ages_are_kept_whatever_the_clocks_say() -> None:
+def test_ages_survive_different_clocks() -> None:
     (read,) = MemberSamples("cp-2").read(text_of(REPORT, 10.0), 50.0, PLANS)
     assert read.member == "cp-2"
     assert read.at == pytest.approx(49.5)
@@ -56,11 +56,11 @@ def test_ages_are_kept_whatever_the_clocks_say() -> None:
     assert (read.reserves_memory, read.restarted, read.first_tokens) == (True, True, 123_456_789.0)
     (state,) = read.sources
     assert state == replace(REPORT.sources[0], scraped_at=pytest.approx(49.5), good_at=pytest.approx(49.0)), (
-        "with the kind and the address of the reader's own fleet"
+        "kind and address are from the reader's own fleet"
     )
 
 
-def test_a_sample_counts_once_and_evidence_is_no_younger_in_a_text_that_comes_later() -> None:
+def test_sample_counts_once_and_its_evidence_keeps_its_age() -> None:
     samples = MemberSamples("cp-2")
     (first,) = samples.read(text_of(REPORT, 10.0), 50.0, PLANS)
     assert samples.read(text_of(REPORT, 11.0), 51.2, PLANS) == []
@@ -72,21 +72,21 @@ def test_a_sample_counts_once_and_evidence_is_no_younger_in_a_text_that_comes_la
     assert faster.at <= 52.9
 
 
-def test_a_member_that_has_started_again_is_read_by_its_new_clock() -> None:
+def test_restarted_member_is_read_with_its_new_clock() -> None:
     samples = MemberSamples("cp-2")
     samples.read(text_of(REPORT, 10.0), 50.0, PLANS)
     (read,) = samples.read(write_samples({KEY: replace(REPORT, at=1.0)}, 2.0), 60.0, PLANS)
     assert read.at == pytest.approx(59.0)
 
 
-def test_a_failed_scrape_says_why() -> None:
+def test_failed_scrape_keeps_its_reason() -> None:
     failed = replace(REPORT.sources[0], reason="timeout", message="no answer", refused=(("x", "is no number"),))
     (read,) = MemberSamples("cp-2").read(text_of(replace(REPORT, sources=(failed,)), 10.0), 50.0, PLANS)
     assert (read.sources[0].reason, read.sources[0].message) == ("timeout", "no answer")
     assert read.sources[0].refused == (("x", "is no number"),)
 
 
-def test_a_replica_that_the_reader_does_not_scrape_so_is_left_out() -> None:
+def test_replica_with_another_scrape_plan_is_ignored() -> None:
     assert MemberSamples("cp-2").read(text_of(REPORT, 10.0), 50.0, {}) == []
     two = replace(REPORT, sources=REPORT.sources * 2)
     assert MemberSamples("cp-2").read(text_of(two, 10.0), 50.0, PLANS) == []
@@ -101,7 +101,7 @@ def test_a_replica_that_the_reader_does_not_scrape_so_is_left_out() -> None:
         replace(REPORT, sources=(replace(REPORT.sources[0], reason="because"),)),  # type: ignore[arg-type]
     ],
 )
-def test_nonsense_is_refused(report: ScrapeReport) -> None:
+def test_invalid_values_are_rejected(report: ScrapeReport) -> None:
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(text_of(report, 10.0), 50.0, PLANS)
 
@@ -109,19 +109,19 @@ def test_nonsense_is_refused(report: ScrapeReport) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda text: text[:-9], lambda text: "", lambda text: "AAAA", lambda text: text[4:]]
 )
-def test_a_damaged_text_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
+def test_damaged_text_is_rejected(damage) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
 
 
 @pytest.mark.parametrize("row", [[], [10**400, 0, 0, [], 0, [], None, [], 0, None, [[0, 0, 1, 0.1]]]])
-def test_a_row_that_says_less_or_more_than_it_should_is_refused(row: list[object]) -> None:
+def test_row_of_wrong_length_is_rejected(row: list[object]) -> None:
     body = json.dumps([2, 10.0, [], {"chat": {"a": row}}]).encode()
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
 
 
-def test_the_number_of_a_shape_that_is_not_there_is_refused() -> None:
+def test_unknown_shape_number_is_rejected() -> None:
     form, now, _, pools = json.loads(zlib.decompress(base64.b64decode(text_of(REPORT, 10.0))))
     body = json.dumps([form, now, [], pools]).encode()
     with pytest.raises(UNREADABLE):
@@ -129,7 +129,7 @@ def test_the_number_of_a_shape_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_samples_of_ten_thousand_replicas_are_small_enough_for_any_store() -> None:
+def test_samples_of_10000_replicas_fit_into_any_store() -> None:
     numbers = random.Random(1)
 
     def measured() -> ScrapeReport:

@@ -1,4 +1,4 @@
-"""Scraping real HTTP servers: what they may do to the scraper, and what reaches whoever takes the reports."""
+"""Scraping real HTTP servers: bad servers, limits, and the reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INTERVAL = 0.1
 
 @asynccontextmanager
 async def _server(handler: Handler) -> AsyncIterator[int]:
-    """The port of a server that answers everything with this."""
+    """Serve every request with this handler, and yield the port."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -41,14 +41,14 @@ async def _server(handler: Handler) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-def _says(body: bytes | str, **headers: str) -> Handler:
+def _answering(body: bytes | str, **headers: str) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body, status=int(headers.get("status", "200")), headers=headers)
 
     return handler
 
 
-class _Taken(list[ScrapeReport]):
+class _Reports(list[ScrapeReport]):
     """The reports, and a way to wait for one."""
 
     def __init__(self) -> None:
@@ -62,21 +62,21 @@ class _Taken(list[ScrapeReport]):
     async def until(self, wanted: Callable[[ScrapeReport], bool], patience: float = 5) -> ScrapeReport:
         async with asyncio.timeout(patience):
             while True:
-                found = next((item for item in self if wanted(item)), None)
-                if found:
-                    return found
+                report = next((item for item in self if wanted(item)), None)
+                if report:
+                    return report
                 self._came.clear()
                 await self._came.wait()
 
 
 @asynccontextmanager
-async def _scraping(*items: ScrapePlan) -> AsyncIterator[tuple[_Taken, Scraper]]:
-    taken = _Taken()
-    scraper = Scraper(taken.take)
+async def _scraping(*items: ScrapePlan) -> AsyncIterator[tuple[_Reports, Scraper]]:
+    reports = _Reports()
+    scraper = Scraper(reports.take)
     scraper.watch(items)
     task = asyncio.create_task(scraper.run())
     try:
-        yield taken, scraper
+        yield reports, scraper
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -87,9 +87,9 @@ def _replica(
     name: str, *sources: MetricsSource, timeout: float = 1.0, stale: float = 15.0, devices: tuple[str, ...] = ()
 ) -> ScrapePlan:
     telemetry = Telemetry(int(_INTERVAL * 1000), int(timeout * 1000), int(stale * 1000), sources)
-    found = scrape_plan(Pool("pool", telemetry=telemetry), Replica(name, Address("127.0.0.1", 1), devices=devices))
-    assert found is not None
-    return found
+    plan = scrape_plan(Pool("pool", telemetry=telemetry), Replica(name, Address("127.0.0.1", 1), devices=devices))
+    assert plan is not None
+    return plan
 
 
 def _vllm(port: int, name: str = "a", timeout: float = 1.0, stale: float = 15.0) -> ScrapePlan:
@@ -97,8 +97,8 @@ def _vllm(port: int, name: str = "a", timeout: float = 1.0, stale: float = 15.0)
 
 
 async def _first(handler: Handler, timeout: float = 1.0) -> ScrapeReport:
-    async with _server(handler) as port, _scraping(_vllm(port, timeout=timeout)) as (taken, _):
-        return await taken.until(lambda report: True)
+    async with _server(handler) as port, _scraping(_vllm(port, timeout=timeout)) as (reports, _):
+        return await reports.until(lambda report: True)
 
 
 def _reason(handler: Handler, timeout: float = 1.0) -> str:
@@ -109,8 +109,8 @@ def _reason(handler: Handler, timeout: float = 1.0) -> str:
     return report.sources[0].reason
 
 
-def test_a_page_becomes_signals_with_their_ages() -> None:
-    report = asyncio.run(_first(_says(fixture("vllm_v1"))))
+def test_page_becomes_signals_with_ages() -> None:
+    report = asyncio.run(_first(_answering(fixture("vllm_v1"))))
     assert report.signals.get("queue") == 3
     assert report.signals.get("running") == 21
     assert report.first_tokens == 900
@@ -121,9 +121,9 @@ def test_a_page_becomes_signals_with_their_ages() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_compressed_page_is_read(encoding: str) -> None:
+def test_compressed_page_is_read(encoding: str) -> None:
     packed = gzip.compress(fixture("vllm_v1")) if encoding == "gzip" else zlib.compress(fixture("vllm_v1"))
-    report = asyncio.run(_first(_says(packed, **{"Content-Encoding": encoding})))
+    report = asyncio.run(_first(_answering(packed, **{"Content-Encoding": encoding})))
     assert report.signals.get("queue") == 3
 
 
@@ -133,42 +133,42 @@ _BOMB = gzip.compress(b"a" * 20_000_000)
 @pytest.mark.parametrize(
     ("reason", "handler"),
     [
-        ("status", _says("vllm:num_requests_waiting 1\n", status="500")),
-        ("status", _says("", status="404")),
-        ("redirect", _says("", status="302", Location="/elsewhere")),
-        ("html", _says("<!doctype html><title>Sign in</title>")),
-        ("html", _says("\n <html>")),
-        ("json", _says('{"vllm:num_requests_waiting": 1}')),
-        ("empty", _says("")),
-        ("nothing_known", _says("up 1\n")),
-        ("values", _says("vllm:num_requests_waiting NaN\n")),
-        ("values", _says("vllm:num_requests_waiting -1\nvllm:num_requests_running +Inf\n")),
-        ("values", _says("vllm:num_requests_waiting ٣\n")),
-        ("values", _says("vllm:num_requests_waiting 1\nvllm:num_requests_waiting 1\n")),
-        ("too_large", _says(b"a 1\n" * 2_500_000)),
-        ("too_large", _says(_BOMB, **{"Content-Encoding": "gzip"})),
-        ("long_line", _says(b'vllm:num_requests_waiting{a="' + b"x" * 100_000 + b'"} 1\n')),
-        ("encoding", _says(b"not gzip", **{"Content-Encoding": "gzip"})),
-        ("encoding", _says(gzip.compress(b"a 1\n" * 999)[:-9], **{"Content-Encoding": "gzip"})),
-        ("encoding", _says(b"x", **{"Content-Encoding": "br"})),
+        ("status", _answering("vllm:num_requests_waiting 1\n", status="500")),
+        ("status", _answering("", status="404")),
+        ("redirect", _answering("", status="302", Location="/elsewhere")),
+        ("html", _answering("<!doctype html><title>Sign in</title>")),
+        ("html", _answering("\n <html>")),
+        ("json", _answering('{"vllm:num_requests_waiting": 1}')),
+        ("empty", _answering("")),
+        ("nothing_known", _answering("up 1\n")),
+        ("values", _answering("vllm:num_requests_waiting NaN\n")),
+        ("values", _answering("vllm:num_requests_waiting -1\nvllm:num_requests_running +Inf\n")),
+        ("values", _answering("vllm:num_requests_waiting ٣\n")),
+        ("values", _answering("vllm:num_requests_waiting 1\nvllm:num_requests_waiting 1\n")),
+        ("too_large", _answering(b"a 1\n" * 2_500_000)),
+        ("too_large", _answering(_BOMB, **{"Content-Encoding": "gzip"})),
+        ("long_line", _answering(b'vllm:num_requests_waiting{a="' + b"x" * 100_000 + b'"} 1\n')),
+        ("encoding", _answering(b"not gzip", **{"Content-Encoding": "gzip"})),
+        ("encoding", _answering(gzip.compress(b"a 1\n" * 999)[:-9], **{"Content-Encoding": "gzip"})),
+        ("encoding", _answering(b"x", **{"Content-Encoding": "br"})),
     ],
 )
-def test_an_answer_that_is_no_page_gives_nothing_and_a_reason(reason: str, handler: Handler) -> None:
+def test_invalid_page_yields_a_reason_and_no_signals(reason: str, handler: Handler) -> None:
     assert _reason(handler) == reason
 
 
-def test_a_redirect_is_not_followed() -> None:
-    asked = []
+def test_redirect_is_not_followed() -> None:
+    paths = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        asked.append(request.path)
+        paths.append(request.path)
         raise web.HTTPFound("/elsewhere")
 
     assert _reason(handler) == "redirect"
-    assert set(asked) == {"/metrics"}
+    assert set(paths) == {"/metrics"}
 
 
-def test_a_body_without_end_is_left_at_1_mib() -> None:
+def test_endless_body_is_cut_off() -> None:
     sent = 0
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -184,7 +184,7 @@ def test_a_body_without_end_is_left_at_1_mib() -> None:
     assert sent < 20_000_000
 
 
-def test_a_server_that_answers_byte_by_byte_is_left_after_the_whole_time() -> None:
+def test_slow_response_ends_at_the_timeout() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -195,7 +195,7 @@ def test_a_server_that_answers_byte_by_byte_is_left_after_the_whole_time() -> No
     assert _reason(handler, timeout=0.3) == "timeout"
 
 
-def test_a_server_that_says_nothing_and_one_that_hangs_up() -> None:
+def test_silent_and_closing_servers_are_reported() -> None:
     async def silent(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()
@@ -223,44 +223,44 @@ def test_a_server_that_says_nothing_and_one_that_hangs_up() -> None:
         ("http://:0/metrics", {"address"}),
     ],
 )
-def test_addresses_that_no_replica_can_have_are_not_connected_to(url: str, reasons: set[str]) -> None:
+def test_addresses_that_no_replica_can_have_are_not_scraped(url: str, reasons: set[str]) -> None:
     async def run() -> ScrapeReport:
-        async with _scraping(_replica("a", MetricsSource("vllm", url), timeout=2)) as (taken, _):
-            return await taken.until(lambda report: True)
+        async with _scraping(_replica("a", MetricsSource("vllm", url), timeout=2)) as (reports, _):
+            return await reports.until(lambda report: True)
 
     assert asyncio.run(run()).sources[0].reason in reasons
 
 
-def test_an_ipv4_address_in_another_form_is_told_in_words() -> None:
+def test_noncanonical_ipv4_address_is_reported() -> None:
     async def run() -> ScrapeReport:
-        async with _scraping(_replica("a", MetricsSource("vllm", "http://2852039166/"), timeout=2)) as (taken, _):
-            return await taken.until(lambda report: True)
+        async with _scraping(_replica("a", MetricsSource("vllm", "http://2852039166/"), timeout=2)) as (reports, _):
+            return await reports.until(lambda report: True)
 
     assert asyncio.run(run()).sources[0].message == "2852039166 is not a canonical IPv4 address"
 
 
-def test_the_values_of_a_query_are_sent_and_never_told() -> None:
-    asked = []
+def test_query_values_are_sent_but_never_shown() -> None:
+    paths = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        asked.append(request.path_qs)
+        paths.append(request.path_qs)
         return web.Response(body=fixture("vllm_v1"))
 
     async def run() -> ScrapeReport:
         async with _server(handler) as port:
             url = f"http://127.0.0.1:{port}/metrics?token=SECRET&SECRET#SECRET"
-            async with _scraping(_replica("a", MetricsSource("vllm", url))) as (taken, _):
-                return await taken.until(lambda report: report.sources[0].ok)
+            async with _scraping(_replica("a", MetricsSource("vllm", url))) as (reports, _):
+                return await reports.until(lambda report: report.sources[0].ok)
 
     report = asyncio.run(run())
-    assert asked[0] == "/metrics?token=SECRET&SECRET"
+    assert paths[0] == "/metrics?token=SECRET&SECRET"
     assert report.sources[0].url.endswith("/metrics?token=…&…")
 
 
-def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_proxies_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert asyncio.run(_first(_says(fixture("vllm_v1")))).sources[0].ok
+    assert asyncio.run(_first(_answering(fixture("vllm_v1")))).sources[0].ok
 
 
 def test_cookies_are_not_kept() -> None:
@@ -271,26 +271,26 @@ def test_cookies_are_not_kept() -> None:
         return web.Response(body=fixture("vllm_v1"), headers={"Set-Cookie": "a=b"})
 
     async def run() -> None:
-        async with _server(handler) as port, _scraping(_vllm(port)) as (taken, _):
-            await taken.until(lambda report: len(taken) > 2)
+        async with _server(handler) as port, _scraping(_vllm(port)) as (reports, _):
+            await reports.until(lambda report: len(reports) > 2)
 
     asyncio.run(run())
     assert set(cookies) == {None}
 
 
-def test_one_slow_replica_delays_nobody() -> None:
+def test_slow_replicas_do_not_delay_others() -> None:
     async def slow(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()
 
     async def run() -> tuple[int, int]:
-        async with _server(slow) as stuck, _server(_says(fixture("vllm_v1"))) as good:
+        async with _server(slow) as stuck, _server(_answering(fixture("vllm_v1"))) as good:
             items = [_vllm(stuck, f"slow-{place}", timeout=1.5) for place in range(20)]
             items += [_vllm(good, f"good-{place}") for place in range(20)]
-            async with _scraping(*items) as (taken, _):
+            async with _scraping(*items) as (reports, _):
                 await asyncio.sleep(1)
-                good_ones = sum(report.sources[0].ok for report in taken)
-                return good_ones, len(taken) - good_ones
+                good_ones = sum(report.sources[0].ok for report in reports)
+                return good_ones, len(reports) - good_ones
 
     good, bad = asyncio.run(run())
     assert good >= 20 * 6
@@ -298,7 +298,7 @@ def test_one_slow_replica_delays_nobody() -> None:
 
 
 class _Gathering:
-    """A server that answers no request before `count` of them wait."""
+    """A server that answers no request until `count` requests wait."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -323,28 +323,28 @@ def _picked(port: int, name: str, policy: PickPolicy | None) -> ScrapePlan:
     sources = (MetricsSource("vllm", f"http://127.0.0.1:{port}/{name}"),)
     telemetry = Telemetry(1_000, 400, 15_000, sources)
     pool = Pool("pool", telemetry=telemetry, balance=Balance(pick=policy))
-    found = scrape_plan(pool, Replica(name, Address("127.0.0.1", 1)))
-    assert found is not None
-    return found
+    plan = scrape_plan(pool, Replica(name, Address("127.0.0.1", 1)))
+    assert plan is not None
+    return plan
 
 
-async def _gathered(policy: PickPolicy | None, patience: float) -> None:
-    """Raises TimeoutError where the requests to 16 replicas, one of them new, do not wait at one moment."""
+async def _scrape_together(policy: PickPolicy | None, patience: float) -> None:
+    """Scrape 16 replicas, one of them new. Raise TimeoutError if their requests do not wait simultaneously."""
     server = _Gathering(15)
     async with _server(server.answer) as port:
         plans = [_picked(port, f"r{place}", policy) for place in range(16)]
-        async with _scraping(*plans[:15]) as (taken, scraper):
-            await taken.until(lambda report: report.sources[0].ok, patience)
+        async with _scraping(*plans[:15]) as (reports, scraper):
+            await reports.until(lambda report: report.sources[0].ok, patience)
             server.count = 16
             scraper.watch(plans)
-            await taken.until(lambda report: report.replica == "r15" and report.sources[0].ok, patience)
+            await reports.until(lambda report: report.replica == "r15" and report.sources[0].ok, patience)
 
 
 @pytest.mark.slow
-def test_replicas_of_a_picked_pool_are_scraped_at_one_moment_and_others_are_not() -> None:
-    asyncio.run(_gathered(PickPolicy(()), 60))
+def test_only_picked_pools_are_scraped_simultaneously() -> None:
+    asyncio.run(_scrape_together(PickPolicy(()), 60))
     with pytest.raises(TimeoutError):
-        asyncio.run(_gathered(None, 3))
+        asyncio.run(_scrape_together(None, 3))
 
 
 class _AllAtOnce:
@@ -377,7 +377,7 @@ class _AllAtOnce:
         self._thread.join(60)
 
 
-def test_between_two_large_pages_that_came_at_once_others_have_their_turn() -> None:
+def test_event_loop_runs_between_two_large_pages() -> None:
     count = 8
     page = fixture("vllm_v1") + b"".join(b'other{series="%d"} 1\n' % number for number in range(3000))
 
@@ -400,7 +400,7 @@ def test_between_two_large_pages_that_came_at_once_others_have_their_turn() -> N
         tasks = [asyncio.create_task(scraper.run()), asyncio.create_task(others())]
         await asyncio.to_thread(server.asked.wait, 60)
         server.release.set()
-        server.sent.wait(60)  # the loop stands still meanwhile, so that all pages are there when it goes on
+        server.sent.wait(60)  # blocks the event loop, so that all pages have arrived when it continues
         async with asyncio.timeout(60):
             while len(seen) < count:
                 await asyncio.sleep(0)
@@ -414,7 +414,7 @@ def test_between_two_large_pages_that_came_at_once_others_have_their_turn() -> N
     assert len(set(seen)) == count
 
 
-def test_counters_become_rates_and_a_restart_begins_anew() -> None:
+def test_counters_become_rates_and_restarts_are_detected() -> None:
     counts = iter([100, 200, 300, 5, 105, 205, *range(305, 100_000, 100)])
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -424,9 +424,9 @@ def test_counters_become_rates_and_a_restart_begins_anew() -> None:
         return web.Response(text="\n".join(lines) + "\n")
 
     async def run() -> list[ScrapeReport]:
-        async with _server(handler) as port, _scraping(_vllm(port)) as (taken, _):
-            await taken.until(lambda report: len(taken) > 5)
-            return list(taken)
+        async with _server(handler) as port, _scraping(_vllm(port)) as (reports, _):
+            await reports.until(lambda report: len(reports) > 5)
+            return list(reports)
 
     looks = asyncio.run(run())
     assert [look.restarted for look in looks[:6]] == [False, False, False, True, False, False]
@@ -439,29 +439,29 @@ def test_counters_become_rates_and_a_restart_begins_anew() -> None:
     assert (evidence.itl_count, evidence.decode_tokens) == (100, 1)
 
 
-def test_a_page_of_a_host_is_fetched_once_for_all_of_its_replicas() -> None:
-    asked = 0
+def test_page_of_a_host_is_fetched_once_for_its_replicas() -> None:
+    fetches = 0
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        nonlocal asked
-        asked += 1
+        nonlocal fetches
+        fetches += 1
         return web.Response(body=fixture("dcgm"))
 
     async def run() -> dict[str, float | None]:
         async with _server(handler) as port:
             source = MetricsSource("dcgm", f"http://127.0.0.1:{port}/metrics", match_labels=(("gpu", "{device}"),))
             items = [_replica(name, source, devices=(name,)) for name in ("0", "1", "2")]
-            async with _scraping(*items) as (taken, _):
-                await taken.until(lambda report: len(taken) >= 3)
-                first = taken[:3]
+            async with _scraping(*items) as (reports, _):
+                await reports.until(lambda report: len(reports) >= 3)
+                first = reports[:3]
                 assert len({look.at for look in first}) == 1
                 return {look.replica: look.signals.get("temperature") for look in first}
 
     assert asyncio.run(run()) == {"0": 61, "1": 88, "2": 35}
-    assert asked <= 2
+    assert fetches <= 2
 
 
-def test_the_first_source_that_is_alive_gives_a_signal() -> None:
+def test_first_working_source_provides_a_signal() -> None:
     alive = True
 
     async def first(request: web.Request) -> web.StreamResponse:
@@ -469,35 +469,35 @@ def test_the_first_source_that_is_alive_gives_a_signal() -> None:
 
     async def run() -> None:
         nonlocal alive
-        async with _server(first) as one, _server(_says("other 9\n")) as two:
+        async with _server(first) as one, _server(_answering("other 9\n")) as two:
             item = _replica(
                 "a",
                 MetricsSource("vllm", f"http://127.0.0.1:{one}/"),
                 MetricsSource("custom", f"http://127.0.0.1:{two}/", "queue", "other", unit="requests"),
                 stale=0.5,
             )
-            async with _scraping(item) as (taken, _):
-                await taken.until(lambda report: all(state.ok for state in report.sources))
-                assert taken[-1].signals.get("queue") == 1
+            async with _scraping(item) as (reports, _):
+                await reports.until(lambda report: all(state.ok for state in report.sources))
+                assert reports[-1].signals.get("queue") == 1
                 alive = False
-                found = await taken.until(lambda report: report.signals.get("queue") == 9 and len(taken) > 8)
-                assert found.sources[1].ok
+                report = await reports.until(lambda report: report.signals.get("queue") == 9 and len(reports) > 8)
+                assert report.sources[1].ok
             alive = True
 
     asyncio.run(run())
 
 
-def test_a_replica_whose_exporter_dies_keeps_its_last_values_apart_from_what_is_known() -> None:
+def test_values_of_a_failed_exporter_become_stale() -> None:
     async def dying() -> ScrapeReport:
         up = True
 
         async def handler(request: web.Request) -> web.StreamResponse:
             return web.Response(body=fixture("vllm_v1"), status=200 if up else 500)
 
-        async with _server(handler) as port, _scraping(_vllm(port, stale=0.3)) as (taken, _):
-            await taken.until(lambda report: report.sources[0].ok)
+        async with _server(handler) as port, _scraping(_vllm(port, stale=0.3)) as (reports, _):
+            await reports.until(lambda report: report.sources[0].ok)
             up = False
-            return await taken.until(lambda report: "queue" in report.signals.stale)
+            return await reports.until(lambda report: "queue" in report.signals.stale)
 
     report = asyncio.run(dying())
     assert report.signals.get("queue") is None
@@ -506,7 +506,7 @@ def test_a_replica_whose_exporter_dies_keeps_its_last_values_apart_from_what_is_
     assert (report.sources[0].age(report.at) or 0) > 0.3
 
 
-def test_prometheus_is_asked_and_its_words_are_kept() -> None:
+def test_prometheus_is_queried_and_its_error_is_kept() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         if request.path != "/api/v1/query" or "bad" in request.query["query"]:
             return web.json_response({"status": "error", "error": "parse error"}, status=400)
@@ -520,10 +520,10 @@ def test_prometheus_is_asked_and_its_words_are_kept() -> None:
             url = f"http://127.0.0.1:{port}"
             good = _replica("good", MetricsSource("prometheus", url, "queue", query='q{i="{host}:{port}"}'))
             bad = _replica("bad", MetricsSource("prometheus", url, "queue", query="bad"))
-            async with _scraping(good, bad) as (taken, _):
+            async with _scraping(good, bad) as (reports, _):
                 return (
-                    await taken.until(lambda report: report.replica == "good"),
-                    await taken.until(lambda report: report.replica == "bad"),
+                    await reports.until(lambda report: report.replica == "good"),
+                    await reports.until(lambda report: report.replica == "bad"),
                 )
 
     good, bad = asyncio.run(run())
@@ -531,42 +531,42 @@ def test_prometheus_is_asked_and_its_words_are_kept() -> None:
     assert (bad.sources[0].reason, bad.sources[0].message) == ("query", "parse error")
 
 
-def test_a_fleet_that_changes_keeps_what_is_known_of_those_that_stay() -> None:
+def test_changed_fleet_keeps_the_state_of_remaining_replicas() -> None:
     async def run() -> None:
         async with (
-            _server(_says(fixture("vllm_v1"))) as port,
-            _server(_says(fixture("dcgm"))) as other,
-            _scraping(_vllm(port, "stays"), _vllm(port, "goes")) as (taken, scraper),
+            _server(_answering(fixture("vllm_v1"))) as port,
+            _server(_answering(fixture("dcgm"))) as other,
+            _scraping(_vllm(port, "stays"), _vllm(port, "goes")) as (reports, scraper),
         ):
-            await taken.until(lambda report: report.replica == "goes")
+            await reports.until(lambda report: report.replica == "goes")
             dcgm = MetricsSource("dcgm", f"http://127.0.0.1:{other}/")
             scraper.watch([_replica("stays", MetricsSource("vllm", f"http://127.0.0.1:{port}/metrics"), dcgm)])
             assert scraper.states("pool", "goes") == ()
             assert scraper.states("pool", "stays")[0].ok
-            taken.clear()
-            found = await taken.until(lambda report: report.signals.get("temperature") is not None)
-            assert found.signals.get("queue") == 3
-            assert {report.replica for report in taken} == {"stays"}
+            reports.clear()
+            report = await reports.until(lambda report: report.signals.get("temperature") is not None)
+            assert report.signals.get("queue") == 3
+            assert {report.replica for report in reports} == {"stays"}
 
     asyncio.run(run())
 
 
-def test_an_error_of_whoever_takes_the_reports_is_counted_and_the_page_is_fetched_again() -> None:
+def test_error_in_a_report_consumer_is_counted_and_retried() -> None:
     failures: list[str] = []
-    taken: list[ScrapeReport] = []
+    reports: list[ScrapeReport] = []
 
     def broken_once(report: ScrapeReport) -> None:
         if not failures:
-            raise RuntimeError("of the taker")
-        taken.append(report)
+            raise RuntimeError("the consumer failed")
+        reports.append(report)
 
     async def run() -> None:
-        async with _server(_says(fixture("vllm_v1"))) as port:
+        async with _server(_answering(fixture("vllm_v1"))) as port:
             scraper = Scraper(broken_once, Guard(failures.append, first_pause=0.01))
             scraper.watch([_vllm(port)])
             running = asyncio.create_task(scraper.run())
             async with asyncio.timeout(30):
-                while not taken:
+                while not reports:
                     await asyncio.sleep(0.01)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What the page of an Envoy's clusters says of each replica, whose it is, and pages that are none."""
+"""Conditions of replicas from the clusters page of Envoy, and invalid pages."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lbctl.serve.traffic import envoy_conditions
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
 from tests.support.fleet import compiled
+from tests.support.fleets import fleet_text, pool, replica
 
 A, B, S = ReplicaKey("llama", "a"), ReplicaKey("llama", "b"), ReplicaKey("llama", "s")
-FLEET = """\
-version: 1
-listeners: {{main: {{bind: "127.0.0.1:80"}}}}
-routes: {{all: {{match: {{path_prefix: /}}, pool: llama}}}}
-pools:
-  llama:
-    replicas:
-      - {{name: a, address: "10.0.0.1:8000"}}
-      - {{name: b, address: "10.0.0.2:8000"}}
-      - {{name: s, address: "unix:/run/engine.sock"}}
-proxies:
-  edge: {{kind: envoy, admin: "127.0.0.1:{port}", instances: {instances}}}
-  other: {{kind: haproxy}}
-"""
+
+
+def published(port: int, instances: int = 1, address_of_a: str = "10.0.0.1") -> Any:
+    """Return a published fleet with the pool llama and an Envoy whose admin endpoint has this port."""
+    llama = pool(
+        replica("a", f"{address_of_a}:8000"),
+        replica("b", "10.0.0.2:8000"),
+        replica("s", "unix:/run/engine.sock"),
+    )
+    routes = {"llama": {"match": {"path_prefix": "/llama"}, "pool": "llama"}}
+    edge = {"kind": "envoy", "admin": f"127.0.0.1:{port}", "instances": instances}
+    text = fleet_text(routes=routes, pools={"llama": llama}, proxies={"edge": edge, "other": {"kind": "haproxy"}})
+    return SimpleNamespace(composed=SimpleNamespace(whole=Snapshot(compiled(text).topology)))
 
 
 def host(address: str, **flags: Any) -> dict[str, Any]:
@@ -60,22 +60,20 @@ async def admin(body: bytes, status: int = 200, delay: float = 0.0) -> AsyncIter
 
 
 async def read(ledger: TrafficLedger, port: int, nodes: list[str], instances: int = 1) -> None:
-    """One reading of the fleet's only Envoy."""
+    """Read the page of the fleet's only Envoy once."""
     conditions = EnvoyConditions(ledger, lambda _: nodes, lambda: 0.0)
-    topology = compiled(FLEET.format(port=port, instances=instances)).topology
-    fleet: Any = SimpleNamespace(composed=SimpleNamespace(whole=Snapshot(topology)))
-    conditions.follow(fleet)
+    conditions.follow(published(port, instances))
     task = asyncio.create_task(conditions.run())
     await asyncio.sleep(0.3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def of(ledger: TrafficLedger) -> dict[ReplicaKey, dict[str, ReplicaCondition]]:
-    return {key: dict(found) for key in (A, B, S) if (found := ledger.conditions(key, 0.0))}
+def conditions_of(ledger: TrafficLedger) -> dict[ReplicaKey, dict[str, ReplicaCondition]]:
+    return {key: dict(conditions) for key in (A, B, S) if (conditions := ledger.conditions(key, 0.0))}
 
 
-def reading(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaKey, dict[str, ReplicaCondition]]:
+def conditions_from(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaKey, dict[str, ReplicaCondition]]:
     ledger = TrafficLedger()
 
     async def run() -> None:
@@ -83,10 +81,10 @@ def reading(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaKey, dict
             await read(ledger, port, nodes, more.get("instances", 1))
 
     asyncio.run(asyncio.wait_for(run(), 120))
-    return of(ledger)
+    return conditions_of(ledger)
 
 
-def test_a_failed_check_is_down_and_an_ejection_is_ejected_in_envoys_words() -> None:
+def test_failed_check_is_down_and_outlier_is_ejected() -> None:
     body = page(
         llama=[
             host("10.0.0.1", failed_active_health_check=True, active_hc_timeout=True, failed_outlier_check=True),
@@ -96,37 +94,37 @@ def test_a_failed_check_is_down_and_an_ejection_is_ejected_in_envoys_words() -> 
         ],
         strange=[host("10.0.0.1", failed_active_health_check=True)],
     )
-    assert reading(body, ["edge-1"]) == {
+    assert conditions_from(body, ["edge-1"]) == {
         A: {"edge-1": ReplicaCondition("down", "failed_active_health_check, active_hc_timeout")},
         B: {"edge-1": ReplicaCondition("ejected", "failed_outlier_check")},
     }, "what is up is in no trouble"
 
 
-def test_the_worst_of_a_pools_clusters_counts_and_lbctls_own_marks_are_no_fault() -> None:
+def test_worst_cluster_of_a_pool_counts() -> None:
     body = page(
         **{
             "llama": [host("10.0.0.1"), host("10.0.0.2", eds_health_status="DRAINING")],
             "llama|eu": [host("10.0.0.1", pending_active_hc=True), host("10.0.0.2")],
         }
     )
-    assert reading(body, ["edge-1"]) == {
+    assert conditions_from(body, ["edge-1"]) == {
         A: {"edge-1": ReplicaCondition("down", "pending_active_hc")},
         B: {"edge-1": ReplicaCondition("draining", "eds_health_status DRAINING")},
     }
 
 
 @pytest.mark.parametrize("nodes", [[], ["edge-1", "edge-2"]], ids=["none", "two"])
-def test_without_exactly_one_node_it_is_the_entrys(nodes: list[str]) -> None:
+def test_without_exactly_one_node_the_entry_is_reported(nodes: list[str]) -> None:
     body = page(llama=[host("10.0.0.1", failed_outlier_check=True)])
-    assert reading(body, nodes) == {A: {"edge": ReplicaCondition("ejected", "failed_outlier_check")}}
+    assert conditions_from(body, nodes) == {A: {"edge": ReplicaCondition("ejected", "failed_outlier_check")}}
 
 
-def test_an_entry_with_several_instances_is_not_read() -> None:
-    assert reading(page(llama=[host("10.0.0.1", failed_outlier_check=True)]), ["edge-1"], instances=2) == {}
+def test_entry_with_several_instances_is_not_read() -> None:
+    assert conditions_from(page(llama=[host("10.0.0.1", failed_outlier_check=True)]), ["edge-1"], instances=2) == {}
 
 
 @pytest.mark.parametrize(
-    ("body", "more", "why"),
+    ("body", "more", "reason"),
     [
         (b"no JSON", {}, "not a page of Envoy's clusters"),
         (b"[" * 100_000, {}, "not a page of Envoy's clusters"),
@@ -138,26 +136,24 @@ def test_an_entry_with_several_instances_is_not_read() -> None:
     ],
     ids=["text", "nested", "types", "hosts", "redirect", "huge", "late"],
 )
-def test_what_is_no_page_is_ignored_and_said(
-    body: bytes, more: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+def test_invalid_page_is_ignored_and_logged(
+    body: bytes, more: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[dict[str, str]] = []
     monkeypatch.setattr(envoy_conditions.log, "warn", lambda _, **fields: warnings.append(fields))
     monkeypatch.setattr(envoy_conditions, "_TIMEOUT", 0.1)
-    if why == "more than":
+    if reason == "more than":
         monkeypatch.setattr(envoy_conditions, "MAX_BYTES", 1000)
-    assert reading(body, ["edge-1"], **more) == {}
-    assert [why in item["why"] for item in warnings] == [True]
+    assert conditions_from(body, ["edge-1"], **more) == {}
+    assert [reason in item["why"] for item in warnings] == [True]
 
 
-def test_a_page_that_is_being_read_keeps_the_places_of_its_fleet() -> None:
+def test_reading_in_progress_keeps_the_addresses_of_its_fleet() -> None:
     conditions = EnvoyConditions(TrafficLedger(), lambda _: [], lambda: 0.0)
-    reading = []
+    in_progress = []
     for address in ("10.0.0.1", "10.0.0.9"):
-        text = FLEET.format(port=1, instances=1).replace("10.0.0.1", address)
-        fleet: Any = SimpleNamespace(composed=SimpleNamespace(whole=Snapshot(compiled(text).topology)))
-        conditions.follow(fleet)
-        reading.append(conditions._places)
-    first, second = ({place[0] for place in places.of("llama")} for places in reading)
+        conditions.follow(published(port=1, address_of_a=address))
+        in_progress.append(conditions._places)
+    first, second = ({place[0] for place in places.of("llama")} for places in in_progress)
     assert first - second == {"10.0.0.1"}
     assert second - first == {"10.0.0.9"}

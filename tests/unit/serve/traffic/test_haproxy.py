@@ -1,4 +1,4 @@
-"""What a HAProxy reports of its traffic, by answers with the columns of `show stat` that count."""
+"""Traffic that HAProxy reports in the columns of `show stat`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ _HEAD = "# pxname,svname,qcur,scur,stot,econ,eresp,wredis,hrsp_5xx,status,check_
 
 
 def answer(*rows: str, pid: int = 7) -> str:
-    """The answer to `show info;show stat`. A row: backend,server,scur,stot,econ,eresp,wredis,5xx,status,check,text."""
+    """Return the answer to `show info;show stat`.
+
+    A row is: backend,server,scur,stot,econ,eresp,wredis,5xx,status,check,text.
+    """
     cells = (row.split(",") for row in rows)
     lines = (",".join([*row[:2], "0", *row[2:], ""]) for row in cells)
     return f"Name: HAProxy\nPid: {pid}\n\n{_HEAD}\n" + "\n".join(lines) + "\n\n"
 
 
-def differences(*answers: str) -> list[TrafficReport]:
-    """The reports of these answers, one after the other."""
+def reports_of(*answers: str) -> list[TrafficReport]:
+    """Return the reports of these successive answers."""
     parsed = [running.counters(text) for text in answers]
     return [report(now, before) for now, before in zip(parsed, [None, *parsed], strict=False)]
 
 
-def test_the_first_answer_is_the_base_and_the_next_one_counts_what_came_since() -> None:
-    first, second = differences(
+def test_first_answer_is_the_baseline_for_counts() -> None:
+    first, second = reports_of(
         answer("pool_llama,a,3,70,0,0,0,1,UP,L7OK,ok", "pool_llama,b,0,9,0,0,0,0,no check,,"),
         answer("pool_llama,a,1,78,1,2,1,4,UP,L7OK,ok", "pool_llama,b,0,9,0,0,0,0,no check,,"),
     )
@@ -41,7 +44,7 @@ def test_the_first_answer_is_the_base_and_the_next_one_counts_what_came_since() 
     assert second.conditions == {A: ReplicaCondition("up"), B: ReplicaCondition("up")}
 
 
-def test_the_backends_of_a_pool_are_summed_and_another_pools_replica_of_the_same_name_is_another() -> None:
+def test_backends_of_a_pool_are_summed_by_replica() -> None:
     before = (
         "pool_llama,a,0,0,0,0,0,0,UP,,",
         "pool_llama.IN.0f0f0f0f,a,0,0,0,0,0,0,UP,,",
@@ -52,28 +55,28 @@ def test_the_backends_of_a_pool_are_summed_and_another_pools_replica_of_the_same
         "pool_llama.IN.0f0f0f0f,a,1,3,0,0,0,0,UP,,",
         "pool_other,a,0,1,0,0,0,1,UP,,",
     )
-    _, second = differences(answer(*before), answer(*after))
+    _, second = reports_of(answer(*before), answer(*after))
     assert second.counts == {A: Counts(5), OTHER: Counts(1, 1)}
     assert second.in_flight == {A: 3, OTHER: 0}
 
 
-def test_a_new_worker_and_a_server_that_was_added_again_count_from_zero() -> None:
+def test_new_worker_and_readded_server_count_from_zero() -> None:
     old, new = "pool_llama,a,0,70,0,0,0,3,UP,,", "pool_llama,a,0,80,0,0,0,1,UP,,"
-    _, reloaded = differences(answer(old, pid=7), answer(new, pid=8))
+    _, reloaded = reports_of(answer(old, pid=7), answer(new, pid=8))
     assert reloaded.counts == {A: Counts(80, 1)}
-    _, added_again = differences(answer(old), answer("pool_llama,a,0,4,0,0,0,0,UP,,"))
+    _, added_again = reports_of(answer(old), answer("pool_llama,a,0,4,0,0,0,0,UP,,"))
     assert added_again.counts == {A: Counts(4)}
 
 
-def test_an_answer_of_500_that_has_not_ended_is_a_request_so_that_no_replica_has_more_errors_than_requests() -> None:
-    _, second = differences(answer("pool_llama,a,0,9,0,0,0,0,UP,,"), answer("pool_llama,a,2,11,0,0,0,2,UP,,"))
+def test_unfinished_500_response_counts_as_a_request() -> None:
+    _, second = reports_of(answer("pool_llama,a,0,9,0,0,0,0,UP,,"), answer("pool_llama,a,2,11,0,0,0,2,UP,,"))
     assert second.counts == {A: Counts(2, 2)}
-    _, new_worker = differences(answer("pool_llama,a,0,9,0,0,0,0,UP,,"), answer("pool_llama,a,1,1,0,0,0,1,UP,,", pid=8))
+    _, new_worker = reports_of(answer("pool_llama,a,0,9,0,0,0,0,UP,,"), answer("pool_llama,a,1,1,0,0,0,1,UP,,", pid=8))
     assert new_worker.counts == {A: Counts(1, 1)}
 
 
-def test_each_state_of_a_server_has_its_condition() -> None:
-    (found,) = differences(
+def test_each_server_state_has_a_condition() -> None:
+    (report,) = reports_of(
         answer(
             "pool_p,up,0,0,0,0,0,0,UP 1/3,L4CON,Connection refused",
             "pool_p,down,0,0,0,0,0,0,DOWN,L4CON,Connection refused",
@@ -84,7 +87,7 @@ def test_each_state_of_a_server_has_its_condition() -> None:
             "pool_p,maintained,0,0,0,0,0,0,MAINT,,",
         )
     )
-    assert {key.replica: item for key, item in found.conditions.items()} == {
+    assert {key.replica: item for key, item in report.conditions.items()} == {
         "up": ReplicaCondition("up"),
         "down": ReplicaCondition("down", "L4CON Connection refused"),
         "rising": ReplicaCondition("down", "L7STS HTTP status <500>"),
@@ -95,15 +98,15 @@ def test_each_state_of_a_server_has_its_condition() -> None:
     }
 
 
-def test_of_several_backends_the_one_with_the_check_gives_the_reason() -> None:
+def test_backend_with_the_check_provides_the_reason() -> None:
     tracking = "pool_p.IN.0f0f0f0f,a,0,0,0,0,0,0,DOWN (via pool_p/a),,"
-    (found,) = differences(answer("pool_p,a,0,0,0,0,0,0,MAINT,,", tracking, "pool_p,a,0,0,0,0,0,0,DOWN,L4TOUT,"))
-    assert found.conditions[ReplicaKey("p", "a")] == ReplicaCondition("down", "L4TOUT")
+    (report_,) = reports_of(answer("pool_p,a,0,0,0,0,0,0,MAINT,,", tracking, "pool_p,a,0,0,0,0,0,0,DOWN,L4TOUT,"))
+    assert report_.conditions[ReplicaKey("p", "a")] == ReplicaCondition("down", "L4TOUT")
 
 
-def test_what_a_replica_says_in_a_check_is_shown_short_and_harmless() -> None:
-    (found,) = differences(answer(f"pool_p,a,0,0,0,0,0,0,DOWN,L7RSP,\x1b[2J{'x' * 500}"))
-    reason = found.conditions[ReplicaKey("p", "a")].reason
+def test_check_text_of_a_replica_is_sanitised() -> None:
+    (report_,) = reports_of(answer(f"pool_p,a,0,0,0,0,0,0,DOWN,L7RSP,\x1b[2J{'x' * 500}"))
+    reason = report_.conditions[ReplicaKey("p", "a")].reason
     assert reason.isprintable()
     assert len(reason) < 200
 
@@ -121,7 +124,7 @@ async def _haproxy(path: Path, *answers: str) -> AsyncIterator[HaproxySource]:
         yield HaproxySource(Runtime(str(path), 1.0))
 
 
-def test_a_proxy_that_answers_nonsense_or_nothing_reports_nothing_and_goes_on_from_the_last_good_answer(
+def test_invalid_answer_keeps_the_last_baseline(
     tmp_path: Path,
 ) -> None:
     good = "pool_llama,a,0,{},0,0,0,0,UP,,"

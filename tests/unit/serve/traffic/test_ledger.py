@@ -1,4 +1,4 @@
-"""What the proxies report: totals, the shares of the last minute, and what is unknown."""
+"""The ledger of proxy reports: totals, shares of the last minute, and unknown values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Counts, ReplicaCondi
 A, B = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
 
 
-def test_recent_requests_are_of_the_last_minute_and_of_all_proxies() -> None:
+def test_recent_requests_cover_the_last_minute_of_all_proxies() -> None:
     ledger = TrafficLedger()
     ledger.add("edge", {A: Counts(100)}, 0.0)
     ledger.add("edge", {A: Counts(30), B: Counts(10)}, WINDOW + 10)
@@ -19,7 +19,7 @@ def test_recent_requests_are_of_the_last_minute_and_of_all_proxies() -> None:
     assert sum(each.requests for each in ledger.totals().values()) == 180
 
 
-def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
+def test_silent_proxy_is_unknown_and_its_totals_stay() -> None:
     ledger = TrafficLedger()
     ledger.add("edge", {A: Counts(10, 2)}, 0.0)
     ledger.set_in_flight("edge", {A: 3}, 0.0)
@@ -34,7 +34,7 @@ def test_a_silent_proxy_is_unknown_and_its_totals_stay() -> None:
     assert ledger.totals() == {("edge", A): Counts(10, 2)}
 
 
-def test_a_proxy_that_says_its_conditions_alone_does_not_report_its_requests() -> None:
+def test_proxy_with_only_conditions_does_not_report_requests() -> None:
     ledger = TrafficLedger()
     ledger.set_conditions("edge", {A: ReplicaCondition("up")}, 0.0)
     assert ledger.reporting(0.0) == frozenset()
@@ -50,7 +50,7 @@ def test_a_proxy_that_says_its_conditions_alone_does_not_report_its_requests() -
     assert ledger.conditions(A, 2 * late) == {}
 
 
-def test_requests_in_flight_are_summed_over_the_proxies_that_report_them() -> None:
+def test_requests_in_flight_are_summed_over_reporting_proxies() -> None:
     ledger = TrafficLedger()
     ledger.set_in_flight("edge", {A: 3, B: 1}, 0.0)
     ledger.set_in_flight("site", {A: 2}, 5.0)
@@ -64,14 +64,14 @@ def test_requests_in_flight_are_summed_over_the_proxies_that_report_them() -> No
     assert ledger.in_flight(A, 7.0) is None
 
 
-def test_requests_in_flight_that_no_proxy_reports_are_unknown_and_not_zero() -> None:
+def test_unreported_requests_in_flight_are_unknown() -> None:
     ledger = TrafficLedger()
     ledger.set_in_flight("edge", {A: 0}, 0.0)
     assert ledger.in_flight(A, 0.0) == 0
     assert ledger.in_flight(B, 0.0) is None
 
 
-def test_a_removed_replica_is_forgotten_and_so_is_a_latency_that_nobody_asks_for() -> None:
+def test_removed_replicas_and_unused_latencies_are_forgotten() -> None:
     ledger = TrafficLedger()
     first, last = LatencyKey("llama", "first_byte"), LatencyKey("llama", "total")
     ledger.add("edge", {A: Counts(10), B: Counts(5)}, 0.0)
@@ -83,7 +83,7 @@ def test_a_removed_replica_is_forgotten_and_so_is_a_latency_that_nobody_asks_for
     assert ledger.latencies({first, last}) == {("edge", last): LatencyHistogram({9: 2})}
 
 
-def test_a_removed_proxy_is_forgotten() -> None:
+def test_removed_proxy_is_forgotten() -> None:
     ledger = TrafficLedger()
     ledger.add("edge", {A: Counts(10)}, 0.0)
     ledger.keep(["site"])

@@ -1,4 +1,4 @@
-"""Lines of the traffic log: what counts for which replica, and what does not count at all."""
+"""Lines of the traffic log: requests by replica, latencies, and lines that do not count."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def tries(text: str) -> tuple[str, list[Try]] | str:
     return tries_of(f"{HEAD}{text}".encode(), PROXIES, ADDRESSES)
 
 
-def of(name: str, *, failed: bool = False, pool: str = "llama") -> Try:
+def try_of(name: str, *, failed: bool = False, pool: str = "llama") -> Try:
     return Try(ReplicaKey(pool, name), failed)
 
 
-def test_each_try_counts_for_its_replica_and_fails_by_its_own_status() -> None:
-    assert tries('site|"llama"|200|10.0.0.1:80|200') == ("site", [of("a")])
-    assert tries('site|"llama"|200|10.0.0.1:80, [::1]:80|502, 200') == ("site", [of("a", failed=True), of("b")])
-    assert tries('site|"llama"|429|10.0.0.1:80|429') == ("site", [of("a")])
-    assert tries('site|"llama"|404|unix:/run/m.sock|404') == ("site", [of("socket")])
-    assert tries('site|"llama"|500|10.0.0.8:81|500') == ("site", [of("named", failed=True)])
-    assert tries('site|"llama"|200|192.0.2.1:82|200') == ("site", [of("unresolved")])
+def test_each_try_counts_for_its_replica_with_its_status() -> None:
+    assert tries('site|"llama"|200|10.0.0.1:80|200') == ("site", [try_of("a")])
+    assert tries('site|"llama"|200|10.0.0.1:80, [::1]:80|502, 200') == ("site", [try_of("a", failed=True), try_of("b")])
+    assert tries('site|"llama"|429|10.0.0.1:80|429') == ("site", [try_of("a")])
+    assert tries('site|"llama"|404|unix:/run/m.sock|404') == ("site", [try_of("socket")])
+    assert tries('site|"llama"|500|10.0.0.8:81|500') == ("site", [try_of("named", failed=True)])
+    assert tries('site|"llama"|200|192.0.2.1:82|200') == ("site", [try_of("unresolved")])
 
 
-def test_a_try_has_the_times_of_its_own_answer_if_they_say_how_fast_the_replica_is() -> None:
+def test_try_has_the_times_of_its_own_response() -> None:
     def times(text: str) -> list[tuple[float | None, float | None]]:
-        found = tries(text)
-        assert not isinstance(found, str)
-        return [(each.first_byte, each.total) for each in found[1]]
+        parsed = tries(text)
+        assert not isinstance(parsed, str)
+        return [(each.first_byte, each.total) for each in parsed[1]]
 
     assert times('site|"llama"|200|10.0.0.1:80|200|0.120|1.500') == [(120.0, 1500.0)]
     retried = 'site|"llama"|200|10.0.0.1:80, [::1]:80|502, 200|-, 0.030|0.010, 0.040'
     assert times(retried) == [(None, None), (30.0, 40.0)]
-    assert times('site|"llama"|499|10.0.0.1:80|-|-|2.000') == [(2000.0, 2000.0)], "it has waited in vain so long"
+    assert times('site|"llama"|499|10.0.0.1:80|-|-|2.000') == [(2000.0, 2000.0)], "the client waited for 2 s"
     assert times('site|"llama"|429|10.0.0.1:80|429|0.001|0.001') == [(None, None)]
     assert times('site|"llama"|200|10.0.0.1:80|200|-, 0.1|0.040') == [(None, 40.0)], "a list of another length"
     fallback = 'site|"spare"|200|10.0.0.1:80 : 10.0.0.9:80|502 : 200|- : 0.005|0.001 : 0.006'
@@ -87,11 +87,13 @@ TIMED = b'<134>1 2026-11-23T18:40:00.123456+00:00 - haproxy 77 - [lbctl@0 proxy=
         (b'backend="pool_llama" status="200" end="--" timers="5 1 120 30"] -', None),
     ],
 )
-def test_timers_of_a_haproxy(rest: bytes, expected: tuple[str, str, float | None, float | None] | None) -> None:
+def test_timers_of_haproxy_are_parsed(
+    rest: bytes, expected: tuple[str, str, float | None, float | None] | None
+) -> None:
     assert timers_of(TIMED + rest) == expected
 
 
-def test_latencies_are_kept_of_what_is_measured_alone_and_by_proxy() -> None:
+def test_only_requested_latencies_are_kept_by_proxy() -> None:
     key = LatencyKey("llama", "first_byte")
     receiver = LogReceiver()
     receiver.follow(PROXIES, ADDRESSES, ["ha"], [key])
@@ -104,17 +106,17 @@ def test_latencies_are_kept_of_what_is_measured_alone_and_by_proxy() -> None:
     assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(1)}}, "HAProxy counts its requests itself"
 
 
-def test_a_request_without_answer_failed_unless_its_client_left() -> None:
-    assert tries('site|"llama"|502|10.0.0.1:80|-') == ("site", [of("a", failed=True)])
-    assert tries('site|"llama"|499|10.0.0.1:80|-') == ("site", [of("a")])
+def test_request_without_response_failed_unless_client_left() -> None:
+    assert tries('site|"llama"|502|10.0.0.1:80|-') == ("site", [try_of("a", failed=True)])
+    assert tries('site|"llama"|499|10.0.0.1:80|-') == ("site", [try_of("a")])
 
 
-def test_a_try_before_a_fallback_counts_where_its_address_is_of_one_replica_alone() -> None:
+def test_try_before_a_fallback_counts_if_its_address_is_unique() -> None:
     assert tries('site|"llama"|200|10.0.0.9:80 : 10.0.0.1:80|502 : 200') == (
         "site",
-        [of("x", failed=True, pool="spare"), of("a")],
+        [try_of("x", failed=True, pool="spare"), try_of("a")],
     )
-    assert tries('site|"spare"|200|10.0.0.1:80 : 10.0.0.9:80|502 : 200') == ("site", [of("x", pool="spare")])
+    assert tries('site|"spare"|200|10.0.0.1:80 : 10.0.0.9:80|502 : 200') == ("site", [try_of("x", pool="spare")])
 
 
 @pytest.mark.parametrize(
@@ -136,15 +138,15 @@ def test_a_try_before_a_fallback_counts_where_its_address_is_of_one_replica_alon
         (f'{HEAD}site|"llama"|200|{"x" * MOST_BYTES}|200', "malformed"),
     ],
 )
-def test_what_is_not_exactly_a_line_about_the_fleet_does_not_count(line: str, reason: str) -> None:
+def test_invalid_line_does_not_count(line: str, reason: str) -> None:
     assert tries_of(line.encode(), PROXIES, ADDRESSES) == reason
 
 
-def test_bytes_that_are_no_text_do_not_count() -> None:
+def test_bytes_outside_utf8_do_not_count() -> None:
     assert tries_of(b"<190>\xff\x00", PROXIES, ADDRESSES) == "malformed"
 
 
-def test_lines_are_counted_until_they_are_collected_and_others_by_their_reason() -> None:
+def test_collecting_resets_the_counts() -> None:
     receiver = LogReceiver()
     receiver.follow(PROXIES, ADDRESSES)
     for text in ('site|"llama"|200|10.0.0.1:80|200', 'site|"llama"|500|10.0.0.1:80|500', "x", 'no|"llama"|200|a|200'):

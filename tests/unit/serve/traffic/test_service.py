@@ -1,4 +1,4 @@
-"""Which proxies are read, and what of their reports counts."""
+"""The traffic service: polled proxies, and the reports that count."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from lbctl.serve.traffic.interface import TrafficReport
 from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
 from lbctl.serve.traffic.service import Traffic, with_websockets
 from tests.support.fleet import compiled
+from tests.support.fleets import fleet_text, pool, replica
 
-FLEET = """\
-version: 1
-listeners: {main: {bind: "127.0.0.1:80"}}
-routes:
-  live: {match: {path_prefix: /live}, pool: talk, fallback: spare, websocket: true}
-  all: {match: {path_prefix: /}, pool: plain}
-pools:
-  talk: {replicas: [{address: "10.0.0.1:80", name: a}]}
-  spare: {replicas: [{address: "10.0.0.2:80", name: a}]}
-  plain: {replicas: [{address: "10.0.0.3:80", name: a}]}
-proxies: {ha: {kind: haproxy, runtime_api: /run/ha.sock}}
-"""
-PLAIN, TALK, GONE = ReplicaKey("plain", "a"), ReplicaKey("talk", "a"), ReplicaKey("plain", "gone")
+PLAIN, TALK, GONE = ReplicaKey("pool", "a"), ReplicaKey("talk", "a"), ReplicaKey("pool", "gone")
+
+
+def _topology(*proxies: str) -> Topology:
+    """Return a fleet with a WebSocket route from the pool talk to the pool spare, and these HAProxies."""
+    text = fleet_text(
+        routes={"live": {"match": {"path_prefix": "/live"}, "pool": "talk", "fallback": "spare", "websocket": True}},
+        pools={"talk": pool(replica(address="10.0.0.1:80")), "spare": pool(replica(address="10.0.0.2:80"))},
+        proxies={name: {"kind": "haproxy", "runtime_api": f"/run/{name}.sock"} for name in proxies},
+    )
+    return compiled(text).topology
 
 
 class Scripted:
-    """A source with these reports, one a poll."""
+    """A source that returns one of these reports for each poll."""
 
     def __init__(self, *reports: TrafficReport | None) -> None:
         self._reports = list(reports)
@@ -49,7 +48,7 @@ def published(topology: Topology) -> PublishedFleet:
 
 
 def poll(traffic: Traffic, times: int) -> None:
-    """Polls the proxies of the fleet that often."""
+    """Poll the proxies of the fleet for `times` short intervals."""
 
     async def run() -> None:
         task = asyncio.ensure_future(traffic.tasks()["traffic counters"]())
@@ -61,34 +60,34 @@ def poll(traffic: Traffic, times: int) -> None:
     asyncio.run(run())
 
 
-def test_a_report_counts_for_the_replicas_of_the_fleet_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_counts_only_for_replicas_of_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {PLAIN: 2, TALK: 1, GONE: 5}
     first = TrafficReport(
         {key: Counts(count) for key, count in values.items()}, values, {GONE: ReplicaCondition("down")}
     )
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(first))
     traffic = Traffic(lambda: (), clock=lambda: 0.0)
-    traffic.follow(published(compiled(FLEET).topology))
+    traffic.follow(published(_topology("ha")))
     poll(traffic, 1)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(2), ("ha", TALK): Counts(1)}
     assert traffic.ledger.conditions(GONE, 0.0) == {}
-    assert traffic.in_flight("plain", "a") == 2
+    assert traffic.in_flight("pool", "a") == 2
     assert traffic.in_flight("talk", "a") is None, "an idle WebSocket counts as a request"
 
 
-def test_of_a_proxy_that_does_not_answer_only_the_totals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_proxy_keeps_only_its_totals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_INTERVAL", 0.001)
     report = TrafficReport({PLAIN: Counts(3)}, {PLAIN: 3}, {PLAIN: ReplicaCondition("up")})
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(report, None))
     traffic = Traffic(lambda: (), clock=lambda: 0.0)
-    traffic.follow(published(compiled(FLEET).topology))
+    traffic.follow(published(_topology("ha")))
     poll(traffic, 3)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
-    assert traffic.in_flight("plain", "a") is None
+    assert traffic.in_flight("pool", "a") is None
     assert traffic.ledger.conditions(PLAIN, 0.0) == {}
 
 
-def test_a_proxy_whose_counters_cannot_be_read_does_not_keep_the_others_from_being_read(
+def test_failed_proxy_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken:
@@ -99,18 +98,16 @@ def test_a_proxy_whose_counters_cannot_be_read_does_not_keep_the_others_from_bei
     good = Scripted(TrafficReport({PLAIN: Counts(3)}))
     monkeypatch.setattr(service, "polled_source", lambda proxy: Broken() if proxy.name == "broken" else good)
     traffic = Traffic(lambda: (), clock=lambda: 0.0, guard=Guard(failures.append))
-    more = "  broken: {kind: haproxy, runtime_api: /run/b.sock}\n"
-    fleet = FLEET.replace("proxies: {ha: {", "proxies:\n  ha: {").replace("ha.sock}}", "ha.sock}")
-    traffic.follow(published(compiled(fleet + more).topology))
+    traffic.follow(published(_topology("ha", "broken")))
     poll(traffic, 1)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
     assert failures == ["traffic counters"]
 
 
-def test_a_proxy_that_the_fleet_no_longer_has_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_proxy_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "polled_source", lambda _: Scripted(TrafficReport({PLAIN: Counts(3)})))
     traffic = Traffic(lambda: ["edge-1"], clock=lambda: 0.0)
-    topology = compiled(FLEET).topology
+    topology = _topology("ha")
     traffic.follow(published(topology))
     poll(traffic, 1)
     traffic.ledger.add("edge-1", {PLAIN: Counts(1)}, 0.0)
@@ -118,5 +115,5 @@ def test_a_proxy_that_the_fleet_no_longer_has_is_forgotten(monkeypatch: pytest.M
     assert traffic.ledger.totals() == {("edge-1", PLAIN): Counts(1)}
 
 
-def test_a_silent_websocket_is_no_sign_of_a_request() -> None:
-    assert with_websockets(compiled(FLEET).topology) == {"talk", "spare"}
+def test_pools_with_websockets_are_detected() -> None:
+    assert with_websockets(_topology("ha")) == {"talk", "spare"}
