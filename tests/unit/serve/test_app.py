@@ -1,5 +1,4 @@
-"""The parts of `lbctl serve` that need no process: the log, drains, answers of discovery, where it may listen, what it
-says of itself."""
+"""The parts of `lbctl serve` that need no process: log, drains, answers of discovery, exposure, settings, status."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def logged() -> Iterator[io.StringIO]:
     log.stop(handler)
 
 
-def test_an_event_is_one_line_of_time_level_message_and_values(logged: io.StringIO) -> None:
+def test_event_is_one_line_of_time_level_message_and_values(logged: io.StringIO) -> None:
     log.event("published", version="ab12", because_of="the files", eds=3, nothing=None)
     when, rest = logged.getvalue().split(" ", 1)
     assert rest == 'info published version=ab12 because_of="the files" eds=3\n'
@@ -62,8 +61,8 @@ def test_an_event_is_one_line_of_time_level_message_and_values(logged: io.String
 
 
 @pytest.mark.parametrize("words", ["a\nb", "a\rb", "\x1b[2Jx", "a\u2028b", 'quo"te', "k=v", ""])
-def test_whatever_a_value_or_a_message_holds_the_line_stays_one(logged: io.StringIO, words: str) -> None:
-    log.event(f"said {words}", words=words)
+def test_log_line_is_one_line_for_any_text(logged: io.StringIO, words: str) -> None:
+    log.event(f"logged {words}", words=words)
     text = logged.getvalue()
     assert text.count("\n") == 1
     assert text[:-1].isprintable()
@@ -71,7 +70,7 @@ def test_whatever_a_value_or_a_message_holds_the_line_stays_one(logged: io.Strin
     assert (json.loads(value) if value.startswith('"') else value) == words
 
 
-def test_an_error_of_ours_is_one_line_with_its_traceback(logged: io.StringIO) -> None:
+def test_internal_error_is_one_line_with_its_traceback(logged: io.StringIO) -> None:
     try:
         raise ValueError("oops")
     except ValueError:
@@ -80,12 +79,12 @@ def test_an_error_of_ours_is_one_line_with_its_traceback(logged: io.StringIO) ->
     assert "ValueError: oops" in logged.getvalue()
 
 
-def test_findings_are_logged_as_the_commands_print_them(logged: io.StringIO) -> None:
+def test_diagnostics_are_logged_as_commands_print_them(logged: io.StringIO) -> None:
     log.findings([Diagnostic("LB203", "no", Position("f.yaml", 3, 4), ("pools", "a"), "yes", "warning")])
     assert logged.getvalue().endswith("Z warn f.yaml:3:4: warning LB203 pools.a: no (yes)\n")
 
 
-def test_what_libraries_chat_about_is_not_logged(logged: io.StringIO) -> None:
+def test_info_messages_of_libraries_are_not_logged(logged: io.StringIO) -> None:
     logging.getLogger("aiohttp.access").info("GET /")
     logging.getLogger("lbctl.xds.protocol.server").info("hello")
     assert [line.split(" ", 1)[1] for line in logged.getvalue().splitlines()] == ["info hello"]
@@ -94,7 +93,7 @@ def test_what_libraries_chat_about_is_not_logged(logged: io.StringIO) -> None:
 # ── Drains ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_drained_replica_is_out_once_the_deadline_has_passed_and_not_before() -> None:
+def test_drained_replica_is_removed_at_its_deadline() -> None:
     fleet = topology(Pool("p", (replica("a", drain=True), replica("b")), drain_deadline=30_000))
     since = drains.follow({}, fleet, {}, now=1000.0)
     assert since == {("p", "a"): 1000.0}
@@ -104,7 +103,7 @@ def test_a_drained_replica_is_out_once_the_deadline_has_passed_and_not_before() 
     assert drains.next_due(since, fleet, 1030.0) is None
 
 
-def test_a_drain_keeps_its_beginning_until_it_ends() -> None:
+def test_drain_keeps_its_start_until_it_ends() -> None:
     fleet = topology(Pool("p", (replica("a", drain=True),)))
     since = drains.follow({("p", "a"): 500.0, ("q", "z"): 1.0}, fleet, {}, now=1000.0)
     assert since == {("p", "a"): 500.0}
@@ -113,12 +112,12 @@ def test_a_drain_keeps_its_beginning_until_it_ends() -> None:
     assert drains.follow({}, undrained, {"p": frozenset({"a"})}, now=1002.0) == {("p", "a"): 1002.0}
 
 
-def test_a_drain_that_began_in_the_future_begins_now() -> None:
+def test_drain_that_starts_in_the_future_starts_now() -> None:
     fleet = topology(Pool("p", (replica("a", drain=True),)))
     assert drains.follow({("p", "a"): 9_999.0}, fleet, {}, now=1000.0) == {("p", "a"): 1000.0}
 
 
-def test_a_fleet_without_what_is_out_keeps_everything_else_as_the_same_object() -> None:
+def test_removing_a_replica_keeps_other_pools_identical() -> None:
     fleet = topology(Pool("p", (replica("a"), replica("b"))), Pool("q", (replica("a"),)))
     left = drains.without(fleet, {"p": frozenset({"a"})})
     assert [item.name for item in left.pools[0].replicas] == ["b"]
@@ -129,7 +128,7 @@ def test_a_fleet_without_what_is_out_keeps_everything_else_as_the_same_object() 
 # ── Answers of discovery ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def found(**pools: Sequence[str]) -> Discovered:
+def discovered(**pools: Sequence[str]) -> Discovered:
     return Discovered(
         pools={name: replicas_of(dns(name), tuple(addresses)) for name, addresses in pools.items()},
         answers={f"{name}.internal": tuple(addresses) for name, addresses in pools.items()},
@@ -145,32 +144,32 @@ NAMED = topology(*(Pool(name, discovery=dns(name)) for name in ("a", "b")))
 FOUR = [f"10.0.0.{number}" for number in range(1, 5)]
 
 
-def test_an_answer_that_takes_most_of_a_pool_away_waits_and_the_others_count() -> None:
-    before = found(a=FOUR, b=FOUR)
-    accepted, lost = accepted_answers(NAMED, before, found(a=FOUR[:1], b=[*FOUR, "10.0.0.9"]), 50.0)
+def test_answer_that_removes_most_of_a_pool_is_withheld() -> None:
+    before = discovered(a=FOUR, b=FOUR)
+    accepted, lost = accepted_answers(NAMED, before, discovered(a=FOUR[:1], b=[*FOUR, "10.0.0.9"]), 50.0)
     assert [len(accepted.pools[name]) for name in ("a", "b")] == [4, 5]
     assert accepted.answers == {"a.internal": tuple(FOUR), "b.internal": (*FOUR, "10.0.0.9")}
     assert [item.path for item in lost] == [("pools", "a")]
 
 
-def test_an_answer_that_takes_less_than_that_counts() -> None:
-    after = found(a=FOUR[:2], b=FOUR)
-    assert accepted_answers(NAMED, found(a=FOUR, b=FOUR), after, 50.0) == (after, ())
+def test_answer_that_removes_fewer_replicas_is_accepted() -> None:
+    after = discovered(a=FOUR[:2], b=FOUR)
+    assert accepted_answers(NAMED, discovered(a=FOUR, b=FOUR), after, 50.0) == (after, ())
 
 
-def test_losses_that_are_too_many_together_all_wait() -> None:
-    accepted, lost = accepted_answers(NAMED, found(a=FOUR, b=FOUR), found(a=FOUR[:2], b=FOUR[:1]), 60.0)
+def test_losses_that_are_too_many_in_total_are_withheld() -> None:
+    accepted, lost = accepted_answers(NAMED, discovered(a=FOUR, b=FOUR), discovered(a=FOUR[:2], b=FOUR[:1]), 60.0)
     assert {item.path for item in lost} == {("pools", "b"), ("pools",)}
     assert [len(accepted.pools[name]) for name in ("a", "b")] == [4, 4]
 
 
-def test_the_first_answer_of_a_pool_is_never_too_few() -> None:
-    after = found(a=FOUR[:1])
+def test_first_answer_of_a_pool_is_always_accepted() -> None:
+    after = discovered(a=FOUR[:1])
     assert accepted_answers(NAMED, Discovered(), after, 0.0) == (after, ())
     assert unresolved(NAMED, after) == ["b"]
 
 
-# ── Where it may listen ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Exposure ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 MTLS = ServerTls("c", "k", "ca")
 ANY = Address("0.0.0.0", 18000)
@@ -194,7 +193,7 @@ ANY = Address("0.0.0.0", 18000)
         (Control(api_bind=ANY, api_tls=ServerTls("c", "k")), False, []),
     ],
 )  # fmt: skip
-def test_beyond_loopback_it_listens_only_with_what_keeps_strangers_out(
+def test_listening_beyond_loopback_needs_protection(
     control: Control, insecure: bool, codes: list[str], tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
@@ -202,24 +201,24 @@ def test_beyond_loopback_it_listens_only_with_what_keeps_strangers_out(
     assert [item.code for item in exposure.problems(control, token, insecure)] == codes
 
 
-def test_the_api_beyond_loopback_needs_a_token_that_is_there(tmp_path: Path) -> None:
+def test_api_beyond_loopback_needs_a_token(tmp_path: Path) -> None:
     control = Control(api_bind=ANY, api_tls=ServerTls("c", "k"))
     (tmp_path / "empty").write_text("\n")
     for token in (tmp_path / "missing", tmp_path / "empty"):
         assert [item.code for item in exposure.problems(control, token, False)] == ["LB511"]
 
 
-def test_a_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_token_is_created_once_with_private_permissions(tmp_path: Path) -> None:
     file = tmp_path / "api-token"
     assert make_token(file)
-    made = file.read_text()
-    assert len(made.strip()) >= 32
+    token = file.read_text()
+    assert len(token.strip()) >= 32
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not make_token(file)
-    assert file.read_text() == made
+    assert file.read_text() == token
 
 
-def test_a_token_that_could_not_be_written_is_made_the_next_time(tmp_path: Path) -> None:
+def test_token_that_was_not_written_is_created_later(tmp_path: Path) -> None:
     file, script = (
         tmp_path / "api-token",
         "import sys; from lbctl.serve.settings import *; make_token(Path(sys.argv[1]))",
@@ -231,7 +230,7 @@ def test_a_token_that_could_not_be_written_is_made_the_next_time(tmp_path: Path)
     assert file.read_text().strip()
 
 
-# ── How it is to run ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 CONTROL = """version: 1
 control:
@@ -242,12 +241,12 @@ control:
 
 
 def source_of(path: Path) -> FleetSource:
-    found = read([str(path)], Diagnostics())
-    assert found is not None
-    return found
+    source = read([str(path)], Diagnostics())
+    assert source is not None
+    return source
 
 
-def test_files_of_control_are_beside_the_yaml_that_names_them(tmp_path: Path) -> None:
+def test_paths_of_control_are_relative_to_their_file(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(CONTROL)
     chosen = settings(Options((str(tmp_path),)), source_of(tmp_path))
     assert chosen.state == tmp_path / "state"
@@ -255,14 +254,14 @@ def test_files_of_control_are_beside_the_yaml_that_names_them(tmp_path: Path) ->
     assert chosen.control.xds_tls == ServerTls(*(str(tmp_path / "tls" / name) for name in ("x.crt", "x.key", "ca.crt")))
 
 
-def test_the_command_line_stands_over_the_files(tmp_path: Path) -> None:
+def test_command_line_overrides_the_files(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(CONTROL)
     options = Options((str(tmp_path),), "/elsewhere", Address("127.0.0.1", 7), Address("127.0.0.1", 8))
     chosen = settings(options, source_of(tmp_path))
     assert (chosen.state, chosen.control.xds_bind.port, chosen.control.api_bind.port) == (Path("/elsewhere"), 7, 8)
 
 
-def test_control_is_read_from_a_fleet_whose_other_files_are_broken(tmp_path: Path) -> None:
+def test_control_is_read_although_other_files_are_broken(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("version: 1\npools: [")
     (tmp_path / "b.yaml").write_text(CONTROL)
     assert settings(Options((str(tmp_path),)), parse_lenient([str(tmp_path)])).control.api_bind.port == 1801
@@ -270,7 +269,7 @@ def test_control_is_read_from_a_fleet_whose_other_files_are_broken(tmp_path: Pat
     assert parse_lenient([str(tmp_path)]) is None
 
 
-def test_what_only_a_restart_takes_is_named(tmp_path: Path) -> None:
+def test_changes_that_need_a_restart_are_reported(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(CONTROL)
     running = settings(Options((str(tmp_path),)), source_of(tmp_path)).control
     (tmp_path / "fleet.yaml").write_text(CONTROL.replace("1800", "1900").replace("tls/x.crt", "tls/y.crt"))
@@ -279,10 +278,10 @@ def test_what_only_a_restart_takes_is_named(tmp_path: Path) -> None:
     assert status_rows.restart_needed(running, written) == ("control.xds.bind", "control.xds.tls")
 
 
-# ── What it says of itself ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_share_is_of_the_weight_of_those_that_carry_something() -> None:
+def test_share_is_relative_to_replicas_that_get_requests() -> None:
     pool = Pool(
         "p",
         (
@@ -298,13 +297,13 @@ def test_a_share_is_of_the_weight_of_those_that_carry_something() -> None:
     assert replica_counts(Snapshot(topology(pool))) == {"p": (4, 1)}
 
 
-def test_a_pool_that_is_all_drained_has_no_shares() -> None:
+def test_fully_drained_pool_has_no_shares() -> None:
     fleet = Snapshot(topology(Pool("p", (replica("a", drain=True),), drain_deadline=60_000)))
     (shown,) = pool_rows.pools(compose(fleet, LoopOutput(), (), {("p", "a"): 0.0}, 60.0), pool_rows.LiveState())
     assert [(row.share, row.out) for row in shown.replicas] == [(0, True)]
 
 
-def test_moved_resources_are_those_with_another_content() -> None:
+def test_changed_names_are_resources_with_other_content() -> None:
     same = Resource(EDS, "same", b"1")
     before = Resources(
         {EDS: {"same": same, "again": Resource(EDS, "again", b"2"), "gone": Resource(EDS, "gone", b"3")}}
@@ -319,7 +318,7 @@ def test_moved_resources_are_those_with_another_content() -> None:
     assert changed_names(None, after) == {("eds", "same"), ("eds", "again"), ("cds", "new")}
 
 
-# ── The commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -333,13 +332,13 @@ def test_moved_resources_are_those_with_another_content() -> None:
         (["reload", "--allow-shrnik"], "--allow-shrnik"),
     ],
 )
-def test_a_wrong_command_line_is_64(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_usage_error_exits_with_64(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     assert run(arguments) == 64
     assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "pools"], ["reload"]])
-def test_a_server_that_is_not_there_is_4(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+def test_unreachable_server_exits_with_4(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert run([*command, "--server", "http://127.0.0.1:1"]) == 4
     printed = capsys.readouterr()
     assert "http://127.0.0.1:1/api/v1/" in printed.err
@@ -347,12 +346,12 @@ def test_a_server_that_is_not_there_is_4(capsys: pytest.CaptureFixture[str], com
     assert printed.out == ""
 
 
-def test_a_token_file_that_is_not_there_is_4(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_token_file_exits_with_4(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["reload", "--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "none")]) == 4
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_no_token_goes_over_the_network_in_the_clear(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_token_is_not_sent_over_the_network_in_clear_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     assert run(["reload", "--server", "http://192.0.2.1:18080", "--token-file", str(tmp_path / "token")]) == 4
     assert "in the clear" in capsys.readouterr().err

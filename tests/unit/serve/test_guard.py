@@ -1,4 +1,4 @@
-"""A long-lived task that fails is logged with its name, counted, and started again; a fatal error ends the process."""
+"""A failed long-lived task is logged with its name, counted and restarted; a fatal error ends the process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class _FatalError(Exception):
     pass
 
 
-def _kept(guard: Guard, works: list[object]) -> int:
-    """Runs the task through `works` (an exception to raise, or None to return), then for ever. How often it started."""
+def _starts(guard: Guard, works: list[object]) -> int:
+    """Run a task through `works` (an exception to raise, or None to return), and return how often it started."""
     starts = 0
 
     async def work() -> None:
@@ -42,10 +42,10 @@ def _kept(guard: Guard, works: list[object]) -> int:
     return starts
 
 
-def test_a_task_that_raises_or_returns_starts_again_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_ended_task_is_restarted_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     failed: list[str] = []
     with caplog.at_level(logging.INFO, "lbctl.serve"):
-        assert _kept(Guard(failed.append, first_pause=0.001), [ValueError("x"), None, KeyError("y")]) == 4
+        assert _starts(Guard(failed.append, first_pause=0.001), [ValueError("x"), None, KeyError("y")]) == 4
     assert failed == ["scrape"] * 3
     raised, returned, _ = caplog.records
     assert raised.exc_info
@@ -54,31 +54,31 @@ def test_a_task_that_raises_or_returns_starts_again_and_is_counted(caplog: pytes
     assert "ended that should not" in returned.getMessage()
 
 
-def test_the_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "lbctl.serve"):
-        _kept(Guard(first_pause=0.001), [ValueError()] * 4)
+        _starts(Guard(first_pause=0.001), [ValueError()] * 4)
     assert [record.__dict__["fields"]["seconds"] for record in caplog.records] == [0.001, 0.002, 0.004, 0.008]
 
 
-def test_an_expected_error_is_logged_without_a_traceback_and_pauses_grow_to_a_limit(
+def test_expected_error_is_logged_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     guard = Guard(first_pause=0.01, longest_pause=0.02, expected=(_FatalError,))
     with caplog.at_level(logging.INFO, "lbctl.serve"):
-        _kept(guard, [_FatalError("the port is taken")] * 3)
+        _starts(guard, [_FatalError("the port is taken")] * 3)
     assert not any(record.exc_info for record in caplog.records)
     assert [record.__dict__["fields"]["seconds"] for record in caplog.records] == [0.01, 0.02, 0.02]
     assert {record.__dict__["fields"]["why"] for record in caplog.records} == {"the port is taken"}
 
 
-def test_a_fatal_error_is_raised_and_not_counted() -> None:
+def test_fatal_error_is_raised_and_not_counted() -> None:
     failed: list[str] = []
     with pytest.raises(_FatalError):
-        _kept(Guard(failed.append, fatal=(_FatalError,)), [_FatalError()])
+        _starts(Guard(failed.append, fatal=(_FatalError,)), [_FatalError()])
     assert not failed
 
 
-def test_a_callback_that_raises_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_callback_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:
     failed: list[str] = []
     called: list[str] = []
     guard = Guard(failed.append)
@@ -92,7 +92,7 @@ def test_a_callback_that_raises_does_not_stop_the_next(caplog: pytest.LogCapture
     assert (failed, called) == (["drivers"], ["telemetry"])
 
 
-def test_a_task_that_swallows_its_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_swallows_its_cancellation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.guard._AGAIN", 0.01)
     swallowed: list[str] = []
 

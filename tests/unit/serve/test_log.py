@@ -1,4 +1,4 @@
-"""What is logged of a failure that lasts."""
+"""Log messages of a lasting failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from lbctl.serve.log import LastingFailure
 
 
-def test_a_failure_that_lasts_is_logged_at_its_beginning_then_every_five_minutes_and_at_its_end(
+def test_lasting_failure_is_logged_every_five_minutes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "lbctl")

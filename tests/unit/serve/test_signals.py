@@ -1,4 +1,4 @@
-"""What `lbctl serve` does at SIGHUP: it reads the files, and a failure there ends neither it nor the next reading."""
+"""SIGHUP reloads the files, and a failed reload ends neither `lbctl serve` nor later reloads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from lbctl.ir.address import Address
 from lbctl.serve import log
 from lbctl.serve.app import App, Options
 from lbctl.serve.fleet.reconciler import Reconciler
-
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools: {chat: {replicas: [{address: "127.0.0.1:1"}]}}
-"""
+from tests.support.fleets import fleet_of, write_fleet
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -29,12 +24,10 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_failed_reading_at_sighup_is_logged_by_name_and_the_next_signal_reads_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "fleet.yaml").write_text(FLEET)
+def test_failed_reload_at_sighup_is_logged_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_fleet(tmp_path, fleet_of())
     sockets = (Address(path=str(tmp_path / name)) for name in ("xds", "api"))
-    options = Options((str(tmp_path / "fleet.yaml"),), str(tmp_path / "state"), *sockets)
+    options = Options((str(path),), str(tmp_path / "state"), *sockets)
     real, stream = Reconciler.reload, io.StringIO()
 
     async def fail(_self: Reconciler) -> None:

@@ -1,4 +1,4 @@
-"""Long computations leave the event loop to others between short turns."""
+"""Long computations let other tasks run between short turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _busy(steps: int) -> Generator[None, None, str]:
     return "done"
 
 
-def test_others_work_between_the_turns_and_the_result_comes_with_the_time_of_the_work() -> None:
+def test_other_tasks_run_between_the_turns() -> None:
     async def script() -> tuple[str, float, int]:
         turns_of_others = 0
 

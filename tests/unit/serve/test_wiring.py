@@ -1,4 +1,4 @@
-"""The connected parts of `lbctl serve`, of which each failure has its own name in the metric."""
+"""The wired parts of `lbctl serve`: each failure has its own name in the metric."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
@@ -20,35 +19,24 @@ from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.service import Traffic
-from lbctl.targets.load import Loaded, load
+from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
-
-FLEET = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools: {chat: {replicas: [{address: "10.9.9.9:8000"}]}}
-proxies: {edge: {kind: envoy}}
-"""
+from tests.support.fleets import fleet_of, load_fleet, pool
 
 
 async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
     """Open no endpoints for the first fleet."""
 
 
-def test_a_part_that_fails_with_a_new_fleet_is_not_counted_under_the_name_of_a_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_follower_is_counted_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise ValueError
 
     followers = (DriverSupervisor, Traffic, EventLog, TelemetryService)
     for follower in followers:
         monkeypatch.setattr(follower, "follow", fail)
-    path = tmp_path / "fleet.yaml"
-    path.write_text(FLEET)
-    fleet = load([str(path)], Diagnostics())
-    assert fleet is not None
-    options, nodes, metrics = Options((str(path),)), NodeStatus(), Metrics()
+    fleet = load_fleet(tmp_path, fleet_of(proxies={"edge": {"kind": "envoy"}}))
+    options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),)), NodeStatus(), Metrics()
 
     async def serve() -> set[str]:
         state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
@@ -68,25 +56,16 @@ def test_a_part_that_fails_with_a_new_fleet_is_not_counted_under_the_name_of_a_t
     assert failed.isdisjoint(tasks)
 
 
-PICKED = """version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: chat}}
-pools:
-  chat:
-    balance: {algorithm: pick}
-    health: {active: {http: {path: /health}}}
-    replicas: [{address: "127.0.0.1:9"}]
-proxies: {edge: {kind: haproxy, config: /nowhere/haproxy.cfg, admin: "unix:/nowhere/haproxy.sock"}}
-"""
+PICKED = fleet_of(
+    pool(balance={"algorithm": "pick"}, health={"active": {"http": {"path": "/health"}}}),
+    proxies={"edge": {"kind": "haproxy", "config": "/nowhere/haproxy.cfg", "admin": "unix:/nowhere/haproxy.sock"}},
+)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_dry_run_checks_no_replica(tmp_path: Path, dry_run: bool) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text(PICKED)
-    fleet = load([str(path)], Diagnostics())
-    assert fleet is not None
-    options, nodes, metrics = Options((str(path),), dry_run=dry_run), NodeStatus(), Metrics()
+def test_dry_run_checks_no_replicas(tmp_path: Path, dry_run: bool) -> None:
+    fleet = load_fleet(tmp_path, PICKED)
+    options, nodes, metrics = Options((str(tmp_path / "fleet.yaml"),), dry_run=dry_run), NodeStatus(), Metrics()
 
     async def checked() -> set[tuple[str, str]]:
         state = SavedState(SqliteStore.open(tmp_path / "state"), log.warn)
@@ -102,5 +81,5 @@ def test_a_dry_run_checks_no_replica(tmp_path: Path, dry_run: bool) -> None:
         await state.close()
         return set(services.supervisor.checks)
 
-    expected = set() if dry_run else {("chat", "127.0.0.1-9")}
+    expected = set() if dry_run else {("pool", "a")}
     assert asyncio.run(asyncio.wait_for(checked(), 120)) == expected
