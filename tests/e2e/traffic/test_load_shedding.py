@@ -1,15 +1,18 @@
-"""Where too few replicas are fit, requests are turned away and told when to return, and the rest is not trampled."""
+"""If too few replicas are healthy, a proxy sheds requests with `Retry-After` to protect the rest."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.checks import OFTEN
 from tests.support.processes.client import Client
 from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
@@ -24,42 +27,68 @@ def _pool(members: list[Replica], percent: str, **keys: Any) -> dict[str, Any]:
     return pool_of(members, balance={"algorithm": "round_robin"}, slow_start={"window": "100ms"}, health=health, **keys)
 
 
-def _all_serve(client: Client, count: int) -> bool:
-    load = client.load(24, 2)
-    return not load.failures and len(load.by_replica) == count
+_SHED = "shed"
+_NO_REPLICA = "no replica"
+_OUTCOMES: dict[int, dict[str, object]] = {
+    4: {"at-80": 4, "at-75": 4, "at-50": 4, "unlimited": 4, "with-fallback": 4},
+    3: {"at-80": _SHED, "at-75": 3, "at-50": 3, "unlimited": 3, "with-fallback": 3},
+    2: {"at-80": _SHED, "at-75": _SHED, "at-50": 2, "unlimited": 2, "with-fallback": 2},
+    1: {"at-80": _SHED, "at-75": _SHED, "at-50": _SHED, "unlimited": 1, "with-fallback": 1},
+    0: {"at-80": _SHED, "at-75": _SHED, "at-50": _SHED, "unlimited": _NO_REPLICA, "with-fallback": "spare"},
+}
+"""Healthy replicas of four → route → the number of replicas that answer, or what happens instead."""
 
 
-def _all_shed(client: Client) -> bool:
-    return client.load(12, 2).statuses == {503: 12}
+def _outcome(client: Client, route: str) -> object:
+    """Return the number of replicas that answer requests for this route, or what happens instead."""
+    load = client.load(24, 2, Request(path=f"/{route}"))
+    if load.statuses == {503: 24}:
+        return _SHED if load.responses[0].header("retry-after") else _NO_REPLICA
+    if load.failures:
+        return f"{len(load.failures)} failures"
+    return "spare" if load.by_replica.keys() == {"spare"} else len(load.by_replica)
+
+
+def _await_outcomes(client: Client, healthy: int) -> None:
+    expected = _OUTCOMES[healthy]
+    with suppress(AssertionError):
+        eventually(lambda: all(_outcome(client, route) == outcome for route, outcome in expected.items()), pause=0.3)
+    assert {route: _outcome(client, route) for route in expected} == expected, f"{healthy} of 4 are healthy"
 
 
 @_SHEDDING
-@pytest.mark.parametrize(("percent", "fit"), [("75%", 3), ("50%", 2), ("80%", 4)])
-def test_below_min_healthy_requests_are_turned_away(kind: Kind, percent: str, fit: int) -> None:
-    """At the limit all are served. With 80 % one of four is enough, also for Envoy, which by itself looks only below
-    71 %."""
-    with (
-        replicas("a", "b", "c", "d") as pool,
-        running(kind, fleet_of(_pool(pool, percent))) as gateway,
-    ):
-        eventually(lambda: _all_serve(gateway, 4))
-        for replica in pool[fit:]:
-            replica.behave(health=503)
-        eventually(lambda: _all_serve(gateway, fit))
-        pool[fit - 1].behave(health=503)
-        eventually(lambda: _all_shed(gateway))
-        served = sum(replica.requests for replica in pool)
-        answer = gateway.post()
-        assert sum(replica.requests for replica in pool) == served
-        pool[fit - 1].behave(health=200)
-        eventually(lambda: _all_serve(gateway, fit))
+def test_requests_are_shed_below_min_healthy(kind: Kind) -> None:
+    """At the limit all requests are served.
+
+    By itself Envoy would look at it only below 71 %. A pool with a fallback never sheds, nor one without a limit.
+    """
+    with replicas("a", "b", "c", "d", "spare") as (*members, spare):
+        pools = {
+            "at-80": _pool(members, "80%"),
+            "at-75": _pool(members, "75%"),
+            "at-50": _pool(members, "50%"),
+            "unlimited": _pool(members, "50%"),
+            "with-fallback": _pool(members, "75%"),
+            "spare": pool_of([spare]),
+        }
+        del pools["unlimited"]["health"]["load_shedding"]
+        routes: Fleet = {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in _OUTCOMES[0]}
+        routes["with-fallback"]["fallback"] = "spare"
+        with running(kind, {**fleet_of(pools["at-80"]), "pools": pools, "routes": routes}) as gateway:
+            for healthy in (4, 3, 2, 1, 0, 3):
+                for number, replica in enumerate(members):
+                    replica.behave(health=200 if number < healthy else 503)
+                _await_outcomes(gateway, healthy)
+            served = sum(replica.requests for replica in members)
+            answer = gateway.post("/at-80")
+            assert sum(replica.requests for replica in members) == served
     assert (answer.status, answer.header_list("retry-after")) == (503, ["7"])
     assert (answer.header("content-type"), answer.json["error"]["type"]) == ("application/json", "unavailable")
 
 
 @_SHEDDING
-def test_a_drained_replica_counts_as_unfit_or_not_at_all(kind: Kind) -> None:
-    """One of two, below 80 %: for HAProxy half of them, for Envoy all that there are."""
+def test_drained_replica_counts_only_for_haproxy(kind: Kind) -> None:
+    """One of two is drained, with a limit of 80 %: half of the replicas for HAProxy, all of them for Envoy."""
     with replicas("a", "b") as (a, b):
         pool = _pool([a, b], "80%")
         pool["replicas"][1]["drain"] = True
@@ -69,36 +98,7 @@ def test_a_drained_replica_counts_as_unfit_or_not_at_all(kind: Kind) -> None:
     assert (a.requests, b.requests) == (12 if kind == "envoy" else 0, 0)
 
 
-@_SHEDDING
-def test_a_pool_that_does_not_shed_serves_with_one(kind: Kind) -> None:
-    with replicas("a", "b", "c", "d") as pool:
-        calm = _pool(pool, "50%")
-        del calm["health"]["load_shedding"]
-        with running(kind, fleet_of(calm)) as gateway:
-            eventually(lambda: _all_serve(gateway, 4))
-            for replica in pool[1:]:
-                replica.behave(health=503)
-            eventually(lambda: _all_serve(gateway, 1))
-            pool[0].behave(health=503)
-            eventually(lambda: _all_shed(gateway))
-            assert gateway.get().header("retry-after") is None
-
-
-@_SHEDDING
-def test_a_route_with_a_fallback_sheds_on_that_alone(kind: Kind) -> None:
-    with replicas("a", "b", "c", "d", "spare") as (*pool, spare):
-        pools = {"spare": pool_of([spare])}
-        fleet = fleet_of(_pool(pool, "75%"), route={"fallback": "spare"}, pools=pools)
-        with running(kind, fleet) as gateway:
-            eventually(lambda: _all_serve(gateway, 4))
-            for replica in pool[1:]:
-                replica.behave(health=503)
-            eventually(lambda: gateway.load(12).by_replica == {"a": 12})
-            pool[0].behave(health=503)
-            eventually(lambda: gateway.load(12).by_replica == {"spare": 12})
-
-
-def test_envoy_says_where_it_cannot_shed() -> None:
+def test_envoy_reports_a_pool_that_cannot_shed() -> None:
     with replicas("a", "b") as (a, b):
         pool = _pool([a, b], "80%")
         pool["replicas"][1]["priority"] = 1
@@ -106,7 +106,7 @@ def test_envoy_says_where_it_cannot_shed() -> None:
             assert "warning LB484" in gateway.messages
 
 
-def test_nginx_says_that_it_cannot_shed() -> None:
+def test_nginx_reports_that_it_cannot_shed() -> None:
     with replicas("a", "b") as (a, b), running("nginx", fleet_of(_pool([a, b], "80%"))) as gateway:
         assert "warning LB484" in gateway.messages
         b.refuse()

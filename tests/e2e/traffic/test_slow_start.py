@@ -1,27 +1,29 @@
-"""A replica that comes back gets its share little by little.
+"""A replica that recovers gets its share step by step.
 
-How much it gets is judged by when each request was sent: on a busy machine requests are sent later and are fewer, and
-each still belongs to its place on the ramp.
+The tests judge its share by the time at which each request was sent: on a busy machine requests are later and fewer,
+and each has its place on the ramp.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.support.processes.binaries import Kind
+from tests.support.processes.checks import OFTEN
 from tests.support.processes.client import Client
 from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
-from tests.support.processes.http1 import Response
+from tests.support.processes.http1 import Request, Response
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _RAMPING = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-_OFTEN = {"interval": "500ms", "timeout": "500ms", "unhealthy_threshold": 4, "healthy_threshold": 1}
 _WINDOW = 4.0
 _RATE = 80
 """Requests a second while a replica ramps."""
@@ -32,32 +34,33 @@ def _pool(members: list[Replica], **slow_start: Any) -> dict[str, Any]:
         members,
         balance={"algorithm": "round_robin"},
         slow_start={"window": f"{_WINDOW:.0f}s", **slow_start},
-        health={"active": {**_OFTEN, "http": {"path": "/health"}}},
+        health={"active": {**OFTEN, "http": {"path": "/health"}}},
     )
 
 
-def _share(client: Client, count: int = 80) -> float:
-    load = client.load(count, 2)
+def _share(client: Client, path: str) -> float:
+    """Return the part of some requests that `b` answers."""
+    load = client.load(12, 2, Request(path=path))
     load.assert_no_failure()
     return load.shares().get("b", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ramp:
-    """The requests after replica `b` came back. `checked` and `served` are the moments of the first check that found it
-    well and of its first request: the proxy put it in between the two."""
+    """The requests after replica `b` recovered. `checked` and `served` are the times of the first check that it passed
+    and of its first request: the proxy restored it between the two."""
 
     responses: Sequence[Response]
     checked: float
     served: float
 
     def between(self, first: float, last: float) -> list[Response]:
-        """The requests that were sent so many windows after `b` was checked."""
+        """Return the requests that were sent so many windows after `b` was checked."""
         start, end = (self.checked + windows * _WINDOW for windows in (first, last))
         return [response for response in self.responses if start <= response.started < end]
 
     def share(self, first: float, last: float) -> float:
-        """The part of them that `b` answered."""
+        """Return the part of them that `b` answered."""
         responses = self.between(first, last)
         assert len(responses) >= 20, "too few requests to judge by"
         return sum(response.replica == "b" for response in responses) / len(responses)
@@ -73,61 +76,80 @@ class _Ramp:
 
 
 def _part(factor: float) -> float:
-    """The share of a replica with this weight beside one with the weight 1."""
+    """Return the share of a replica with this weight next to one with weight 1."""
     return factor / (1 + factor)
 
 
 def _envoy_factor(minimum: float = 0.1, aggression: float = 1.0) -> Callable[[float], float]:
-    """Envoy's formula, by the part of the window that has passed."""
+    """Return Envoy's formula, by the part of the window that has passed."""
     return lambda passed: 1.0 if passed >= 1 else max(minimum, max(0.0, passed) ** (1 / aggression))
 
 
-def _ramp(gateway: Gateway, b: Replica, windows: float) -> _Ramp:
-    """Takes `b` out, lets it return, and sends requests for so many windows. All replicas are new when the proxy starts
-    and ramp together: that is past before."""
-    eventually(lambda: _share(gateway, 12) > 0)
-    time.sleep(_WINDOW * 1.1)
+def _ramp(gateway: Gateway, path: str, b: Replica, windows: float) -> _Ramp:
+    """Take `b` out, let it return, and send requests for so many windows. The ramp of all replicas after the start of
+    the proxy must be over."""
     b.behave(health=503)
-    eventually(lambda: _share(gateway, 12) == 0)
-    with gateway.steady(_RATE) as steady:
+    eventually(lambda: _share(gateway, path) == 0, pause=0.2)
+    with gateway.steady(_RATE, Request(path=path)) as steady:
         b.forget()
-        back = time.monotonic()
+        recovered = time.monotonic()
         b.behave(health=200)
         eventually(lambda: b.requests > 0)
         time.sleep(windows * _WINDOW)
     steady.load.assert_no_failure()
-    checked = next(check.at for check in b.checked if check.at >= back)
+    checked = next(check.at for check in b.checked if check.at >= recovered)
     return _Ramp(steady.load.responses, checked, b.seen[0].at)
 
 
+_CASES: dict[str, tuple[Kind, dict[str, Any], float]] = {
+    "haproxy": ("haproxy", {}, 2.6),
+    "envoy": ("envoy", {}, 2.6),
+    "envoy-min-weight": ("envoy", {"min_weight": "60%"}, 0.6),
+    "envoy-aggression": ("envoy", {"aggression": 5}, 0.4),
+}
+"""Case → proxy, keys of `slow_start`, and the number of windows that its ramp is observed."""
+
+
+def _ramps() -> Mapping[str, _Ramp]:
+    """Return the ramp of each case. All happen at the same time, because each takes many seconds."""
+    with ExitStack() as stack:
+        members = {case: stack.enter_context(replicas("a", "b")) for case in _CASES}
+        gateways: dict[Kind, Gateway] = {}
+        for kind in ("haproxy", "envoy"):
+            pools = {case: _pool(members[case], **keys) for case, (of, keys, _) in _CASES.items() if of == kind}
+            routes = {case: {"match": {"path_prefix": f"/{case}"}, "pool": case} for case in pools}
+            fleet = {**fleet_of(members[kind]), "routes": routes, "pools": pools}
+            gateways[kind] = stack.enter_context(running(kind, fleet))
+        for case, (kind, _, _) in _CASES.items():
+            eventually(lambda case=case, kind=kind: _share(gateways[kind], f"/{case}") > 0, pause=0.2)  # type: ignore[misc]
+        time.sleep(_WINDOW * 1.1)
+        with ThreadPoolExecutor(len(_CASES)) as threads:
+            ramps = {
+                case: threads.submit(_ramp, gateways[kind], f"/{case}", members[case][1], windows)
+                for case, (kind, _, windows) in _CASES.items()
+            }
+        return {case: ramp.result() for case, ramp in ramps.items()}
+
+
+def test_recovered_replica_ramps() -> None:
+    """HAProxy takes a step a second, and each is late if the machine is busy: the end is judged long after.
+
+    At `min_weight` Envoy stays until the ramp, which begins at 0, has passed it. An aggression of 5 gives the fifth root of
+    the time: two thirds of the weight after a sixth of the window.
+    """
+    ramps = _ramps()
+    for case in ("haproxy", "envoy"):
+        early, later, end = (ramps[case].share(*part) for part in ((0, 0.3), (0.45, 0.75), (2, 3)))
+        assert early < 0.3, case
+        assert early < later < 0.47, case
+        assert end == pytest.approx(0.5, abs=0.04), case
+    ramps["envoy-min-weight"].assert_follows(_envoy_factor(minimum=0.6), 0, 0.55)
+    ramps["envoy-aggression"].assert_follows(_envoy_factor(aggression=5), 0.05, 0.35)
+
+
 @_RAMPING
-def test_a_replica_that_comes_back_ramps(kind: Kind) -> None:
-    """HAProxy takes a step a second, and is late with each where the machine is busy: the end is judged long after."""
-    with replicas("a", "b") as (a, b), running(kind, fleet_of(_pool([a, b]))) as gateway:
-        ramp = _ramp(gateway, b, 2.6)
-        early, later = ramp.share(0, 0.3), ramp.share(0.45, 0.75)
-        assert early < 0.3
-        assert early < later < 0.47
-        assert ramp.share(2, 3) == pytest.approx(0.5, abs=0.04)
-
-
-def test_envoy_begins_where_it_is_told() -> None:
-    """At 60% it stays there until the ramp, which begins at nothing, has passed it."""
-    with replicas("a", "b") as (a, b), running("envoy", fleet_of(_pool([a, b], min_weight="60%"))) as gateway:
-        ramp = _ramp(gateway, b, 0.6)
-    ramp.assert_follows(_envoy_factor(minimum=0.6), 0, 0.55)
-
-
-def test_envoy_ramps_as_steeply_as_it_is_told() -> None:
-    """An aggression of 5 gives the fifth root of the time: two thirds of the weight after a sixth of the window."""
-    with replicas("a", "b") as (a, b), running("envoy", fleet_of(_pool([a, b], aggression=5))) as gateway:
-        ramp = _ramp(gateway, b, 0.4)
-    ramp.assert_follows(_envoy_factor(aggression=5), 0.05, 0.35)
-
-
-@_RAMPING
-def test_replicas_that_start_together_share_at_once(kind: Kind) -> None:
-    """HAProxy's do not ramp when it starts. Envoy's do, each from its first check; a busy machine delays one."""
+def test_replicas_that_start_together_share_equally(kind: Kind) -> None:
+    """HAProxy's replicas do not ramp when it starts. Envoy's do, each from its first check, which may be late."""
     with replicas("a", "b") as pool, running(kind, fleet_of(_pool(pool, min_weight="1%"))) as gateway:
         eventually(lambda: gateway.get().ok)
         load = gateway.load(100, 2)
@@ -149,7 +171,7 @@ def test_replicas_that_start_together_share_at_once(kind: Kind) -> None:
     ],
     ids=["nginx", "haproxy: min_weight", "haproxy: aggression"],
 )
-def test_what_does_not_ramp_as_written_is_said(kind: Kind, keys: dict[str, Any]) -> None:
+def test_unsupported_ramps_are_reported(kind: Kind, keys: dict[str, Any]) -> None:
     with replicas("a", "b") as pool, running(kind, fleet_of({**_pool(pool), **keys})) as gateway:
         assert "warning LB474" in gateway.messages
         gateway.load(10).assert_no_failure()

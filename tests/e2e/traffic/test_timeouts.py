@@ -1,25 +1,28 @@
-"""Timeouts: of connecting, of a whole request, of silence; and none on a long generation."""
+"""Timeouts of connecting, of a whole request, and of idle client connections.
+
+Each test runs its requests on all proxies at the same time, because it mostly waits. For `idle` see test_sse.py.
+"""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 
-from tests.support.fleets import Fleet
-from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import entry, fleet_of, pool_of, running
+from tests.support.processes.binaries import KINDS, Kind
+from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas
 
 
 @contextmanager
 def _silent_address() -> Iterator[str]:
-    """An address at which connections are neither taken nor refused: its queue is full, the system drops what comes."""
+    """Yield an address that neither accepts nor refuses connections: its queue is full, so the system drops them."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((HOST, 0))
@@ -32,81 +35,97 @@ def _silent_address() -> Iterator[str]:
         yield f"{HOST}:{listener.getsockname()[1]}"
 
 
-def _silent(*members: Replica) -> Iterator[Fleet]:
-    with _silent_address() as address:
-        listed = [{"name": "silent", "address": address}, *map(entry, members)]
-        balance = {"algorithm": "round_robin"}
-        yield fleet_of({"replicas": listed, "balance": balance, "timeouts": {"connect": "400ms"}})
+@dataclass(frozen=True, slots=True)
+class _Site:
+    gateway: Gateway
+    members: list[Replica]
 
 
-def test_a_replica_that_takes_no_connection_is_given_up_in_time(kind: Kind) -> None:
-    with contextmanager(_silent)() as fleet, running(kind, fleet) as gateway:
-        answer = gateway.post(timeout=20)
-    assert (answer.status, answer.header("content-type")) == (503, "application/json")
-    assert answer.seconds < 8
-    assert answer.seconds > 0.3 or kind == "haproxy", "HAProxy's first check may find it out before the request comes"
+@pytest.fixture(scope="module")
+def sites() -> Iterator[Mapping[Kind, _Site]]:
+    """Each proxy with its own two replicas, a route for each test, and the listener `impatient`."""
+    with ExitStack() as stack:
+        silent = {"name": "silent", "address": stack.enter_context(_silent_address())}
+        started: dict[Kind, _Site] = {}
+        for kind in KINDS:
+            members = stack.enter_context(replicas("a", "b"))
+            connecting = {"balance": {"algorithm": "round_robin"}, "timeouts": {"connect": "400ms"}}
+            pools = {
+                "silent": {"replicas": [silent], **connecting},
+                "mixed": {**pool_of(members[:1], **connecting)},
+            }
+            pools["mixed"]["replicas"].insert(0, silent)
+            routes = {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in pools}
+            routes["limited"] = {
+                "match": {"path_prefix": "/limited"},
+                "pool": "pool",
+                "rewrite": {"path_prefix": "/"},
+                "timeouts": {"request": "1s"},
+            }
+            impatient = {"bind": bind(), "timeouts": {"request_headers": "1s", "idle": "1s"}}
+            fleet = fleet_of(members, pools=pools, routes=routes, listeners={"impatient": impatient})
+            started[kind] = _Site(stack.enter_context(running(kind, fleet)), members)
+        yield started
 
 
-def test_a_replica_that_takes_no_connection_costs_a_wait_and_no_request(kind: Kind) -> None:
-    with replicas("a") as (a,), contextmanager(_silent)(a) as fleet, running(kind, fleet) as gateway:
-        answers = [gateway.post(timeout=20) for _ in range(4)]
-    assert [answer.replica for answer in answers] == ["a"] * 4
-    assert max(answer.seconds for answer in answers) < 8
+def test_silent_replica_is_given_up_in_time(sites: Mapping[Kind, _Site]) -> None:
+    sent = {kind: site.gateway.send("POST", "/silent", timeout=20) for kind, site in sites.items()}
+    for kind, answer in ((kind, future.result(60)) for kind, future in sent.items()):
+        assert (answer.status, answer.header("content-type")) == (503, "application/json"), kind
+        assert answer.seconds < 8, kind
+        assert answer.seconds > 0.3 or kind == "haproxy", "HAProxy's first check may detect it before the request"
 
 
-def test_a_request_beyond_its_time_gets_504_and_no_second_replica(kind: Kind) -> None:
-    with replicas("a", "b") as pool, running(kind, _timed(pool, request="600ms")) as gateway:
-        for replica in pool:
-            replica.held = True
-        answer = gateway.post()
+def test_silent_replica_costs_a_wait_and_no_request(sites: Mapping[Kind, _Site]) -> None:
+    request = Request("POST", "/mixed", timeout=20)
+    loads = {kind: site.gateway.send_load(4, 1, request) for kind, site in sites.items()}
+    for kind, answers in ((kind, load.result(60).responses) for kind, load in loads.items()):
+        assert [answer.replica for answer in answers] == ["a"] * 4, kind
+        assert max(answer.seconds for answer in answers) < 8, kind
+
+
+def test_request_beyond_its_time_gets_504_and_no_retry(sites: Mapping[Kind, _Site]) -> None:
+    members = [replica for site in sites.values() for replica in site.members]
+    for replica in members:
+        replica.forget()
+        replica.held = True
+    try:
+        sent = {kind: site.gateway.send("POST", "/limited") for kind, site in sites.items()}
+        answers = {kind: future.result(60) for kind, future in sent.items()}
         time.sleep(0.5)
-        reached = [replica.requests for replica in pool]
-    assert (answer.status, answer.header("content-type")) == (504, "application/json")
-    assert answer.seconds > 0.5
-    assert sorted(reached) == [0, 1]
+        for kind, answer in answers.items():
+            assert (answer.status, answer.header("content-type")) == (504, "application/json"), kind
+            assert answer.seconds > 0.8, kind
+            assert sorted(replica.requests for replica in sites[kind].members) == [0, 1], kind
+    finally:
+        for replica in members:
+            replica.held = False
 
 
-def test_a_stream_beyond_its_time_is_cut_where_the_proxy_can(kind: Kind) -> None:
-    """nginx and HAProxy have no limit of a whole request, and say so."""
-    with replicas("a") as pool, running(kind, _timed(pool, request="1s")) as gateway:
-        stream = gateway.get("/sse?n=8&gap=0.3")
-        assert ("LB435" in gateway.messages) == (kind != "envoy")
-    assert stream.ok == (kind != "envoy")
-    assert 1 <= len(stream.events()) <= (8 if stream.ok else 5)
+def test_stream_beyond_its_time_is_cut_by_envoy(sites: Mapping[Kind, _Site]) -> None:
+    """nginx and HAProxy cannot limit a whole request, and lbctl reports it."""
+    sent = {kind: site.gateway.send("GET", "/limited/sse?n=8&gap=0.3") for kind, site in sites.items()}
+    for kind, stream in ((kind, future.result(60)) for kind, future in sent.items()):
+        assert ("LB435" in sites[kind].gateway.messages) == (kind != "envoy")
+        assert stream.ok == (kind != "envoy"), kind
+        assert 1 <= len(stream.events()) <= (8 if stream.ok else 5), kind
 
 
-def test_silence_beyond_idle_ends_a_stream_and_shorter_silence_does_not(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, _timed([a], idle="1s")) as gateway:
-        lively = gateway.send("GET", "/sse?n=12&gap=0.2")
-        silent = gateway.get("/sse?n=2&gap=60")
-        a.held = True
-        mute = gateway.post()
-        assert lively.result(20).ok
-    assert (len(lively.result().events()), len(silent.events())) == (12, 1)
-    assert (silent.ok, silent.error) == (False, "short")
-    assert (mute.status, mute.header("content-type")) == (504, "application/json")
+def test_idle_client_connections_are_closed_in_time(sites: Mapping[Kind, _Site]) -> None:
+    """Connections that were never used, and used once. By default Envoy waits six seconds longer."""
+    cases = [(kind, used) for kind in sites for used in (False, True)]
 
+    def seconds_until_close(kind: Kind, used: bool) -> float:
+        with socket.create_connection((HOST, sites[kind].gateway.ports["impatient"])) as connection:
+            connection.settimeout(20)
+            if used:
+                connection.sendall(b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n")
+                assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            began = time.monotonic()
+            while connection.recv(1 << 16):
+                pass
+            return time.monotonic() - began
 
-def _timed(members: list[Replica], **timeouts: str) -> Fleet:
-    route: dict[str, Any] = {"timeouts": timeouts}
-    return fleet_of(pool_of(members), route=route)
-
-
-@pytest.mark.parametrize("used", [False, True], ids=["never used", "used once"])
-def test_an_idle_connection_of_a_client_is_closed_when_the_fleet_says(kind: Kind, used: bool) -> None:
-    """By its own default Envoy waits six seconds more."""
-    timeouts = {"request_headers": "1s", "idle": "1s"}
-    with (
-        replicas("a") as pool,
-        running(kind, fleet_of(pool_of(pool), listener={"timeouts": timeouts})) as gateway,
-        socket.create_connection((HOST, gateway.port)) as connection,
-    ):
-        connection.settimeout(20)
-        if used:
-            connection.sendall(b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n")
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        began = time.monotonic()
-        while connection.recv(1 << 16):
-            pass
-        waited = time.monotonic() - began
-    assert 0.5 < waited < 4.5
+    with ThreadPoolExecutor(len(cases)) as threads:
+        waits = dict(zip(cases, threads.map(lambda case: seconds_until_close(*case), cases), strict=True))
+    assert {case: waited for case, waited in waits.items() if not 0.5 < waited < 4.5} == {}
