@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas
 
