@@ -1,7 +1,7 @@
-"""The API server of the tests against a real one: opt-in, since a real one is no package that CI can install.
+"""The fake Kubernetes API server of the tests, compared with a real one. Opt-in, because CI cannot install a real one.
 
 KUBE_API names a directory with a `run.sh` that starts a Kubernetes API server for custom resources with an etcd, and
-leaves `kubeconfig`, `api.pid` and `etcd.pid` beside itself.
+writes `kubeconfig`, `api.pid` and `etcd.pid` next to itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def _serves_resources(file: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The kubeconfig of a real API server, which is started for these tests."""
+    """Start a real API server, and return the path of its kubeconfig."""
     directory = tmp_path_factory.mktemp("kube-api")
     for file in Path(os.environ[_VARIABLE]).iterdir():
         shutil.copy(file, directory)
@@ -65,7 +65,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("module", ["kubernetes_semantics", "kubernetes_store"])
-def test_the_server_of_the_tests_does_what_a_real_one_does(module: str, real: Path) -> None:
+def test_the_fake_api_server_behaves_like_a_real_one(module: str, real: Path) -> None:
     command = [sys.executable, "-m", f"tests.benchmarks.{module}", str(real)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

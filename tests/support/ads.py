@@ -1,6 +1,6 @@
-"""A small ADS server of state of the world, written on xds-protos by the book: what `lbctl xds` is tested against.
+"""A small state-of-the-world ADS server on xds-protos, to test `lbctl xds`.
 
-It answers what is asked, by name or whole, and again what has changed; it keeps every request for the test to look at.
+It answers subscriptions, sends changes, and records every request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SDS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 Content = Mapping[str, Mapping[str, Message]]
 """Type → name → resource."""
-_WHOLE = (CDS, LDS)
+_WILDCARD_TYPES = (CDS, LDS)
 
 
 def response(type_url: str, version: str, nonce: str, *resources: Message) -> discovery_pb2.DiscoveryResponse:
@@ -34,7 +34,7 @@ def response(type_url: str, version: str, nonce: str, *resources: Message) -> di
 
 
 class AdsServer:
-    """`refuse`: a status with which every stream is ended at once. Without content nothing is answered."""
+    """The server. Without content it sends nothing; `refuse` is a status that ends every stream at once."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class AdsServer:
         )
         services = {"StreamAggregatedResources": handler}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHODS, services),))
-        where = f"127.0.0.1:{port}"
+        address = f"127.0.0.1:{port}"
         if credentials:
-            self.port = self._server.add_secure_port(where, credentials)
+            self.port = self._server.add_secure_port(address, credentials)
         else:
-            self.port = self._server.add_insecure_port(where)
+            self.port = self._server.add_insecure_port(address)
         self.address = f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> AdsServer:
@@ -78,7 +78,7 @@ class AdsServer:
         for events in self._streams:
             events.put("changed")
 
-    def asked(self, type_url: str) -> list[discovery_pb2.DiscoveryRequest]:
+    def requests_for(self, type_url: str) -> list[discovery_pb2.DiscoveryRequest]:
         return [item for item in self.requests if item.type_url == type_url]
 
     def _stream(
@@ -100,21 +100,21 @@ class AdsServer:
                 due = () if names.get(event.type_url) == wanted else (event.type_url,)
                 names[event.type_url] = wanted
             for type_url in due:
-                resources = self._found(type_url, names[type_url])
+                resources = self._matching(type_url, names[type_url])
                 if resources is not None and resources != sent.get(type_url):
                     sent[type_url] = resources
                     yield self._response(type_url, tuple(resources))
 
-    def _found(self, type_url: str, names: tuple[str, ...]) -> dict[str, bytes] | None:
+    def _matching(self, type_url: str, names: tuple[str, ...]) -> dict[str, bytes] | None:
         if self._content is None:
             return None
         offered = self._content.get(type_url, {})
         resources = {
             name: offered[name].SerializeToString(deterministic=True)
             for name in sorted(offered)
-            if type_url in _WHOLE or name in names
+            if type_url in _WILDCARD_TYPES or name in names
         }
-        return resources if resources or type_url in _WHOLE else None
+        return resources if resources or type_url in _WILDCARD_TYPES else None
 
     def _response(self, type_url: str, names: tuple[str, ...]) -> discovery_pb2.DiscoveryResponse:
         offered = (self._content or {}).get(type_url, {})

@@ -1,6 +1,6 @@
-"""Derives relative GPU throughput from MLPerf result tables: the repeatable half of the built-in GPU table.
+"""Relative GPU throughput from MLPerf result tables, to check the built-in GPU table.
 
-Reads CSV files of per-accelerator results; refuses to guess: a pair of GPUs without a common benchmark is a ValueError.
+Reads CSV files with results per accelerator. A pair of GPUs without a common benchmark is a ValueError.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def results(folder: Path) -> list[Result]:
 def ratio(rows: Iterable[Result], gpu: str, base: str, *, llm: bool) -> tuple[float, list[float]]:
     """Return the throughput of `gpu` over that of `base`, and the sorted ratios of the cells.
 
-    The first is the geometric mean over models of the geometric mean over cells of the ratios of medians. Raises
+    The throughput is the geometric mean over models of the geometric mean over cells of the ratios of medians. Raises
     ValueError if the two have no closed benchmark in common.
     """
     rows = [row for row in rows if _counts(row) and row.model.startswith(LLM_PREFIXES) is llm]

@@ -1,4 +1,4 @@
-"""Fleets through lint, without a process in between."""
+"""Lint of fleets in memory, without a process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def linted(
 ) -> LintResult:
     """Return the diagnostics of lint for this text.
 
-    `root` is the directory of the fleet; a comment `# PATH is -rw-------` in the text creates a file with that
-    mode there, and `# PATH holds TEXT` one with that content which its owner alone may read.
+    `root` is the directory of the fleet. A comment `# PATH is -rw-------` in the text creates a file with that mode
+    there, and `# PATH holds TEXT` creates a file with that content that only its owner may read.
     """
     for path, text_of_it in _HOLDS.findall(text) if root else ():
         file = (root or Path()) / path
@@ -62,4 +62,4 @@ POOR = sample(
 """,
     more='control: {api: {bind: "0.0.0.0:18080"}}\n',
 )
-"""Legal, and unwise in many ways, of each severity."""
+"""A valid fleet with findings of each severity."""

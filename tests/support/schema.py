@@ -1,4 +1,4 @@
-"""Every key and every value of a fleet file, read from the models themselves: what new fields the tests must cover."""
+"""Every key and value of a fleet file, derived from the models, so that tests notice new fields."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from lbctl.model.fleet import Fleet
 from lbctl.model.section import Section
 
 NAME = "<name>"
-"""The last step of a path that stands for the names of a map themselves."""
+"""The last step of a path to the names of a map."""
 
 
 def leaves(section: type[Section] = Fleet, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the path of every scalar of the schema, and that of the names of each map. Names are `*`, and lists have
-    no positions."""
+    """Yield the path of every scalar of the schema, and of the names of each map. Names are `*`, list items have no
+    index."""
     for key, field in section.model_fields.items():
         if path != ("defaults",):
             yield from _below(field.annotation, (*path, field.alias or key))
 
 
 def keys() -> set[str]:
-    """Return every key of the schema, as `routes.*.pin.header`."""
+    """Return every key of the schema, for example `routes.*.pin.header`."""
     paths = {path[:length] for path in leaves() if path[-1] != NAME for length in range(1, len(path) + 1)}
     return {".".join(path) for path in paths}
 
 
 def choices(pattern: str) -> set[str]:
-    """Return the words that the value of a key, or an item of its list, may be; none if it is no choice."""
+    """Return the allowed words of a key, or of the items of its list; empty if it is not a choice."""
     here: Any = Fleet
     for step in pattern.split("."):
         if step != "*":
@@ -40,7 +40,7 @@ def choices(pattern: str) -> set[str]:
 def places(
     value: object, pattern: tuple[str, ...], path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[str | int, ...]]:
-    """Yield where in a plain document scalars (or names) match the path of a leaf."""
+    """Yield the paths of scalars (or names) in a plain document that match the path of a leaf."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from places(item, pattern, (*path, index))

@@ -1,4 +1,4 @@
-"""Metrics pages for the tests of signals: this repository's own, and those of others where the folder stands."""
+"""Metrics pages for tests of signals: pages of this repository, and pages of real exporters if available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.paths import DATA, FIXTURES
 
 METRICS = FIXTURES / "metrics"
 needs_shared = pytest.mark.skipif(
-    not DATA.is_dir(), reason="the folder ../shared/data, with pages of real exporters, is not there"
+    not DATA.is_dir(), reason="the folder ../shared/data with pages of real exporters does not exist"
 )
 
 

@@ -22,13 +22,13 @@ EASY = CostModel(a=0.01, b=0.0, c=1e-12, p=0.0, sequences=256, cache=1_000_000)
 
 
 def pool(*capacities: float) -> Pool:
-    """Return a pool with the replicas r0, r1 …, whose limits no test here reaches."""
+    """Return a pool with the replicas r0, r1 …, and limits that no test reaches."""
     replicas = tuple(Replica(f"r{index}", Address("127.0.0.1", 1), each) for index, each in enumerate(capacities))
     return Pool("p", replicas, circuit_breaker=UNLIMITED)
 
 
 def load(count: int, rate: float, prompt: int = 500, answer: int = 50, seed: int = 3) -> Trace:
-    """Return Poisson arrivals whose lengths are up to twice the given ones."""
+    """Return Poisson arrivals with random lengths up to twice the given ones."""
     rng, now, times = random.Random(seed), 0.0, []
     for _ in range(count):
         times.append(now)
@@ -47,7 +47,7 @@ def replayed(
     progress: Callable[[float], None] | None = None,
     **more: Any,
 ) -> Replay:
-    """Run one simulation in which every engine has the `cost`, or is in proportion to its capacity; `more` are further
+    """Run one simulation. Every engine has the `cost`, or a cost in proportion to its capacity; `more` are further
     arguments of the setup."""
     costs = (cost,) * len(where.replicas) if cost else engines_of(where, CostModel())
     setup = Setup(where, POLICIES[policy], **{"costs": costs, "proxies": 1, "changes": changes, **more})
@@ -55,7 +55,7 @@ def replayed(
 
 
 def shares(result: Replay) -> list[float]:
-    """Return the part of the requests that each replica got."""
+    """Return the share of requests of each replica."""
     placed = [int(replica) for replica in result.requests.replica]
     return [placed.count(index) / len(placed) for index in range(len(result.setup.pool.replicas))]
 

@@ -1,4 +1,4 @@
-"""Weights as tests write them: what each replica is given, as if it were its capacity."""
+"""Weights for tests, written as plain numbers like capacities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the control plane's server talk to it with: an edition without a fleet behind it, real clients."""
+"""Support for tests of the xDS server: snapshots without a fleet, an observer, and real gRPC clients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def content(*resources: Resource) -> Resources:
 
 
 class CachedSnapshot:
-    """Stands where `xds.cache.Edition` does. `parts`: what a proxy of that name gets instead."""
+    """A replacement for the snapshot of `lbctl.xds.build`. `parts` are the resources of single proxies, by name."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class CachedSnapshot:
     ) -> None:
         self.version = version
         self.snapshot = SimpleNamespace(topology=Topology((), (), (), proxies, Control()))
-        self.asked: list[Proxy] = []
+        self.built_for: list[Proxy] = []
         self._all = content(*resources)
         self._parts = parts or {}
 
     def resources(self, proxy: Proxy) -> Resources:
-        self.asked.append(proxy)
+        self.built_for.append(proxy)
         return self._parts.get(proxy.name, self._all)
 
     def redacted(self, words: str) -> str:
@@ -85,14 +85,14 @@ class CachedSnapshot:
 
 
 @dataclass
-class Seen:
-    """An observer that writes down."""
+class RecordingObserver:
+    """An observer that records all events."""
 
     streams: list[str] = field(default_factory=list)
     pushes: list[tuple[str, int, int]] = field(default_factory=list)
     acks: list[tuple[str, float]] = field(default_factory=list)
     nacks: list[str] = field(default_factory=list)
-    strays: list[str] = field(default_factory=list)
+    unmatched_ids: list[str] = field(default_factory=list)
     failures: int = 0
 
     def connected(self, kind: str) -> None:
@@ -111,19 +111,19 @@ class Seen:
         self.nacks.append(type_short)
 
     def unmatched(self, node_id: str) -> None:
-        self.strays.append(node_id)
+        self.unmatched_ids.append(node_id)
 
     def failed(self) -> None:
         self.failures += 1
 
 
 class Running:
-    """A server, its ledger and its observer; `port` is the system's choice."""
+    """A server, its status ledger and its observer; the system chooses `port`."""
 
-    def __init__(self, server: XdsServer, ledger: NodeStatus, seen: Seen, port: int) -> None:
+    def __init__(self, server: XdsServer, ledger: NodeStatus, observer: RecordingObserver, port: int) -> None:
         self.server = server
         self.ledger = ledger
-        self.seen = seen
+        self.observer = observer
         self.port = port
 
     def publish(self, edition: CachedSnapshot) -> None:
@@ -139,17 +139,17 @@ class Running:
 
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Running]:
-    ledger, seen = NodeStatus(), Seen()
-    server = XdsServer(ledger, seen, **{"bind": LOOPBACK, "tls": None, "settle": 0.05, **options})
+    ledger, observer = NodeStatus(), RecordingObserver()
+    server = XdsServer(ledger, observer, **{"bind": LOOPBACK, "tls": None, "settle": 0.05, **options})
     port = await server.start()
     try:
-        yield Running(server, ledger, seen, port)
+        yield Running(server, ledger, observer, port)
     finally:
         await server.stop(0.2)
 
 
 class Client:
-    """One stream, spoken by hand."""
+    """A scripted client with one stream."""
 
     def __init__(self, channel: grpc.aio.Channel, node: str, *, delta: bool, only: str | None) -> None:
         service, method = METHODS[only]
@@ -159,7 +159,7 @@ class Client:
         self._node: str | None = node
 
     def request(self, type_url: str, **more: Any) -> Any:
-        """Send a request; the node is in the first request of a stream."""
+        """Return a request; the first request of a stream contains the node."""
         message = pb.DeltaDiscoveryRequest(type_url=type_url, **more) if self._delta else pb.DiscoveryRequest(
             type_url=type_url, **more
         )  # fmt: skip
@@ -236,9 +236,9 @@ async def connected(
     port: int | str, node: str = "edge-1", *, delta: bool = True, only: str | None = None,
     credentials: grpc.ChannelCredentials | None = None, options: tuple[tuple[str, Any], ...] = (),
 ) -> AsyncIterator[Client]:  # fmt: skip
-    """Open a stream on a connection of its own."""
-    async with channel(port, credentials, options) as made:
-        yield Client(made, node, delta=delta, only=only)
+    """Open a stream on a new connection."""
+    async with channel(port, credentials, options) as opened:
+        yield Client(opened, node, delta=delta, only=only)
 
 
 def channel(

@@ -1,4 +1,4 @@
-"""What holds for every history of looks, whatever was in them."""
+"""Properties of the control loop that hold for every history of samples."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ strategy = st.sampled_from(["adaptive", "adaptive", "composite", "static"])
 
 @given(history, strategy)
 @settings(deadline=None)
-def test_weights_stay_between_floor_and_ceiling_and_never_reach_zero(story: Any, name: str) -> None:
+def test_weights_stay_between_floor_and_ceiling(looks: Any, name: str) -> None:
     talk = Talk(pool(FLEET, weighting={"strategy": name}))
-    for told, seconds in story:
-        talk.look(told, seconds)
+    for samples, seconds in looks:
+        talk.look(samples, seconds)
         for item in FLEET:
             assert FLOOR * item.capacity - 1e-9 <= talk.weights[item.name] <= CEILING * item.capacity + 1e-9
 
 
 @given(history, strategy)
 @settings(deadline=None)
-def test_a_weight_moves_by_no_more_than_a_step_an_interval_unless_the_replica_is_out(story: Any, name: str) -> None:
+def test_a_weight_moves_at_most_one_step_per_interval(looks: Any, name: str) -> None:
     talk = Talk(pool(FLEET, weighting={"strategy": name}))
-    for told, seconds in story:
+    for samples, seconds in looks:
         before = {each: talk.track(each) for each in NAMES}
-        talk.look(told, seconds)
+        talk.look(samples, seconds)
         for each in NAMES:
             was, now = before[each], talk.track(each)
             if now.health.phase == "out":
@@ -68,18 +68,18 @@ def test_a_weight_moves_by_no_more_than_a_step_an_interval_unless_the_replica_is
 
 @given(history)
 @settings(deadline=None)
-def test_a_replica_that_never_says_anything_keeps_its_capacity_and_stays_in(story: Any) -> None:
+def test_a_replica_without_samples_keeps_its_capacity(looks: Any) -> None:
     talk = Talk(pool(FLEET))
-    for told, seconds in story:
-        talk.look({name: values for name, values in told.items() if name != "r1"}, seconds)
+    for samples, seconds in looks:
+        talk.look({name: values for name, values in samples.items() if name != "r1"}, seconds)
     assert (talk.weights["r1"], talk.verdicts["r1"]) == (FLEET[1].capacity, "in")
 
 
 @given(st.lists(st.sampled_from(NAMES), max_size=40))
 @settings(deadline=None)
-def test_pages_without_a_wanted_line_never_move_a_weight_or_take_a_replica_out(said: list[str]) -> None:
+def test_empty_samples_have_no_effect(names: list[str]) -> None:
     talk = Talk(pool(FLEET))
-    for place, name in enumerate(said):
+    for place, name in enumerate(names):
         now = NOW + INTERVAL * (place + 1)
         talk.say(Observed(now, NAME, {name: seen(now, speed=None)}))
     assert not [item for item in talk.effects if isinstance(item, WeightsChanged | HealthChanged)]
@@ -87,29 +87,29 @@ def test_pages_without_a_wanted_line_never_move_a_weight_or_take_a_replica_out(s
 
 @given(history, strategy)
 @settings(deadline=None)
-def test_the_same_history_gives_the_same_states_and_effects(story: Any, name: str) -> None:
+def test_equal_histories_have_equal_effects(looks: Any, name: str) -> None:
     first, second = (Talk(pool(FLEET, weighting={"strategy": name})) for _ in range(2))
-    for told, seconds in story:
-        assert first.look(told, seconds) == second.look(dict(reversed(told.items())), seconds)
+    for samples, seconds in looks:
+        assert first.look(samples, seconds) == second.look(dict(reversed(samples.items())), seconds)
     assert first.state == second.state
 
 
 @given(history)
 @settings(deadline=None)
-def test_what_is_frozen_stays_where_it_is_unless_it_is_out(story: Any) -> None:
+def test_frozen_weights_do_not_change(looks: Any) -> None:
     talk = Talk(pool(FLEET, deep={"min_free_memory": None, "fatal_xids": (), "stalled_after": None}))
     talk.say(Froze(NOW, NAME))
-    for told, seconds in story:
-        talk.look(told, seconds)
+    for samples, seconds in looks:
+        talk.look(samples, seconds)
     assert talk.weights == {item.name: item.capacity for item in FLEET}
 
 
 @given(history)
 @settings(deadline=None)
-def test_a_pool_without_news_ends_on_its_capacities_with_nobody_out(story: Any) -> None:
+def test_a_pool_without_samples_returns_to_its_capacities(looks: Any) -> None:
     talk = Talk(pool(FLEET))
-    for told, seconds in story:
-        talk.look(told, seconds)
+    for samples, seconds in looks:
+        talk.look(samples, seconds)
     talk.wait(1000.0)
     assert "out" not in talk.verdicts.values()
     home = {item.name: item.capacity for item in FLEET if talk.verdicts[item.name] == "in"}
@@ -118,27 +118,27 @@ def test_a_pool_without_news_ends_on_its_capacities_with_nobody_out(story: Any) 
 
 @given(history)
 @settings(deadline=None)
-def test_no_more_than_half_of_a_pool_is_ever_out(story: Any) -> None:
+def test_at_most_half_of_a_pool_is_ejected(looks: Any) -> None:
     talk = Talk(pool(FLEET))
-    for told, seconds in story:
-        talk.look(told, seconds)
+    for samples, seconds in looks:
+        talk.look(samples, seconds)
         assert list(talk.verdicts.values()).count("out") <= len(FLEET) // 2
 
 
 @given(history)
 @settings(deadline=None)
-def test_the_order_and_the_names_of_replicas_do_not_matter(story: Any) -> None:
+def test_order_and_names_of_replicas_do_not_matter(looks: Any) -> None:
     other = {name: f"x{place}" for place, name in enumerate(reversed(NAMES))}
     renamed = tuple(replica(other[item.name], capacity=item.capacity, gpu=item.gpu) for item in FLEET)
     off = {"min_free_memory": None, "fatal_xids": (), "stalled_after": None}
     talk, same = Talk(pool(FLEET, deep=off)), Talk(pool(tuple(reversed(renamed)), deep=off))
-    for told, seconds in story:
-        talk.look(told, seconds)
-        same.look({other[name]: values for name, values in told.items()}, seconds)
+    for samples, seconds in looks:
+        talk.look(samples, seconds)
+        same.look({other[name]: values for name, values in samples.items()}, seconds)
     assert {other[name]: weight for name, weight in talk.weights.items()} == pytest.approx(same.weights)
 
 
-def test_events_about_what_is_not_there_do_nothing() -> None:
+def test_events_about_unknown_pools_and_replicas_do_nothing() -> None:
     state, _ = step(State(), FleetChanged(NOW, (pool(),)))
     assert step(state, Observed(NOW + 1, "gone", {}))[1] == ()
     after, effects = step(state, Observed(NOW + 1, NAME, {"gone": seen(NOW + 1)}))

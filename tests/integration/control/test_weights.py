@@ -1,4 +1,4 @@
-"""Weights: scripts of looks, and what the proxies would be told."""
+"""Weights: sequences of samples, and the weights that the proxies would get."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def halved() -> dict[str, dict[str, float | None]]:
     return all_at() | {SLOW: {"speed": 0.5}}
 
 
-def test_a_healthy_fleet_is_left_alone() -> None:
+def test_a_healthy_fleet_keeps_its_weights() -> None:
     talk = Talk(pool())
     for look in range(50):
         talk.look({name: {"speed": 1.0 + 0.1 * ((look + place) % 3 - 1)} for place, name in enumerate(NAMES)})
     assert talk.effects == []
 
 
-def test_a_throttled_replica_gets_its_part_at_the_first_look_that_shows_it() -> None:
+def test_a_throttled_replica_gets_its_share_at_once() -> None:
     talk = Talk(pool())
     talk.look(halved())
     assert talk.weights == {name: pytest.approx(0.5 if name == SLOW else 1.0) for name in NAMES}
 
 
-def test_a_replica_that_recovers_comes_back_by_a_tenth_of_its_capacity_an_interval() -> None:
+def test_a_recovered_replica_gains_a_tenth_per_interval() -> None:
     talk = Talk(pool(weighting={"smoothing": 1}))
     talk.look(halved())
     steps = []
@@ -50,7 +50,7 @@ def test_a_replica_that_recovers_comes_back_by_a_tenth_of_its_capacity_an_interv
     assert steps == [0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0]
 
 
-def test_looks_that_come_in_a_burst_move_a_weight_once() -> None:
+def test_a_burst_of_samples_moves_a_weight_once() -> None:
     talk = Talk(pool())
     talk.look(all_at() | {SLOW: {"speed": 0.1}})
     for _ in range(10):
@@ -60,7 +60,7 @@ def test_looks_that_come_in_a_burst_move_a_weight_once() -> None:
     assert talk.weights[SLOW] == pytest.approx(0.1)
 
 
-def test_nobody_starves_and_nobody_gets_everything() -> None:
+def test_weights_have_a_floor_and_a_ceiling() -> None:
     talk = Talk(pool())
     for _ in range(60):
         talk.look(all_at() | {SLOW: {"speed": 0.001}, NAMES[2]: {"speed": 50.0}})
@@ -68,7 +68,7 @@ def test_nobody_starves_and_nobody_gets_everything() -> None:
     assert talk.weights[NAMES[2]] == 4.0
 
 
-def test_a_deviation_within_the_band_is_not_acted_on_and_once_acted_on_is_held_until_it_is_small() -> None:
+def test_the_weight_changes_only_outside_the_hysteresis_band() -> None:
     talk = Talk(pool(weighting={"smoothing": 1}))
     talk.look(all_at() | {SLOW: {"speed": 0.8}})  # |ln 0.8| = 0.22
     assert talk.effects == []
@@ -90,37 +90,37 @@ def test_moves_smaller_than_the_deadband_are_not_sent() -> None:
     assert talk.look(all_at() | {SLOW: {"speed": 0.56}}) == (WeightsChanged(NAME, talk.given),)
 
 
-def test_the_batch_explains_a_long_step() -> None:
+def test_a_large_batch_explains_a_long_step() -> None:
     talk = Talk(pool())
     talk.look(all_at() | {SLOW: {"batch": 200.0}})
     assert talk.effects == []
 
 
-def test_unlike_gpus_are_compared_by_what_their_capacity_promises() -> None:
+def test_different_gpus_are_compared_by_capacity() -> None:
     fast = tuple(replica(f"h{place}", capacity=5.0, gpu="H100-SXM") for place in range(2))
     slow = tuple(replica(f"t{place}", capacity=1.0, gpu="T4") for place in range(2))
     for speed, weight in ((0.8, 1.0), (0.4, 0.4)):
         talk = Talk(pool((*fast, *slow)))
-        _work_of_many_kinds(talk, {"h0": 5.0, "h1": 5.0, "t0": speed, "t1": speed})
+        send_varied_work(talk, {"h0": 5.0, "h1": 5.0, "t0": speed, "t1": speed})
         assert talk.weights["t0"] == pytest.approx(weight)
         assert talk.weights["h0"] == 5.0
 
 
-def _work_of_many_kinds(talk: Talk, speeds: Mapping[str, float]) -> None:
-    """Looks at unlike batches for each type of GPU to have a line of its own, and for the way to its weight."""
+def send_varied_work(talk: Talk, speeds: Mapping[str, float]) -> None:
+    """Send samples with different batches, enough for a curve per GPU type and for the weight to settle."""
     for look in range(30):
         work = {"batch": 20.0 + 7 * look % 31, "prompts": 60.0 + 40 * (look % 4)}
         talk.look({name: {"speed": speed, **work} for name, speed in speeds.items()})
 
 
-def test_a_weight_that_is_wrong_by_two_is_put_right() -> None:
+def test_a_capacity_wrong_by_a_factor_of_two_is_corrected() -> None:
     talk = Talk(pool((*(replica(f"r{place}") for place in range(3)), replica("r3", capacity=2.0))))
     for _ in range(3):
         talk.look({f"r{place}": {} for place in range(4)})
     assert talk.weights == {"r0": 1.0, "r1": 1.0, "r2": 1.0, "r3": pytest.approx(1.0)}
 
 
-def test_engines_that_answer_in_batches_are_judged_by_their_time_in_the_model() -> None:
+def test_batch_engines_are_judged_by_their_compute_time() -> None:
     talk = Talk(pool())
     now = NOW + INTERVAL
     talk.say(Observed(now, NAME, {name: batches(now, 0.5 if name == SLOW else 1.0) for name in NAMES}))
@@ -135,14 +135,14 @@ def test_tokens_are_not_compared_with_batches() -> None:
     assert talk.effects == []
 
 
-def test_static_is_the_capacity_whatever_is_seen() -> None:
+def test_static_weights_are_the_capacities() -> None:
     talk = Talk(pool(weighting={"strategy": "static"}))
     for _ in range(5):
         talk.look(halved())
     assert talk.effects == []
 
 
-def test_a_source_without_evidence_leaves_the_capacity_and_says_so() -> None:
+def test_a_source_without_evidence_keeps_the_capacity() -> None:
     talk = Talk(pool())
     for _ in range(5):
         talk.look(all_at(None, queue=100.0))
@@ -152,17 +152,17 @@ def test_a_source_without_evidence_leaves_the_capacity_and_says_so() -> None:
     assert first.reasons == ("its sources have given no evidence of its speed: its capacity",)
 
 
-def test_composite_takes_from_the_fullest() -> None:
+def test_composite_reduces_the_fullest_replica() -> None:
     talk = Talk(pool(weighting={"strategy": "composite", "smoothing": 1}))
     for _ in range(10):
         talk.look({name: {"speed": None, "gpu": 0.9 if name == SLOW else 0.3} for name in NAMES})
     assert talk.weights[SLOW] < 0.3 < 1.0 < talk.weights[NAMES[0]]
 
 
-# ── What is stale or absent ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Stale and missing samples ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_stale_replica_keeps_its_last_estimate_and_then_goes_back_in_steps() -> None:
+def test_a_stale_replica_returns_to_its_capacity_in_steps() -> None:
     talk = Talk(pool())
     talk.look(halved())
     others = {name: {} for name in NAMES if name != SLOW}
@@ -173,7 +173,7 @@ def test_a_stale_replica_keeps_its_last_estimate_and_then_goes_back_in_steps() -
     assert weights == [0.5] * 5 + [0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0]
 
 
-def test_a_pool_that_has_lost_its_metrics_goes_back_to_its_capacities_in_steps() -> None:
+def test_a_pool_without_metrics_returns_to_its_capacities() -> None:
     talk = Talk(pool())
     talk.look(halved())
     talk.wait(20.0)
@@ -183,13 +183,13 @@ def test_a_pool_that_has_lost_its_metrics_goes_back_to_its_capacities_in_steps()
     assert talk.weights == dict.fromkeys(NAMES, 1.0)
 
 
-def _with_sources(**more: Any) -> Pool:
+def pool_with_sources(**more: Any) -> Pool:
     return pool(telemetry=Telemetry(sources=(MetricsSource("vllm", "http://{host}:{port}/metrics"),)), **more)
 
 
-def test_replicas_whose_sources_never_answer_are_stale_once_that_time_has_passed() -> None:
-    """As after a restart with dead exporters: two have told something, two never did."""
-    talk = Talk(_with_sources())
+def test_replicas_without_any_sample_become_stale() -> None:
+    """For example after a restart with dead exporters: two replicas have sent samples, two never did."""
+    talk = Talk(pool_with_sources())
     talk.look({NAMES[0]: {"speed": 1.0}, NAMES[1]: {"speed": 1.0}})
     talk.wait(10.0)
     assert talk.mode == "acting"
@@ -200,8 +200,8 @@ def test_replicas_whose_sources_never_answer_are_stale_once_that_time_has_passed
     )
 
 
-def test_a_newcomer_has_its_time_to_answer_and_one_without_sources_is_never_waited_for() -> None:
-    talk = Talk(_with_sources())
+def test_only_new_replicas_with_sources_become_stale() -> None:
+    talk = Talk(pool_with_sources())
     for _ in range(4):
         talk.look(all_at())
     bare = tuple(replace(replica(f"bare{place}"), telemetry=Telemetry()) for place in range(6))
@@ -212,13 +212,13 @@ def test_a_newcomer_has_its_time_to_answer_and_one_without_sources_is_never_wait
     new = tuple(replica(f"new{place}") for place in range(6))
     talk.say(FleetChanged(talk.now, (replace(talk.pool, replicas=(*talk.pool.replicas, *new)),)))
     talk.look(all_at())
-    assert talk.mode == "acting", "they have just come"
+    assert talk.mode == "acting", "the replicas are new"
     for _ in range(3):
         talk.look(all_at())
     assert talk.mode == "blind"
 
 
-def test_samples_half_a_minute_old_do_not_make_a_weight_swing() -> None:
+def test_delayed_samples_do_not_make_a_weight_oscillate() -> None:
     talk = Talk(pool(telemetry=Telemetry(stale_after=60_000)))
     for _ in range(60):
         now = talk.now + INTERVAL
@@ -228,7 +228,7 @@ def test_samples_half_a_minute_old_do_not_make_a_weight_swing() -> None:
     assert len([item for item in talk.effects if isinstance(item, WeightsChanged)]) == 1
 
 
-def test_more_than_half_looking_bad_freezes_the_weights_and_says_so() -> None:
+def test_weights_freeze_if_most_replicas_look_bad() -> None:
     fleet = tuple(replica(f"r{place}", gpu=f"G{place // 2}") for place in range(6))
     talk = Talk(pool(fleet))
     names = [item.name for item in fleet]
@@ -240,7 +240,7 @@ def test_more_than_half_looking_bad_freezes_the_weights_and_says_so() -> None:
     assert talk.weights == dict.fromkeys(names, 1.0)
 
 
-# ── By hand, on reload ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Operators and reloads ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_operator_can_freeze_and_unfreeze() -> None:
@@ -253,7 +253,7 @@ def test_an_operator_can_freeze_and_unfreeze() -> None:
     assert talk.weights[SLOW] == pytest.approx(0.5)
 
 
-def test_a_reload_keeps_what_is_known_and_follows_new_capacities() -> None:
+def test_a_reload_keeps_estimates_with_new_capacities() -> None:
     talk = Talk(pool())
     talk.look(halved())
     doubled = tuple(replace(item, capacity=2.0) for item in talk.pool.replicas)
@@ -261,14 +261,14 @@ def test_a_reload_keeps_what_is_known_and_follows_new_capacities() -> None:
     assert talk.weights == {name: pytest.approx(1.0 if name == SLOW else 2.0) for name in NAMES}
 
 
-def test_after_a_restart_the_weights_begin_where_they_were() -> None:
+def test_weights_continue_after_a_restart() -> None:
     talk = Talk(pool())
     slow = Weight(rate=0.5, room=1.0, speed=0.5)
     effects = talk.say(FleetChanged(NOW + 1, (replace(talk.pool, name="other"),), {"other": {SLOW: slow}}))
     assert effects == (WeightsChanged("other", {name: slow if name == SLOW else from_capacity(1.0) for name in NAMES}),)
 
 
-def test_a_newcomer_has_its_whole_weight_and_no_ramp_is_decided() -> None:
+def test_a_new_replica_starts_with_its_full_weight() -> None:
     talk = Talk(pool(slow_start=SlowStart()))
     more = replace(talk.pool, replicas=(*talk.pool.replicas, replica("new")))
     effects = talk.say(FleetChanged(talk.now, (more,)))
@@ -277,10 +277,10 @@ def test_a_newcomer_has_its_whole_weight_and_no_ramp_is_decided() -> None:
     assert talk.weights["new"] == 1.0
 
 
-# ── Of what a weight is made ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Rate, room and speed ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_slow_replica_keeps_its_room_and_a_wrong_capacity_is_put_right_as_room() -> None:
+def test_slowness_and_wrong_capacity_change_different_parts() -> None:
     members = (*(replica(f"r{place}") for place in range(3)), replica("double", capacity=2.0))
     talk = Talk(pool(members))
     talk.look({"r0": {"speed": 0.5}, "r1": {}, "r2": {}, "double": {}})
@@ -288,14 +288,14 @@ def test_a_slow_replica_keeps_its_room_and_a_wrong_capacity_is_put_right_as_room
     assert talk.given["double"] == pytest.approx(Weight(rate=1.0, room=1.0, speed=1.0))
 
 
-def test_a_wrong_capacity_of_a_whole_type_is_put_right_as_room() -> None:
+def test_a_wrong_capacity_of_a_gpu_type_changes_room() -> None:
     fast, slow = [f"h{place}" for place in range(3)], ["t0", "t1"]
     talk = Talk(pool((*map(replica, fast), *(replica(name, gpu="T4") for name in slow))))
-    _work_of_many_kinds(talk, {name: 0.4 if name in slow else 1.0 for name in (*fast, *slow)})
+    send_varied_work(talk, {name: 0.4 if name in slow else 1.0 for name in (*fast, *slow)})
     assert talk.given["t0"] == pytest.approx(Weight(rate=0.4, room=0.4, speed=1.0))
 
 
-def test_a_replica_that_is_slow_and_wrong_in_its_capacity_is_told_as_both() -> None:
+def test_slowness_and_wrong_capacity_combine() -> None:
     members = (*(replica(f"r{place}") for place in range(3)), replica("both", capacity=2.0))
     talk = Talk(pool(members))
     for _ in range(3):
@@ -303,19 +303,19 @@ def test_a_replica_that_is_slow_and_wrong_in_its_capacity_is_told_as_both() -> N
     assert talk.given["both"] == pytest.approx(Weight(rate=0.5, room=1.0, speed=0.5))
 
 
-def test_on_the_way_down_and_back_the_slowness_moves_with_the_weight() -> None:
+def test_speed_follows_the_weight_down_and_up() -> None:
     talk = Talk(pool(weighting={"smoothing": 1}))
-    told = []
+    weights_sent = []
     for speed in (0.2, 0.2, 1.0):
         talk.look(all_at() | {SLOW: {"speed": speed}})
-        told.append(talk.given[SLOW])
-    assert told == [pytest.approx(Weight(rate=rate, room=1.0, speed=rate)) for rate in (0.5, 0.2, 0.3)]
+        weights_sent.append(talk.given[SLOW])
+    assert weights_sent == [pytest.approx(Weight(rate=rate, room=1.0, speed=rate)) for rate in (0.5, 0.2, 0.3)]
     for _ in range(8):
         talk.look(all_at())
     assert talk.given[SLOW] == from_capacity(1.0)
 
 
-def test_a_hot_replica_is_held_and_not_called_slow() -> None:
+def test_a_hot_replica_is_held_but_not_slow() -> None:
     talk = Talk(pool())
     for _ in range(6):
         talk.look(all_at() | {SLOW: {"temperature": 99.0}})
@@ -323,7 +323,7 @@ def test_a_hot_replica_is_held_and_not_called_slow() -> None:
     assert talk.given[SLOW].held == pytest.approx(0.05)
 
 
-def test_the_load_that_composite_follows_is_neither_speed_nor_room() -> None:
+def test_composite_load_changes_neither_speed_nor_room() -> None:
     talk = Talk(pool(weighting={"strategy": "composite", "composite": (("queue", 1.0),)}))
     for _ in range(6):
         talk.look(all_at(None, queue=0.0) | {SLOW: {"speed": None, "queue": 50.0}})
@@ -331,7 +331,7 @@ def test_the_load_that_composite_follows_is_neither_speed_nor_room() -> None:
     assert (talk.given[SLOW].room, talk.given[SLOW].speed) == (1.0, 1.0)
 
 
-def test_a_slow_replica_at_the_floor_is_told_once_and_stays() -> None:
+def test_a_slow_replica_at_the_floor_is_sent_once() -> None:
     talk = Talk(pool())
     for look in range(12):
         talk.look(all_at() | {SLOW: {"speed": 0.01 + look % 2 * 0.005}})
@@ -339,18 +339,18 @@ def test_a_slow_replica_at_the_floor_is_told_once_and_stays() -> None:
     assert len([item for item in talk.effects if isinstance(item, WeightsChanged)]) == 2
 
 
-# ── Why ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_decision_shows_every_number_on_the_way() -> None:
+def test_a_decision_shows_every_intermediate_number() -> None:
     talk = Talk(pool(weighting={"max_step_down": 30.0}))
     talk.look(all_at(temperature=60.0) | {SLOW: {"speed": 0.5, "temperature": 80.0, "throttle": 1.0}})
     talk.wait(2.0, 2.0)
-    told = decisions(talk.state, NAME)[1]
-    assert (told.replica, told.strategy, told.mode, told.verdict) == (SLOW, "adaptive", "acting", "in")
-    assert (told.normalised, told.across) == (pytest.approx(-0.6931, abs=1e-4), 0.0)
-    assert (told.proposed, told.goal) == (pytest.approx(0.5), pytest.approx(0.5))
-    assert (told.damped, told.sent, told.weight) == (0.7, 0.7, Weight(0.7, 1.0, pytest.approx(0.7)))
-    assert (told.age, told.evidence_age) == (2.0, 2.0)
-    assert told.signals["throttle"].value == 1.0
-    assert told.reasons == ("its speed differs from its peers'",)
+    decision = decisions(talk.state, NAME)[1]
+    assert (decision.replica, decision.strategy, decision.mode, decision.verdict) == (SLOW, "adaptive", "acting", "in")
+    assert (decision.normalised, decision.across) == (pytest.approx(-0.6931, abs=1e-4), 0.0)
+    assert (decision.proposed, decision.goal) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert (decision.damped, decision.sent, decision.weight) == (0.7, 0.7, Weight(0.7, 1.0, pytest.approx(0.7)))
+    assert (decision.age, decision.evidence_age) == (2.0, 2.0)
+    assert decision.signals["throttle"].value == 1.0
+    assert decision.reasons == ("its speed differs from its peers'",)

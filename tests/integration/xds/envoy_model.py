@@ -1,6 +1,6 @@
-"""What Envoy does with what it is sent, as far as xDS goes: warming, pauses, partial application, both variants.
+"""A model of Envoy as an xDS client: warming, pauses, partial application, both protocol variants.
 
-Every response is checked when it comes. A rule that the server breaks is an AssertionError here.
+It checks every response on arrival. A violated rule raises an AssertionError.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from envoy.service.discovery.v3 import discovery_pb2 as xds
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES
 
 BAD = 4
-"""Content of this number is refused, wherever it stands."""
+"""Content with this number is rejected."""
 
 
 class Body:
-    """Content of a resource: its name, a number, and what it uses."""
+    """Content of a resource: its name, a number, and the names it refers to."""
 
     def __init__(self, data: bytes) -> None:
         self.name, self.number, uses = json.loads(data)
@@ -39,20 +39,20 @@ class Body:
 
 
 class Envoy:
-    """One process. `out`: what it has written and the server has not read."""
+    """One Envoy process. `out` are requests that it has written and the server has not read."""
 
     def __init__(self, *, delta: bool, speaks: bool) -> None:
         self.delta = delta
-        self.speaks = speaks  # names the faulty in its words
+        self.speaks = speaks  # names rejected resources in error messages
         self.out: deque[bytes] = deque()
         self.have: dict[str, dict[str, Body]] = {kind: {} for kind in TYPES}  # in use
         self.warming: dict[str, Body] = {}  # clusters that wait for their endpoints
-        self.versions: dict[str, dict[str, str]] = {kind: {} for kind in TYPES}  # delta: of what was accepted
-        self.accepted: dict[str, str] = {}  # state of the world: version_info
-        self.excused: set[str] = set()  # tables that were the first of their name: they may be ahead of the clusters
-        self.initialised = False  # the first clusters are there and warm: listeners come next
+        self.versions: dict[str, dict[str, str]] = {kind: {} for kind in TYPES}  # delta: versions of accepted resources
+        self.accepted: dict[str, str] = {}  # state of the world: accepted version_info
+        self.excused: set[str] = set()  # first route tables of a name: they may refer to clusters that come later
+        self.initialised = False  # the first clusters are warm, so listeners come next
         self._fed = False
-        self._partial: dict[str, set[str]] = {kind: set() for kind in TYPES}  # taken of responses that it refused
+        self._partial: dict[str, set[str]] = {kind: set() for kind in TYPES}  # applied parts of rejected responses
         self.connect()
 
     # ── a stream
@@ -64,7 +64,7 @@ class Envoy:
         self.refused: dict[str, set[Any]] = {kind: set() for kind in TYPES}
         self.late_ack = ""
         self._greeted = False
-        self._orphans = set(self.warming)  # nobody can be told that they are not warm
+        self._orphans = set(self.warming)  # the new stream cannot report that they are not warm
         self._want(CDS)
         if self.have[CDS] or self.warming:
             self._want(EDS)
@@ -82,7 +82,7 @@ class Envoy:
         return {"ca"} if kind == SDS else set()
 
     def _want(self, kind: str) -> None:
-        """The first request of a type, or its names as they are now."""
+        """Send the first request of a type, or its current names."""
         names = self._names(kind)
         first = kind not in self.asked
         before = self.asked.get(kind, set())
@@ -125,7 +125,7 @@ class Envoy:
         self.out.append(message.SerializeToString())
 
     def ask_again(self, kind: str, name: str) -> None:
-        """Delta: subscribes to what it has."""
+        """Subscribe again to a resource that is already subscribed; delta only."""
         if self.delta and name in self.asked.get(kind, ()):
             self.refused[kind] = {each for each in self.refused[kind] if each[0] != name}
             self._send(kind, add=[name])
@@ -135,7 +135,7 @@ class Envoy:
     def receive(self, data: bytes) -> None:
         message = (xds.DeltaDiscoveryResponse if self.delta else xds.DiscoveryResponse).FromString(data)
         kind = message.type_url
-        assert kind in self.asked, f"unasked {kind}"
+        assert kind in self.asked, f"{kind} was not requested"
         assert message.nonce not in self.nonces.values()
         bodies = self._read(message)
         removed = list(message.removed_resources) if self.delta else []
@@ -166,17 +166,17 @@ class Envoy:
         assert all(each.type_url == message.type_url for each in inner)
         bodies = [Body(each.value) for each in inner]
         names = [body.name for body in bodies] + (list(message.removed_resources) if self.delta else [])
-        assert len(names) == len(set(names)), f"twice in {names}"
+        assert len(names) == len(set(names)), f"duplicates in {names}"
         return bodies
 
     def _is_new(self, kind: str, bodies: list[Body], removed: list[str]) -> None:
         known = self.refused[kind]
         if kind in (CDS, LDS) and not self.delta:
-            assert ("", repr(bodies)) not in known, f"refused before: {bodies}"
+            assert ("", repr(bodies)) not in known, f"rejected before: {bodies}"
         for body in bodies:
-            assert (body.name, repr(body)) not in known, f"refused before: {body}"
+            assert (body.name, repr(body)) not in known, f"rejected before: {body}"
         for name in removed:
-            assert (name, "") not in known, f"refused before: removal of {name}"
+            assert (name, "") not in known, f"rejected before: removal of {name}"
 
     def _refuse(self, kind: str, bodies: list[Body], removed: list[str], faulty: list[Body], nonce: str) -> None:
         if kind != CDS or self.speaks:
@@ -200,7 +200,7 @@ class Envoy:
         else:
             self._send(kind, nonce=nonce)
 
-    # ── what it does with it
+    # ── applying resources
 
     def _apply(self, kind: str, bodies: list[Body], named: set[str], removed: list[str]) -> None:
         if kind in (CDS, LDS) and not self.delta:
@@ -250,14 +250,14 @@ class Envoy:
             self.have[CDS][name] = self.warming.pop(name)
 
     def time_out(self) -> None:
-        """initial_fetch_timeout: goes on without endpoints, where it has refused them."""
+        """Simulate initial_fetch_timeout: stop waiting for endpoints that were rejected."""
         for name in self.hopeless:
             self._swap(name)
         self._warm()
 
     @property
     def has_leftovers(self) -> bool:
-        """Something of a response that it refused, of which it can tell nothing on a new stream."""
+        """Whether it has parts of a rejected response, which it cannot report on a new stream."""
         return (
             bool(self.hopeless)
             or any(self._partial.values())
@@ -286,11 +286,11 @@ class Envoy:
             self.excused.discard(name)
 
     def check(self) -> None:
-        """No route leads to a cluster that is not there and warm, once it has accepted clusters."""
+        """Check that no route refers to a missing or cold cluster, once clusters have been accepted."""
         if not (self.delta or CDS in self.accepted):
             return
         for name, table in self.have[RDS].items():
             missing = set(table.uses) - self.have[CDS].keys() - self._orphans
             if not missing:
                 self.excused.discard(name)
-            assert not missing or name in self.excused, f"{table} leads to {missing}, there is {self.have[CDS]}"
+            assert not missing or name in self.excused, f"{table} refers to {missing}, existing: {self.have[CDS]}"

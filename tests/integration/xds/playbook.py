@@ -1,4 +1,4 @@
-"""A client by hand: says what the test tells it to, and reads what comes with Envoy's own messages."""
+"""A scripted client: it sends the requests of a test, and decodes responses with Envoy's own messages."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ NAMES = {kind: short for short, kind in KINDS.items()}
 Content = Mapping[str, str]
 
 
-class Fleet:
-    """Contents of a fleet as `fleet(cds="a1 b1", eds="a1 b1")`: a letter or word for the name, digits for its content.
-    The same content is the same object, as in the server."""
+class ResourceFactory:
+    """Builds resources such as `resources(cds="a1 b1", eds="a1 b1")`: letters are the name, digits the content.
+    Equal content is the same object, as in the server."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str], Resource] = {}
+        self._cache: dict[tuple[str, str], Resource] = {}
 
     def __call__(self, **kinds: str) -> Resources:
         return Resources({KINDS[short]: self._named(KINDS[short], words) for short, words in kinds.items()})
 
     def _named(self, kind: str, words: str) -> dict[str, Resource]:
-        return {word.rstrip("0123456789"): self.one(kind, word) for word in words.split()}
+        return {word.rstrip("0123456789"): self._resource(kind, word) for word in words.split()}
 
-    def one(self, kind: str, word: str) -> Resource:
-        return self._made.setdefault((kind, word), Resource(kind, word.rstrip("0123456789"), word.encode()))
-
-
-fleet = Fleet()
+    def _resource(self, kind: str, word: str) -> Resource:
+        return self._cache.setdefault((kind, word), Resource(kind, word.rstrip("0123456789"), word.encode()))
 
 
-class Got:
-    """A response as the client reads it. `words`: `a1 b2 -c`, what is there and what is removed."""
+resources = ResourceFactory()
+
+
+class Response:
+    """A decoded response. `words` lists resources and removals, for example `a1 b2 -c`."""
 
     def __init__(self, data: bytes, *, delta: bool) -> None:
         message = (xds.DeltaDiscoveryResponse if delta else xds.DiscoveryResponse).FromString(data)
@@ -62,20 +62,20 @@ class Got:
 
 
 class Client:
-    """Asks and answers in either variant. What the server has to say comes with `pull`."""
+    """A client of either variant. `pull` returns the responses of the server."""
 
     def __init__(self, content: Resources | None = None, *, delta: bool = False, **options: object) -> None:
         self.delta = delta
         self.stream = Stream(delta=delta, **options)  # type: ignore[arg-type]
         self.now = 0.0
-        self.last: dict[str, Got] = {}
+        self.last: dict[str, Response] = {}
         self.accepted: dict[str, str] = {}  # version_info that a client of the state of the world repeats
         self.names: dict[str, list[str]] = {}
         self._known = False
         if content:
             self.stream.offer(content)
 
-    # ── saying
+    # ── requests
 
     def send(self, short: str, **fields: object) -> list[Acked | Nacked]:
         message = (xds.DeltaDiscoveryRequest if self.delta else xds.DiscoveryRequest)(type_url=KINDS.get(short, short))
@@ -97,18 +97,18 @@ class Client:
         return self.stream.request(message.SerializeToString(), self.now)
 
     def ask(self, short: str, *names: str, version: str = "", nonce: str | None = None) -> None:
-        """State of the world: the whole list, with the last nonce unless another is told."""
+        """Send a state-of-the-world request: the whole list of names, by default with the last nonce."""
         self.names[short] = list(names)
         seen = self.last.get(short)
-        said = (seen.nonce if seen else "") if nonce is None else nonce
+        nonce_sent = (seen.nonce if seen else "") if nonce is None else nonce
         self.send(
-            short, resource_names=names, version_info=version or self.accepted.get(short, ""), response_nonce=said
+            short, resource_names=names, version_info=version or self.accepted.get(short, ""), response_nonce=nonce_sent
         )
 
     def change(
         self, short: str, *add: str, drop: Iterable[str] = (), have: Mapping[str, str] | None = None, nonce: str = ""
     ) -> None:
-        """Delta: names that are added and dropped."""
+        """Send a delta request with added and dropped names."""
         self.send(
             short,
             resource_names_subscribe=add,
@@ -117,21 +117,21 @@ class Client:
             response_nonce=nonce,
         )
 
-    def want(self, short: str, *names: str) -> None:
-        """The first request of a type, the same in both variants."""
+    def subscribe(self, short: str, *names: str) -> None:
+        """Send the first request of a type, in either variant."""
         if self.delta:
             self.change(short, *names)
         else:
             self.ask(short, *names)
 
-    def ack(self, got: Got) -> list[Acked | Nacked]:
+    def ack(self, got: Response) -> list[Acked | Nacked]:
         if self.delta:
             return self.send(got.short, response_nonce=got.nonce)
         self.accepted[got.short] = got.version
         names = self.names[got.short]
         return self.send(got.short, resource_names=names, version_info=got.version, response_nonce=got.nonce)
 
-    def nack(self, got: Got, words: str = "no", *, names: Iterable[str] | None = None) -> list[Acked | Nacked]:
+    def nack(self, got: Response, words: str = "no", *, names: Iterable[str] | None = None) -> list[Acked | Nacked]:
         if self.delta:
             return self.send(got.short, response_nonce=got.nonce, error=words)
         if names is not None:
@@ -144,30 +144,30 @@ class Client:
             error=words,
         )
 
-    # ── hearing
+    # ── responses
 
     def offer(self, content: Resources) -> None:
         self.stream.offer(content)
 
-    def pull(self) -> list[Got]:
-        """What may be sent now."""
-        found = []
+    def pull(self) -> list[Response]:
+        """Return all responses that may be sent now."""
+        responses = []
         while response := self.stream.respond(self.now):
-            got = Got(response.encode(), delta=self.delta)
+            got = Response(response.encode(), delta=self.delta)
             self.last[got.short] = got
-            found.append(got)
-        return found
+            responses.append(got)
+        return responses
 
-    def hear(self) -> list[str]:
-        """The same, as `cds: a1 b1`, and each is accepted at once, until there is no more."""
-        said = []
-        while found := self.pull():
-            said += [str(got) for got in found]
-            for got in found:
+    def accept_all(self) -> list[str]:
+        """Acknowledge responses until there are no more, and return them as `cds: a1 b1`."""
+        nonce_sent = []
+        while responses := self.pull():
+            nonce_sent += [str(got) for got in responses]
+            for got in responses:
                 self.ack(got)
-        return said
+        return nonce_sent
 
-    def one(self) -> Got:
+    def pull_one(self) -> Response:
         (got,) = self.pull()
         return got
 
@@ -183,11 +183,11 @@ class Client:
 
 
 def started(content: Resources, *, delta: bool = False, **options: object) -> Client:
-    """A client that has all of the content, as Envoy gets it: clusters, endpoints, listeners, routes, secrets."""
+    """Return a client that has received all content in the order of Envoy."""
     client = Client(content, delta=delta, **options)
     for short in ("cds", "eds", "lds", "rds", "sds"):
         names = [] if short in ("cds", "lds") else list(content.of(KINDS[short]))
         if names or short in ("cds", "lds"):
-            client.want(short, *names)
-            client.hear()
+            client.subscribe(short, *names)
+            client.accept_all()
     return client

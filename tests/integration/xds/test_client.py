@@ -1,4 +1,4 @@
-"""`lbctl xds`: what it asks, what it acknowledges, what it shows, and what it never shows."""
+"""`lbctl xds`: requests, acknowledgements, output, and redacted secrets."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ GOLDEN = ROOT / "tests" / "golden"
 
 
 def packed(message: Message) -> any_pb2.Any:
-    found = any_pb2.Any()
-    found.Pack(message)
-    return found
+    wrapper = any_pb2.Any()
+    wrapper.Pack(message)
+    return wrapper
 
 
 def cluster(name: str, timeout: int = 1, service: str = "") -> cluster_pb2.Cluster:
@@ -97,71 +97,71 @@ def content() -> dict[str, dict[str, Message]]:
 
 
 def requests(raw: list[bytes]) -> dict[str, discovery_pb2.DiscoveryRequest]:
-    found = [discovery_pb2.DiscoveryRequest.FromString(item) for item in raw]
-    assert len({item.type_url for item in found}) == len(found)
-    return {item.type_url: item for item in found}
+    decoded = [discovery_pb2.DiscoveryRequest.FromString(item) for item in raw]
+    assert len({item.type_url for item in decoded}) == len(decoded)
+    return {item.type_url: item for item in decoded}
 
 
-def take(reader: Reader, *said: Message) -> dict[str, discovery_pb2.DiscoveryRequest]:
-    """The last message's answers."""
+def answers_to(reader: Reader, *messages: Message) -> dict[str, discovery_pb2.DiscoveryRequest]:
+    """Return the requests by which the reader answers the last of these messages."""
     raw: list[bytes] = []
-    for each in said:
+    for each in messages:
         raw = reader.take(each.SerializeToString())[1]
     return requests(raw)
 
 
-# ── what it says ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_asks_for_all_clusters_and_listeners_and_says_who_it_is() -> None:
-    asked = requests(Reader(ClientNode("edge-1", region="r", zone="z")).open())
-    assert set(asked) == {CDS, LDS}
-    for request in asked.values():
+def test_the_first_requests_are_for_clusters_and_listeners() -> None:
+    first_requests = requests(Reader(ClientNode("edge-1", region="r", zone="z")).open())
+    assert set(first_requests) == {CDS, LDS}
+    for request in first_requests.values():
         assert (request.node.id, request.node.locality.region, request.node.locality.zone) == ("edge-1", "r", "z")
         assert (list(request.resource_names), request.response_nonce, request.version_info) == ([], "", "")
 
 
-def test_it_acknowledges_and_asks_for_what_clusters_and_listeners_name() -> None:
+def test_referenced_resources_are_requested() -> None:
     reader = Reader(ClientNode("edge-1"))
-    after = take(reader, response(CDS, "7", "n1", cluster("llama"), cluster("chat", service="chat-members")))
+    after = answers_to(reader, response(CDS, "7", "n1", cluster("llama"), cluster("chat", service="chat-members")))
     assert (after[CDS].version_info, after[CDS].response_nonce, after[CDS].HasField("error_detail")) == (
         "7",
         "n1",
         False,
     )
     assert list(after[EDS].resource_names) == ["chat-members", "llama"]
-    after = take(reader, response(LDS, "8", "n2", listener("public", "table", "server")))
+    after = answers_to(reader, response(LDS, "8", "n2", listener("public", "table", "server")))
     assert (list(after[RDS].resource_names), list(after[SDS].resource_names)) == (["table"], ["server"])
-    after = take(reader, response(EDS, "9", "n3", endpoints("llama")))
+    after = answers_to(reader, response(EDS, "9", "n3", endpoints("llama")))
     assert list(after[EDS].resource_names) == ["chat-members", "llama"], "the acknowledgement repeats the whole list"
     assert reader.waiting() == {EDS: ("chat-members",), RDS: ("table",), SDS: ("server",)}
 
 
-def test_a_cluster_that_goes_takes_its_endpoints_along() -> None:
+def test_a_removed_cluster_removes_its_endpoints() -> None:
     reader = Reader(ClientNode("edge-1"))
     both = response(CDS, "1", "a", cluster("llama"), cluster("chat"))
-    take(reader, both, response(EDS, "1", "b", endpoints("llama"), endpoints("chat")))
+    answers_to(reader, both, response(EDS, "1", "b", endpoints("llama"), endpoints("chat")))
     changes, raw = reader.take(response(CDS, "2", "c", cluster("chat")).SerializeToString())
     assert [(item.type_url, item.removed) for item in changes] == [(CDS, ("llama",)), (EDS, ("llama",))]
     assert list(requests(raw)[EDS].resource_names) == ["chat"]
     assert list(requests(raw)[EDS].response_nonce) == ["b"]
-    after = take(reader, response(CDS, "3", "d"))
+    after = answers_to(reader, response(CDS, "3", "d"))
     assert list(after[EDS].resource_names) == [], "an empty list takes the subscription back"
     assert reader.resources(EDS) == {}
 
 
-def test_what_a_response_of_endpoints_does_not_hold_stays() -> None:
+def test_endpoints_missing_in_a_response_stay() -> None:
     reader = Reader(ClientNode("edge-1"))
-    take(reader, response(CDS, "1", "a", cluster("llama"), cluster("chat")))
-    take(reader, response(EDS, "1", "b", endpoints("llama"), endpoints("chat")))
+    answers_to(reader, response(CDS, "1", "a", cluster("llama"), cluster("chat")))
+    answers_to(reader, response(EDS, "1", "b", endpoints("llama"), endpoints("chat")))
     changes, _ = reader.take(response(EDS, "2", "c", endpoints("llama", weight=5)).SerializeToString())
     assert [(item.added, item.changed, item.removed) for item in changes] == [((), ("llama",), ())]
     assert {name: item.version for name, item in reader.resources(EDS).items()} == {"chat": "1", "llama": "2"}
 
 
-def test_the_same_content_again_is_acknowledged_and_no_change() -> None:
+def test_equal_content_is_acknowledged_without_a_change() -> None:
     reader = Reader(ClientNode("edge-1"))
-    take(reader, response(CDS, "1", "a", cluster("llama")))
+    answers_to(reader, response(CDS, "1", "a", cluster("llama")))
     changes, raw = reader.take(response(CDS, "2", "b", cluster("llama")).SerializeToString())
     assert changes == []
     assert requests(raw)[CDS].response_nonce == "b"
@@ -175,21 +175,21 @@ def test_the_same_content_again_is_acknowledged_and_no_change() -> None:
         (response(CDS, "2", "b", cluster("")), "no name"),
     ],
 )
-def test_a_wrong_response_is_refused_whole_and_the_last_version_stays(bad: Message, words: str) -> None:
+def test_a_bad_response_is_rejected_as_a_whole(bad: Message, words: str) -> None:
     reader = Reader(ClientNode("edge-1"))
-    take(reader, response(CDS, "1", "a", cluster("llama")))
-    after = take(reader, bad)
+    answers_to(reader, response(CDS, "1", "a", cluster("llama")))
+    after = answers_to(reader, bad)
     assert re.search(words, after[CDS].error_detail.message)
     assert (after[CDS].version_info, after[CDS].response_nonce) == ("1", "b")
     assert list(reader.resources(CDS)) == ["llama"]
 
 
 @pytest.mark.parametrize("junk", [b"\xff" * 12, b"\x0a\x02\xff\xfe", b"hello world", b"\x0b"])
-def test_bytes_that_are_no_message_are_refused(junk: bytes) -> None:
+def test_undecodable_bytes_are_rejected(junk: bytes) -> None:
     message = response(CDS, "1", "a")
     message.resources.add(type_url=CDS, value=junk)
     reader = Reader(ClientNode("edge-1"))
-    after = take(reader, message)
+    after = answers_to(reader, message)
     assert "Cluster" in after[CDS].error_detail.message
     assert reader.resources(CDS) == {}
 
@@ -199,20 +199,20 @@ def test_a_resource_in_an_envelope_is_read() -> None:
     message = discovery_pb2.DiscoveryResponse(type_url=CDS, version_info="1", nonce="a")
     message.resources.add().Pack(discovery_pb2.Resource(name="llama", resource=inner))
     reader = Reader(ClientNode("edge-1"))
-    assert list(take(reader, message)[EDS].resource_names) == ["llama"]
+    assert list(answers_to(reader, message)[EDS].resource_names) == ["llama"]
 
 
-def test_what_nobody_asked_for_is_left_alone() -> None:
+def test_unrequested_resources_are_ignored() -> None:
     reader = Reader(ClientNode("edge-1"))
-    take(reader, response(CDS, "1", "a", cluster("llama")))
-    take(reader, response(EDS, "1", "b", endpoints("llama"), endpoints("other")))
+    answers_to(reader, response(CDS, "1", "a", cluster("llama")))
+    answers_to(reader, response(EDS, "1", "b", endpoints("llama"), endpoints("other")))
     assert list(reader.resources(EDS)) == ["llama"]
     assert reader.take(response("type.googleapis.com/other.Type", "1", "c").SerializeToString()) == ([], [])
 
 
-def test_on_a_new_stream_it_says_what_it_has_and_no_nonce() -> None:
+def test_a_new_stream_starts_with_versions_and_no_nonce() -> None:
     reader = Reader(ClientNode("edge-1"))
-    take(reader, response(CDS, "7", "a", cluster("llama")), response(EDS, "8", "b", endpoints("llama")))
+    answers_to(reader, response(CDS, "7", "a", cluster("llama")), response(EDS, "8", "b", endpoints("llama")))
     again = requests(reader.open())
     assert {kind: (item.version_info, item.response_nonce) for kind, item in again.items()} == {
         CDS: ("7", ""),
@@ -222,19 +222,19 @@ def test_on_a_new_stream_it_says_what_it_has_and_no_nonce() -> None:
     assert list(again[EDS].resource_names) == ["llama"]
 
 
-def test_one_type_asks_for_no_more_than_it_needs() -> None:
+def test_one_type_requests_only_its_prerequisites() -> None:
     assert set(requests(Reader(ClientNode("n"), [CDS]).open())) == {CDS}
     reader = Reader(ClientNode("n"), [EDS])
     assert set(requests(reader.open())) == {CDS}
-    assert set(take(reader, response(CDS, "1", "a", cluster("llama")))) == {CDS, EDS}
+    assert set(answers_to(reader, response(CDS, "1", "a", cluster("llama")))) == {CDS, EDS}
     assert set(requests(Reader(ClientNode("n"), [SDS]).open())) == {CDS, LDS}
 
 
-# ── what it shows ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_message_is_shown_as_protobuf_itself_shows_it() -> None:
-    """Two libraries that share no code read the whole contract's configuration alike, except for credentials."""
+def test_a_message_is_shown_like_protobuf_json() -> None:
+    """Two independent libraries decode the configuration of the whole contract equally, except for credentials."""
     from envoy.config.bootstrap.v3 import bootstrap_pb2
 
     fleet = bootstrap_pb2.Bootstrap()
@@ -250,7 +250,7 @@ def test_a_message_is_shown_as_protobuf_itself_shows_it() -> None:
 
 
 def _import_all(text: str) -> None:
-    """The messages that an `@type` names, for protobuf's own reader."""
+    """Import the messages that an `@type` names, for protobuf's own parser."""
     wanted = set(re.findall(r"type\.googleapis\.com/([\w.]+)\.[A-Z]", text))
     for file in importlib.metadata.files("xds-protos") or ():
         if file.suffix == ".py" and ".".join(file.parts[:-1]) in wanted and file.stem != "__init__":
@@ -258,7 +258,7 @@ def _import_all(text: str) -> None:
 
 
 def _plain(value: object) -> object:
-    """Numbers of 64 bits are texts for protobuf."""
+    """Return the value with integers as text, because protobuf's JSON shows 64-bit numbers as text."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -266,8 +266,8 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _sensitive() -> Iterator[descriptor.FieldDescriptor]:
-    """Every field of Envoy's v3 messages that Envoy itself marks as one that must not be shown."""
+def sensitive_fields() -> Iterator[descriptor.FieldDescriptor]:
+    """Yield every field of Envoy's v3 messages that Envoy marks as sensitive."""
     seen: set[str] = set()
 
     def visit(message: descriptor.Descriptor) -> Iterator[descriptor.FieldDescriptor]:
@@ -286,7 +286,7 @@ def _sensitive() -> Iterator[descriptor.FieldDescriptor]:
 
 
 def _fill(message: Message, field: descriptor.FieldDescriptor, text: str) -> None:
-    """Puts `text` into every text of the field, however deep."""
+    """Set every text of the field to `text`, at any depth."""
     here = getattr(message, field.name)
     if field.message_type is None:
         value = text.encode() if field.type == field.TYPE_BYTES else text
@@ -298,7 +298,7 @@ def _fill(message: Message, field: descriptor.FieldDescriptor, text: str) -> Non
 
 
 def _fill_all(message: Message, text: str) -> None:
-    """A source of data gets its text inline; whose a key is (`client`) is no secret."""
+    """Fill every text field. A DataSource gets its text inline; the owner of a key (`client`) is not a secret."""
     if isinstance(message, any_pb2.Any):
         message.Pack(wrappers_pb2.StringValue(value=text))
         return
@@ -308,12 +308,12 @@ def _fill_all(message: Message, text: str) -> None:
             _fill(message, each, text)
 
 
-def test_no_field_that_envoy_calls_sensitive_is_shown() -> None:
+def test_fields_marked_sensitive_by_envoy_are_redacted() -> None:
     from google.protobuf import message_factory
 
-    found = list(_sensitive())
-    assert len(found) > 20
-    for field in found:
+    fields = list(sensitive_fields())
+    assert len(fields) > 20
+    for field in fields:
         message = message_factory.GetMessageClass(field.containing_type)()
         _fill(message, field, "hunter2")
         body = message.SerializeToString()
@@ -322,7 +322,7 @@ def test_no_field_that_envoy_calls_sensitive_is_shown() -> None:
         assert "hunter2" not in shown, field.full_name
 
 
-def test_credentials_that_envoy_does_not_mark_are_not_shown_either() -> None:
+def test_unmarked_credentials_are_redacted_too() -> None:
     bearer = {"header": {"key": "Authorization", "value": "Bearer hunter2"}}
     table = route_pb2.RouteConfiguration(name="t", request_headers_to_add=[bearer])
     assert "hunter2" not in str(tree(decode(RDS, table.SerializeToString())))
@@ -332,7 +332,7 @@ def test_credentials_that_envoy_does_not_mark_are_not_shown_either() -> None:
         assert ("hunter2" not in str(shown)) is hidden
 
 
-def test_where_a_key_lies_may_be_seen() -> None:
+def test_the_path_of_a_key_is_shown() -> None:
     message = secret_pb2.Secret(name="s", tls_certificate={"private_key": {"filename": "/etc/tls/server.key"}})
     assert tree(decode(SDS, message.SerializeToString())) == {
         "name": "s",
@@ -347,10 +347,10 @@ def get(server: AdsServer, *more: str) -> int:
     return run(["xds", "get", "--timeout", "60", "--xds", server.address, "--node", "edge-1", *more])
 
 
-def test_get_prints_everything_a_proxy_would_receive_and_no_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_prints_all_resources_without_keys(capsys: pytest.CaptureFixture[str]) -> None:
     keys = api_key_auth_pb2.ApiKeyAuth(credentials=[{"key": "hunter2", "client": "acme"}])
-    found = content() | {LDS: {"public": listener("public", "table", "server", ("keys", keys))}}
-    with AdsServer(found) as server:
+    resources = content() | {LDS: {"public": listener("public", "table", "server", ("keys", keys))}}
+    with AdsServer(resources) as server:
         assert get(server) == 0
     out = capsys.readouterr().out
     assert "hunter2" not in out
@@ -377,7 +377,7 @@ def test_get_prints_one_type_as_json(capsys: pytest.CaptureFixture[str]) -> None
     assert [item["name"] for item in shown["eds"]] == ["chat-members", "llama"]
 
 
-def test_get_leaves_everything_acknowledged() -> None:
+def test_get_acknowledges_everything() -> None:
     with AdsServer(content()) as server:
         assert get(server) == 0
         last = {item.type_url: item for item in server.requests}
@@ -385,21 +385,21 @@ def test_get_leaves_everything_acknowledged() -> None:
     assert all(item.response_nonce and not item.HasField("error_detail") for item in last.values())
 
 
-def test_get_of_an_empty_fleet_is_empty_and_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_of_an_empty_fleet_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer({}) as server:
         assert get(server) == 0
     assert yaml.safe_load(capsys.readouterr().out) == {"cds": [], "eds": [], "lds": [], "rds": [], "sds": []}
 
 
-def test_what_was_named_and_did_not_come_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_reports_missing_resources(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer(content() | {EDS: {"llama": endpoints("llama")}}) as server:
         assert get(server, "--timeout", "3") == 3
-    said = capsys.readouterr()
-    assert "named, and not received within 3 s: eds chat-members" in said.err
-    assert [item["name"] for item in yaml.safe_load(said.out)["eds"]] == ["llama"], "what came is printed"
+    printed = capsys.readouterr()
+    assert "named, and not received within 3 s: eds chat-members" in printed.err
+    assert [item["name"] for item in yaml.safe_load(printed.out)["eds"]] == ["llama"]
 
 
-def test_a_control_plane_that_says_nothing_is_told_from_one_that_is_not_there(
+def test_a_silent_and_an_absent_control_plane_are_distinguished(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with AdsServer(None) as server:
@@ -409,35 +409,35 @@ def test_a_control_plane_that_says_nothing_is_told_from_one_that_is_not_there(
     assert "refused" in capsys.readouterr().err.lower()
 
 
-def test_a_port_that_speaks_no_grpc_ends_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        where = f"127.0.0.1:{deaf.getsockname()[1]}"
-        assert run(["xds", "get", "--xds", where, "--timeout", "0.6"]) == 4
+def test_a_port_without_grpc_fails_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert run(["xds", "get", "--xds", address, "--timeout", "0.6"]) == 4
     assert "no gRPC connection within 0.3 s" in capsys.readouterr().err
 
 
-def test_a_refused_node_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_node_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer(content(), refuse=(grpc.StatusCode.PERMISSION_DENIED, "proxies.edge is for others")) as server:
         assert get(server) == 1
-    said = capsys.readouterr()
-    assert "refuses this node: proxies.edge is for others" in said.err
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert "refuses this node: proxies.edge is for others" in printed.err
+    assert printed.out == ""
 
 
-def test_a_server_without_ads_is_told_from_one_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_without_ads_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer(content(), refuse=(grpc.StatusCode.UNIMPLEMENTED, "no such method")) as server:
         assert get(server) == 4
     assert "does not serve ADS" in capsys.readouterr().err
 
 
-def test_what_a_server_says_does_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_a_server_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer({CDS: {"a": cluster("a\x1b[31m")}}, refuse=None) as server:
         assert get(server, "--timeout", "0.5") == 3
-    said = capsys.readouterr()
-    assert "\x1b" not in said.out + said.err
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
 
 
-def test_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_works_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     authority = Authority(tmp_path)
     server_pair, client_pair = authority.issue("server", ["127.0.0.1"]), authority.issue("edge-1")
     credentials = grpc.ssl_server_credentials(
@@ -450,9 +450,9 @@ def test_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr()
         assert get(server) == 4
         assert "it may want TLS" in capsys.readouterr().err
-        assert get(server, "--tls-ca", str(authority.ca)) == 4, "without a certificate it is not let in"
+        assert get(server, "--tls-ca", str(authority.ca)) == 4, "the server requires a client certificate"
         stranger = Authority(tmp_path / "stranger")
-        assert get(server, "--tls-ca", str(stranger.ca)) == 4, "it does not trust whom it does not know"
+        assert get(server, "--tls-ca", str(stranger.ca)) == 4, "the server's certificate is not trusted"
         assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
         assert get(server, "--tls-ca", "/nowhere/ca.crt") == 1
         assert "cannot read /nowhere/ca.crt" in capsys.readouterr().err
@@ -476,14 +476,14 @@ def test_wrong_flags_are_a_usage_error(arguments: list[str], words: str, capsys:
     assert words in capsys.readouterr().err
 
 
-class Watching:
-    """`lbctl xds watch` as a program of its own."""
+class WatchProcess:
+    """`lbctl xds watch` in a separate process."""
 
     def __init__(self, address: str, *more: str) -> None:
         command = [sys.executable, "-m", "lbctl", "xds", "watch", "--xds", address, "--node", "edge-1", *more]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> WatchProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -495,10 +495,10 @@ class Watching:
         return self.process.stdout.readline()
 
     def lines(self, number: int) -> list[str]:
-        """Without their times."""
-        found = [self.line().rstrip("\n").partition("  ") for _ in range(number)]
-        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", time) for time, _, _ in found)
-        return [rest for _, _, rest in found]
+        """Return the next lines without their timestamps."""
+        parts = [self.line().rstrip("\n").partition("  ") for _ in range(number)]
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", time) for time, _, _ in parts)
+        return [rest for _, _, rest in parts]
 
     def error(self) -> str:
         assert self.process.stderr
@@ -506,8 +506,8 @@ class Watching:
 
 
 @pytest.mark.slow
-def test_watch_prints_a_line_for_each_change_until_it_is_interrupted() -> None:
-    with AdsServer(content()) as server, Watching(server.address) as watching:
+def test_watch_prints_a_line_per_change() -> None:
+    with AdsServer(content()) as server, WatchProcess(server.address) as watching:
         assert sorted(watching.lines(5)) == [
             "cds  added chat, llama  version v1",
             "eds  added chat-members, llama  version v1",
@@ -521,19 +521,19 @@ def test_watch_prints_a_line_for_each_change_until_it_is_interrupted() -> None:
         assert watching.lines(2) == ["cds  removed llama  version v3", "eds  removed llama"]
         watching.process.send_signal(signal.SIGINT)
         assert watching.process.wait(10) == 130
-        assert watching.error().strip() == "", "an interruption is no error"
+        assert watching.error().strip() == "", "an interruption is not an error"
 
 
 @pytest.mark.slow
-def test_watch_of_one_type_prints_nothing_else() -> None:
-    with AdsServer(content()) as server, Watching(server.address, "--type", "rds") as watching:
+def test_watch_of_one_type_prints_only_that_type() -> None:
+    with AdsServer(content()) as server, WatchProcess(server.address, "--type", "rds") as watching:
         assert watching.lines(1) == ["rds  added table  version v1"]
 
 
 @pytest.mark.slow
-def test_watch_goes_on_when_the_control_plane_has_been_away() -> None:
+def test_watch_reconnects_to_a_restarted_control_plane() -> None:
     with AdsServer(content()) as server:
-        watching = Watching(server.address)
+        watching = WatchProcess(server.address)
         with watching:
             watching.lines(5)
             server.__exit__()
@@ -542,17 +542,17 @@ def test_watch_goes_on_when_the_control_plane_has_been_away() -> None:
             changed = content() | {CDS: content()[CDS] | {"new": cluster("new")}, EDS: content()[EDS]}
             with AdsServer(changed, port=server.port):
                 assert "answers again" in watching.error()
-                assert watching.lines(1) == ["cds  added new  version v1"], "what it had it still has"
+                assert watching.lines(1) == ["cds  added new  version v1"], "known resources are not reported again"
 
 
-def test_watch_of_nobody_is_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_of_an_absent_server_fails(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer({}) as server:
         pass
     assert run(["xds", "watch", "--xds", server.address]) == 4
 
 
-def test_nothing_heavy_is_imported_for_help() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     code = "import sys; from lbctl.cli import run; run(['xds', 'get', '--help']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    modules = set(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(result.stdout.split())
     assert {"betterproto2", "envoy_data_plane", "grpc", "google.protobuf", "pydantic"} & modules == set()

@@ -1,4 +1,4 @@
-"""Streams of load reports with real gRPC clients: who is asked, how often, and what does no harm."""
+"""Load reports with real gRPC clients: which nodes are asked, how often, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BOUND = Proxy("edge", "envoy", (1, 40), nodes=("edge-*",), node_san="spiffe://ex
 Loads = dict[str, list[EndpointLoad]]
 
 
-class Received:
-    """A receiver that keeps all."""
+class RecordingReceiver:
+    """A receiver that keeps all reports."""
 
     def __init__(self) -> None:
         self.reports: list[tuple[str, Loads]] = []
@@ -42,7 +42,7 @@ class Received:
 
 
 class Reporter:
-    """An Envoy's stream of load reports, spoken by hand."""
+    """A scripted load-report stream of an Envoy."""
 
     def __init__(self, wire: grpc.aio.Channel) -> None:
         self.call = wire.stream_stream(PATH)()
@@ -53,7 +53,7 @@ class Reporter:
     async def send(self, message: Any) -> None:
         await self.call.write(message if isinstance(message, bytes) else message.SerializeToString())
 
-    async def asked(self, seconds: float = 10.0) -> LoadStatsResponse:
+    async def read(self, seconds: float = 10.0) -> LoadStatsResponse:
         async with asyncio.timeout(seconds):
             data = await self.call.read()
         assert data is not grpc.aio.EOF, await self.call.code()
@@ -65,7 +65,7 @@ class Reporter:
 
 
 def report(clusters: dict[str, list[tuple[str, int, int, int, int]]]) -> LoadStatsRequest:
-    """Cluster → (address, port, issued, failed, in progress)."""
+    """Return a report; `clusters` maps a cluster to (address, port, issued, failed, in progress) of its endpoints."""
     stats = [
         {
             "cluster_name": name,
@@ -94,29 +94,29 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def served(*proxies: Proxy, **options: Any) -> AsyncIterator[tuple[Running, Received, Reporter]]:
-    received = Received()
+async def served(*proxies: Proxy, **options: Any) -> AsyncIterator[tuple[Running, RecordingReceiver, Reporter]]:
+    received = RecordingReceiver()
     async with (
-        running(load_receiver=received, **{"secrets_in_clear": True, **options}) as it,
-        channel(it.port) as wire,
+        running(load_receiver=received, **{"secrets_in_clear": True, **options}) as xds,
+        channel(xds.port) as wire,
     ):
-        it.publish(CachedSnapshot("e1", cluster("a"), proxies=proxies or (EDGE,)))
-        yield it, received, Reporter(wire)
+        xds.publish(CachedSnapshot("e1", cluster("a"), proxies=proxies or (EDGE,)))
+        yield xds, received, Reporter(wire)
 
 
-def with_telemetry(version: str, interval: int) -> CachedSnapshot:
-    """A snapshot with a pool whose samples are taken so often, in milliseconds."""
+def snapshot_with_telemetry(version: str, interval: int) -> CachedSnapshot:
+    """Return a snapshot with a pool that has this telemetry interval, in milliseconds."""
     snapshot = CachedSnapshot(version, cluster("a"), proxies=(EDGE,))
     pool = Pool("p", (), telemetry=Telemetry(sources=("any",), interval=interval))  # type: ignore[arg-type]
     object.__setattr__(snapshot.snapshot.topology, "pools", (pool,))
     return snapshot
 
 
-def test_a_node_is_asked_for_all_clusters_by_endpoint_and_its_reports_are_passed_on() -> None:
-    async def talk() -> None:
-        async with served() as (it, received, client):
+def test_reports_cover_all_clusters_and_reach_the_receiver() -> None:
+    async def scenario() -> None:
+        async with served() as (xds, received, client):
             await client.hello()
-            wanted = await client.asked()
+            wanted = await client.read()
             assert (wanted.send_all_clusters, wanted.report_endpoint_granularity) == (True, True)
             assert wanted.load_reporting_interval.ToMilliseconds() == LONGEST * 1000
             await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)], "idle": []}))
@@ -124,87 +124,85 @@ def test_a_node_is_asked_for_all_clusters_by_endpoint_and_its_reports_are_passed
             await until(lambda: len(received.reports) == 3)
             loads = {"llama": [EndpointLoad(("10.0.0.1", 8000), 7, 1, 2)], "idle": []}
             assert received.reports == [("edge-1", {}), ("edge-1", loads), ("edge-1", {})]
-            assert it.seen.streams == ["load"]
+            assert xds.observer.streams == ["load"]
             client.call.cancel()
-            await until(lambda: not received.streams and it.server.streams == 0)
-            assert it.seen.streams == []
+            await until(lambda: not received.streams and xds.server.streams == 0)
+            assert xds.observer.streams == []
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [(100, SHORTEST), (2_000, 2.0), (60_000, LONGEST)])
-def test_reports_come_as_often_as_samples_within_bounds_and_a_new_fleet_changes_that(
-    interval: int, seconds: float
-) -> None:
-    async def talk() -> None:
-        async with served() as (it, _, client):
+def test_the_report_interval_follows_the_telemetry(interval: int, seconds: float) -> None:
+    async def scenario() -> None:
+        async with served() as (xds, _, client):
             await client.hello()
-            assert (await client.asked()).load_reporting_interval.ToMilliseconds() == LONGEST * 1000
-            it.publish(with_telemetry("e2", interval))
-            it.publish(with_telemetry("e3", interval))
+            assert (await client.read()).load_reporting_interval.ToMilliseconds() == LONGEST * 1000
+            xds.publish(snapshot_with_telemetry("e2", interval))
+            xds.publish(snapshot_with_telemetry("e3", interval))
             if seconds != LONGEST:
-                assert (await client.asked()).load_reporting_interval.ToMilliseconds() == seconds * 1000
+                assert (await client.read()).load_reporting_interval.ToMilliseconds() == seconds * 1000
             with pytest.raises(TimeoutError):
-                await client.asked(0.2)
+                await client.read(0.2)
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_node_that_no_entry_names_is_not_asked_until_one_does() -> None:
-    async def talk() -> None:
-        async with served() as (it, received, client):
+def test_an_unmatched_node_is_not_asked_for_reports() -> None:
+    async def scenario() -> None:
+        async with served() as (xds, received, client):
             await client.hello("stray")
             await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)]}))
             await asyncio.sleep(0.1)
             assert received.reports == []
             named = Proxy("stray", "envoy", (1, 40))
-            it.publish(CachedSnapshot("e2", cluster("a"), proxies=(EDGE, named)))
-            assert (await client.asked()).send_all_clusters
+            xds.publish(CachedSnapshot("e2", cluster("a"), proxies=(EDGE, named)))
+            assert (await client.read()).send_all_clusters
             await client.send(report({}))
             await until(lambda: received.reports == [("stray", {})])
-            it.publish(CachedSnapshot("e3", cluster("a"), proxies=(EDGE,)))
+            xds.publish(CachedSnapshot("e3", cluster("a"), proxies=(EDGE,)))
             assert not received.streams
             await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)]}))
             await asyncio.sleep(0.1)
             assert received.reports == [("stray", {})]
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_node_without_the_certificate_of_its_entry_is_refused() -> None:
-    async def talk() -> None:
+def test_a_node_without_the_required_certificate_is_refused() -> None:
+    async def scenario() -> None:
         async with served(BOUND) as (_, received, client):
             await client.hello()
             assert await client.code() == grpc.StatusCode.PERMISSION_DENIED
             assert "is missing or says no name" in await client.call.details()
             assert received.reports == []
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_client_certificate_of_the_entrys_name_is_enough(tmp_path: Path) -> None:
+def test_a_matching_client_certificate_is_accepted(tmp_path: Path) -> None:
     servers, clients = Authority(tmp_path / "servers"), Authority(tmp_path / "clients")
     own, edge = servers.issue("control", ["localhost"]), clients.issue("edge", ["spiffe://example.com/edge-1"])
     tls = ServerTls(str(own.certificate), str(own.key), str(clients.ca))
     pair = (edge.key.read_bytes(), edge.certificate.read_bytes())
 
-    async def talk() -> None:
-        async with served(BOUND, secrets_in_clear=False, tls=tls) as (it, received, _):
+    async def scenario() -> None:
+        async with served(BOUND, secrets_in_clear=False, tls=tls) as (xds, received, _):
             credentials = grpc.ssl_channel_credentials(servers.ca.read_bytes(), *pair)
-            async with channel(it.port, credentials, (("grpc.ssl_target_name_override", "localhost"),)) as wire:
+            async with channel(xds.port, credentials, (("grpc.ssl_target_name_override", "localhost"),)) as wire:
                 client = Reporter(wire)
                 await client.hello()
-                assert (await client.asked()).send_all_clusters
+                assert (await client.read()).send_all_clusters
                 await until(lambda: received.reports == [("edge-1", {})])
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_by_tcp_without_a_certificate_nobody_is_asked_and_by_the_socket_its_owner_is(tmp_path: Path) -> None:
+def test_reports_need_a_certificate_or_the_socket(tmp_path: Path) -> None:
     path = tmp_path / "xds.sock"
 
-    async def talk() -> None:
-        async with served(secrets_in_clear=False, socket=path) as (it, received, client):
+    async def scenario() -> None:
+        async with served(secrets_in_clear=False, socket=path) as (xds, received, client):
             await client.hello()
             await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)]}))
             await asyncio.sleep(0.1)
@@ -212,11 +210,11 @@ def test_by_tcp_without_a_certificate_nobody_is_asked_and_by_the_socket_its_owne
             async with channel(f"unix:{path}") as wire:
                 owner = Reporter(wire)
                 await owner.hello()
-                assert (await owner.asked()).send_all_clusters
+                assert (await owner.read()).send_all_clusters
                 await until(lambda: received.reports == [("edge-1", {})])
-            assert it.rows() == [], "a stream of load reports is no connection of ADS"
+            assert xds.rows() == [], "a load-report stream is not an ADS connection"
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -228,65 +226,65 @@ def test_by_tcp_without_a_certificate_nobody_is_asked_and_by_the_socket_its_owne
         pytest.param(LoadStatsRequest(node={"id": "a\x1b[2J"}).SerializeToString(), id="an id that is not printable"),
     ],
 )
-def test_who_breaks_the_protocol_is_cut_off_and_the_others_go_on(message: bytes) -> None:
-    async def talk() -> None:
-        async with served() as (it, received, client), channel(it.port) as wire:
+def test_a_client_that_breaks_the_protocol_is_disconnected(message: bytes) -> None:
+    async def scenario() -> None:
+        async with served() as (xds, received, client), channel(xds.port) as wire:
             await client.hello()
-            await client.asked()
+            await client.read()
             rogue = Reporter(wire)
             await rogue.send(message)
             assert await rogue.code() == grpc.StatusCode.INVALID_ARGUMENT
             await client.send(report({}))
             await until(lambda: len(received.reports) == 2)
-            assert it.seen.failures == 0
+            assert xds.observer.failures == 0
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_garbage_after_a_good_start_is_cut_off_too() -> None:
-    async def talk() -> None:
+def test_garbage_after_valid_messages_ends_the_stream() -> None:
+    async def scenario() -> None:
         async with served() as (_, received, client):
             await client.hello()
-            await client.asked()
+            await client.read()
             await client.send(b"\xff\xff\xff")
             assert await client.code() == grpc.StatusCode.INVALID_ARGUMENT
             await until(lambda: not received.streams)
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_message_and_the_number_of_streams_have_limits() -> None:
-    async def talk() -> None:
+def test_message_size_and_streams_are_limited() -> None:
+    async def scenario() -> None:
         limits = Limits(streams=2, message=10_000, patience=0.3)
-        async with served(limits=limits) as (it, _, client), channel(it.port) as wire:
+        async with served(limits=limits) as (xds, _, client), channel(xds.port) as wire:
             await client.hello()
-            await client.asked()
+            await client.read()
             second, third = Reporter(wire), Reporter(wire)
             assert grpc.StatusCode.RESOURCE_EXHAUSTED in {await third.code(), await second.code()}
-            await until(lambda: it.server.streams == 1)
+            await until(lambda: xds.server.streams == 1)
             await client.send(report({"x" * 20_000: []}))
             assert await client.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            await until(lambda: it.server.streams == 0)
+            await until(lambda: xds.server.streams == 0)
             silent = Reporter(wire)
             assert await silent.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_client_that_floods_is_read_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flooding_client_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_session, "_PACE", 0.2)
 
-    async def talk() -> None:
+    async def scenario() -> None:
         async with served() as (_, received, client):
             await client.hello()
-            await client.asked()
+            await client.read()
             begun, flood = asyncio.get_running_loop().time(), asyncio.create_task(_flood(client))
             await until(lambda: len(received.reports) > 4)
             flood.cancel()
             pauses = len(received.reports) - 1
             assert asyncio.get_running_loop().time() - begun > 0.19 * pauses
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
 async def _flood(client: Reporter) -> None:
@@ -294,37 +292,37 @@ async def _flood(client: Reporter) -> None:
         await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)] * 1000}))
 
 
-def test_a_receiver_that_fails_ends_its_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def talk() -> None:
-        async with served() as (it, received, client):
+def test_a_failing_receiver_ends_only_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with served() as (xds, received, client):
 
             def fail(*_: object) -> None:
                 raise ValueError
 
             await client.hello()
-            await client.asked()
+            await client.read()
             monkeypatch.setattr(received, "reported", fail)
             await client.send(report({}))
             assert await client.code() == grpc.StatusCode.INTERNAL
-            assert it.seen.failures == 1
+            assert xds.observer.failures == 1
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_stopping_ends_the_streams() -> None:
-    async def talk() -> None:
-        async with served() as (it, _, client):
+def test_stop_ends_all_streams() -> None:
+    async def scenario() -> None:
+        async with served() as (xds, _, client):
             await client.hello()
-            await client.asked()
-            await it.server.stop(1.0)
+            await client.read()
+            await xds.server.stop(1.0)
             assert await client.code() == grpc.StatusCode.UNAVAILABLE
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_the_address_of_a_socket_is_its_path() -> None:
+def test_the_address_of_a_pipe_is_its_path() -> None:
     message = LoadStatsRequest(node={"id": "n"})
     stats = message.cluster_stats.add(cluster_name="c").upstream_locality_stats.add().upstream_endpoint_stats.add()
     stats.address.pipe.path = "/run/engine.sock"
-    (found,) = load_reports.read(message.SerializeToString()).clusters
-    assert list(found.endpoints) == [EndpointLoad(("/run/engine.sock", 0), 0, 0, 0)]
+    (load,) = load_reports.read(message.SerializeToString()).clusters
+    assert list(load.endpoints) == [EndpointLoad(("/run/engine.sock", 0), 0, 0, 0)]

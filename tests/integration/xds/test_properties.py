@@ -1,5 +1,5 @@
-"""Whatever the order of things: the client ends with what is offered, its routes never lead nowhere, and what it has
-refused does not come again."""
+"""Properties for any order of events: the client ends with the offered content, its routes never refer to missing
+clusters, and rejected content is not sent again."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ LISTENERS = ("public", "internal")
 
 @st.composite
 def contents(draw: st.DrawFn, numbers: st.SearchStrategy[int] = ANY) -> Resources:
-    """A fleet that is sound: each cluster has its endpoints, each listener its routes, and they lead to clusters that
-    are there. Some of it may be refused."""
+    """Draw a consistent fleet: each cluster has endpoints, each listener has routes, and routes refer to existing
+    clusters. Some content may be rejected."""
     clusters = draw(st.sets(st.sampled_from(CLUSTERS)))
     listeners = draw(st.sets(st.sampled_from(LISTENERS)))
-    made: dict[str, dict[str, bytes]] = {kind: {} for kind in TYPES}
+    bodies: dict[str, dict[str, bytes]] = {kind: {} for kind in TYPES}
     for name in clusters:
-        made[CDS][name] = Body.of(name, draw(numbers))
-        made[EDS][name] = Body.of(name, draw(numbers))
+        bodies[CDS][name] = Body.of(name, draw(numbers))
+        bodies[EDS][name] = Body.of(name, draw(numbers))
     for name in listeners:
         uses = draw(st.sets(st.sampled_from(sorted(clusters)))) if clusters else set()
-        made[LDS][name] = Body.of(name, draw(numbers))
-        made[RDS][name] = Body.of(name, draw(numbers), uses)
-    made[SDS]["ca"] = Body.of("ca", draw(numbers))
+        bodies[LDS][name] = Body.of(name, draw(numbers))
+        bodies[RDS][name] = Body.of(name, draw(numbers), uses)
+    bodies[SDS]["ca"] = Body.of("ca", draw(numbers))
     return Resources(
-        {kind: {name: resource(kind, name, body) for name, body in named.items()} for kind, named in made.items()}
+        {kind: {name: resource(kind, name, body) for name, body in named.items()} for kind, named in bodies.items()}
     )
 
 
-_MADE: dict[tuple[str, bytes], Resource] = {}
+_SHARED: dict[tuple[str, bytes], Resource] = {}
 
 
 def resource(kind: str, name: str, body: bytes) -> Resource:
-    """The same content is now and then the same object, as in the server, and now and then another."""
+    """Return a resource. Depending on the content, equal content is the same object (as in the server) or another."""
     if len(body) % 2:
         return Resource(kind, name, body)
-    return _MADE.setdefault((kind, body), Resource(kind, name, body))
+    return _SHARED.setdefault((kind, body), Resource(kind, name, body))
 
 
 class Conversation(RuleBasedStateMachine):
@@ -78,7 +78,7 @@ class Conversation(RuleBasedStateMachine):
         response = self.stream.respond(self.now)
         if response:
             self.under_way[response.type_url] += 1
-            assert self.under_way[response.type_url] == 1, "two responses of a type under way"
+            assert self.under_way[response.type_url] == 1, "two responses of a type in flight"
             self.wire.append(response.encode())
 
     @precondition(lambda self: self.wire)
@@ -126,7 +126,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everything is delivered, and time passes. Then it is quiet, and the client has what is offered."""
+        """Deliver everything and let time pass. Then nothing more is sent, and the client has the offered content."""
         self._run_dry()
         if self.content and not self._is_bad() and not self._is_innocent_refused():
             assert not self.envoy.warming
@@ -135,13 +135,13 @@ class Conversation(RuleBasedStateMachine):
             assert all(status.acked_version == status.offered_version for status in self.stream.status())
 
     def _run_dry(self) -> None:
-        said = 0
+        messages = 0
         while True:
-            before = said
+            before = messages
             self.send()
             while self.envoy.out or self.wire:
-                said += 1
-                assert said < 300, "no end of it"
+                messages += 1
+                assert messages < 300, "the exchange does not end"
                 if self.envoy.out:
                     self.hear()
                 if self.wire:
@@ -149,19 +149,19 @@ class Conversation(RuleBasedStateMachine):
                 self.send()
             due = self.stream.due()
             if due is not None:
-                assert due >= self.now - 1e-9 or said == before, "due, and nothing is sent"
+                assert due >= self.now - 1e-9 or messages == before, "due, and nothing is sent"
                 assert due > self.now, "due, and nothing is sent"
                 self.now = due
             elif self.envoy.hopeless:
                 self.envoy.time_out()
-            elif said == before:
+            elif messages == before:
                 return
 
     def _offered(self, kind: str) -> dict[str, Body]:
         return {name: Body(each.body) for name, each in self.content.of(kind).items()} if self.content else {}
 
     def _is_innocent_refused(self) -> bool:
-        """Who is at fault was not said, so that content which is good is not sent again either."""
+        """Whether good content may be missing: a NACK without names rejects all content of a response."""
         return not self.envoy.speaks and any(self.envoy.refused.values())
 
     def _is_bad(self) -> bool:

@@ -1,4 +1,4 @@
-"""Streams of request logs with real gRPC clients: what is taken, of whom, and what does no harm."""
+"""Request logs with real gRPC clients: accepted entries and nodes, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PATH = f"/{request_logs.SERVICE}/{request_logs.METHOD}"
 EDGE = Proxy("edge", "envoy", (1, 40), nodes=("edge-*",))
 
 
-class Received:
-    """A receiver that keeps all."""
+class RecordingReceiver:
+    """A receiver that keeps all latencies."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, RequestLatency]] = []
@@ -36,7 +36,7 @@ def milliseconds(value: float) -> dict[str, int]:
 
 
 def entry(status: int, cluster_name: str = "llama", *, left: bool = False, **times: float) -> dict[str, Any]:
-    """A request whose last byte came after 5 ms; `times` are in milliseconds since its first."""
+    """Return the log entry of a request of 5 ms; `times` are milliseconds since its first byte."""
     common = {name: milliseconds(value) for name, value in times.items()}
     return {
         "common_properties": {
@@ -61,19 +61,19 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def served(**options: Any) -> AsyncIterator[tuple[Running, Received, Any]]:
-    received = Received()
+async def served(**options: Any) -> AsyncIterator[tuple[Running, RecordingReceiver, Any]]:
+    received = RecordingReceiver()
     async with (
-        running(latency_receiver=received, **{"secrets_in_clear": True, **options}) as it,
-        channel(it.port) as wire,
+        running(latency_receiver=received, **{"secrets_in_clear": True, **options}) as xds,
+        channel(xds.port) as wire,
     ):
-        it.publish(CachedSnapshot("e1", cluster("a"), proxies=(EDGE,)))
-        yield it, received, wire.stream_unary(PATH)()
+        xds.publish(CachedSnapshot("e1", cluster("a"), proxies=(EDGE,)))
+        yield xds, received, wire.stream_unary(PATH)()
 
 
-def test_answers_have_their_latency_since_the_end_of_the_request_and_failures_have_none() -> None:
-    async def talk() -> None:
-        async with served() as (it, received, call):
+def test_only_answered_requests_have_a_latency() -> None:
+    async def scenario() -> None:
+        async with served() as (xds, received, call):
             good = entry(200, time_to_first_upstream_rx_byte=105, time_to_last_upstream_rx_byte=1505, duration=1506)
             early = entry(200, time_to_first_upstream_rx_byte=2, time_to_last_upstream_rx_byte=3, duration=9)
             left = entry(0, left=True, duration=905)
@@ -84,15 +84,15 @@ def test_answers_have_their_latency_since_the_end_of_the_request_and_failures_ha
             expected = [RequestLatency("llama", 100, 1500), RequestLatency("llama", 0, 0)]
             expected += [RequestLatency("llama", 900, 900), expected[0]]
             assert received.requests == [("edge-1", each) for each in expected]
-            assert it.seen.streams == ["requests"]
+            assert xds.observer.streams == ["requests"]
             call.cancel()
-            await until(lambda: it.server.streams == 0)
+            await until(lambda: xds.server.streams == 0)
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_by_tcp_without_a_certificate_nothing_is_taken_and_by_the_socket_it_is(tmp_path: Path) -> None:
-    async def talk() -> None:
+def test_logs_need_a_certificate_or_the_socket(tmp_path: Path) -> None:
+    async def scenario() -> None:
         socket = tmp_path / "xds.sock"
         logs = message(entry(200, time_to_first_upstream_rx_byte=15, duration=20), node="edge-1")
         async with served(secrets_in_clear=False, socket=socket) as (_, received, call):
@@ -105,11 +105,11 @@ def test_by_tcp_without_a_certificate_nothing_is_taken_and_by_the_socket_it_is(t
                 await asyncio.sleep(0.1)
                 assert len(received.requests) == 1
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_node_that_no_entry_names_counts_for_nothing_and_garbage_is_cut_off() -> None:
-    async def talk() -> None:
+def test_unmatched_nodes_and_garbage_are_ignored() -> None:
+    async def scenario() -> None:
         async with served() as (_, received, call):
             await call.write(message(entry(200, duration=20), node="stray"))
             await call.write(message(entry(200, duration=20)))
@@ -119,13 +119,13 @@ def test_a_node_that_no_entry_names_counts_for_nothing_and_garbage_is_cut_off() 
             await call.write(b"\xff")
             assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_client_that_floods_is_read_in_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flooding_client_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.xds.protocol.request_log_session._SHORTEST", 0.2)
 
-    async def talk() -> None:
+    async def scenario() -> None:
         async with served() as (_, received, call):
             await call.write(message(node="edge-1"))
             for _ in range(50):
@@ -133,4 +133,4 @@ def test_a_client_that_floods_is_read_in_a_small_part_of_the_time(monkeypatch: p
             await asyncio.sleep(0.5)
             assert 1 <= len(received.requests) <= 4
 
-    asyncio.run(talk())
+    asyncio.run(scenario())

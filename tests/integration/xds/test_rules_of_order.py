@@ -4,14 +4,14 @@ import pytest
 
 from lbctl.xds.protocol.stream import Stream
 from lbctl.xds.resource import CDS, EDS, LDS, Resources
-from tests.integration.xds.playbook import KINDS, Client, fleet, started
+from tests.integration.xds.playbook import KINDS, Client, ResourceFactory, resources, started
 
 BOTH = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
-OLD = fleet(cds="a1 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1")
+OLD = resources(cds="a1 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1")
 
 
 def add(client: Client, short: str, *names: str) -> None:
-    """Names one more resource, as Envoy does it in either variant."""
+    """Subscribe to more resources, in either variant."""
     if client.delta:
         client.change(short, *names)
     else:
@@ -22,151 +22,151 @@ def add(client: Client, short: str, *names: str) -> None:
 
 
 @BOTH
-def test_rule_28_after_a_changed_cluster_its_endpoints_are_sent_though_they_be_the_same(delta: bool) -> None:
+def test_rule_28_endpoints_are_resent_after_a_cluster_change(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
-    assert client.hear() == [f"cds: {'a2' if delta else 'a2 b1'}", "eds: a1"]
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    assert client.accept_all() == [f"cds: {'a2' if delta else 'a2 b1'}", "eds: a1"]
 
 
 @BOTH
-def test_rule_28_also_when_an_older_response_of_endpoints_is_still_under_way(delta: bool) -> None:
+def test_rule_28_endpoints_are_resent_after_one_in_flight(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
-    before = client.one()
-    client.offer(fleet(cds="a2 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
-    clusters = client.one()
+    client.offer(resources(cds="a1 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
+    before = client.pull_one()
+    client.offer(resources(cds="a2 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
+    clusters = client.pull_one()
     client.ack(before)
-    assert str(client.one()) == "eds: a2"
+    assert str(client.pull_one()) == "eds: a2"
     client.ack(clusters)
 
 
 @BOTH
-def test_rule_28_endpoints_that_were_refused_are_those_of_before(delta: bool) -> None:
+def test_rule_28_after_a_nack_the_last_endpoints_are_resent(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
-    client.nack(client.one())
-    client.offer(fleet(cds="a2 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
-    assert client.hear()[1] == "eds: a1"
+    client.offer(resources(cds="a1 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
+    client.nack(client.pull_one())
+    client.offer(resources(cds="a2 b1", eds="a2 b1", lds="public1", rds="public1", sds="ca1"))
+    assert client.accept_all()[1] == "eds: a1"
 
 
 @BOTH
-def test_rule_28_a_cluster_that_was_refused_and_comes_back_as_it_was_gets_its_endpoints(delta: bool) -> None:
+def test_rule_28_a_reverted_cluster_gets_its_endpoints(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
     clusters, endpoints = client.pull()
     client.ack(endpoints)
     client.nack(clusters, "a: no")
     client.offer(OLD)
-    assert client.hear() == [f"cds: {'a1' if delta else 'a1 b1'}", "eds: a1"]
+    assert client.accept_all() == [f"cds: {'a1' if delta else 'a1 b1'}", "eds: a1"]
 
 
 @BOTH
-def test_rule_28_endpoints_that_stood_beside_refused_ones_are_sent_once_more(delta: bool) -> None:
+def test_rule_28_endpoints_next_to_rejected_ones_are_resent(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b2", eds="a2 b1", lds="public1", rds="public2", sds="ca1"))
+    client.offer(resources(cds="a1 b2", eds="a2 b1", lds="public1", rds="public2", sds="ca1"))
     clusters, endpoints = client.pull()
     assert str(endpoints) == "eds: a2 b1"
     client.nack(endpoints, "a: no")
     client.ack(clusters)
-    assert client.hear() == ["eds: b1", "rds: public2"]
+    assert client.accept_all() == ["eds: b1", "rds: public2"]
 
 
 @BOTH
-def test_rule_28_routes_are_not_sent_again_after_a_changed_listener(delta: bool) -> None:
+def test_rule_28_routes_are_not_resent_after_a_listener_change(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1", eds="a1 b1", lds="public2", rds="public1", sds="ca1"))
-    assert client.hear() == ["lds: public2"]
+    client.offer(resources(cds="a1 b1", eds="a1 b1", lds="public2", rds="public1", sds="ca1"))
+    assert client.accept_all() == ["lds: public2"]
 
 
 @BOTH
-def test_rule_29_nothing_waits_for_what_nobody_asked_for(delta: bool) -> None:
+def test_rule_29_nothing_waits_for_unrequested_types(delta: bool) -> None:
     client = Client(OLD, delta=delta)
-    client.want("cds")
-    client.want("lds")
-    client.want("rds", "public")
-    client.hear()
-    client.offer(fleet(cds="a2 b1 c1", eds="a1 b1 c1", lds="public2", rds="public2", sds="ca1"))
-    assert [each[:3] for each in client.hear()] == ["cds", "lds", "rds"]
+    client.subscribe("cds")
+    client.subscribe("lds")
+    client.subscribe("rds", "public")
+    client.accept_all()
+    client.offer(resources(cds="a2 b1 c1", eds="a1 b1 c1", lds="public2", rds="public2", sds="ca1"))
+    assert [each[:3] for each in client.accept_all()] == ["cds", "lds", "rds"]
 
 
 @BOTH
-def test_rule_29_routes_wait_a_moment_for_a_client_that_asks_for_endpoints_after_its_clusters(delta: bool) -> None:
+def test_rule_29_routes_wait_for_new_endpoints_to_be_requested(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
-    client.ack(client.one())
+    client.offer(resources(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    client.ack(client.pull_one())
     assert client.pull() == []
     client.wait(1.9)
     assert client.pull() == []
     add(client, "eds", "c")
-    endpoints = client.one()
+    endpoints = client.pull_one()
     assert str(endpoints) == "eds: c1"
     client.wait(10)
     assert client.pull() == []
-    assert client.stream.due() is None  # only the client's answer changes anything
+    assert client.stream.due() is None, "only the client's answer changes anything"
     client.ack(endpoints)
-    assert client.hear() == ["rds: public2"]
+    assert client.accept_all() == ["rds: public2"]
     assert client.stream.due() is None
 
 
 @BOTH
-def test_rule_29_while_clusters_are_not_accepted_no_time_is_waited_for(delta: bool) -> None:
+def test_rule_29_the_wait_starts_after_the_cluster_ack(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
-    client.ack(client.one())
+    client.offer(resources(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    client.ack(client.pull_one())
     assert client.pull() == []
     client.wait(1)
-    client.offer(fleet(cds="a1 b1 c2", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
-    clusters = client.one()
+    client.offer(resources(cds="a1 b1 c2", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    clusters = client.pull_one()
     client.wait(10)
     assert client.pull() == []
     assert client.stream.due() is None
     client.ack(clusters)
-    assert client.pull() == []  # it may ask now
+    assert client.pull() == [], "the client may subscribe now"
     assert client.stream.due() == client.now + 2
     client.wait(2)
-    assert client.hear() == ["rds: public2"]
+    assert client.accept_all() == ["rds: public2"]
 
 
 @BOTH
-def test_rule_29_routes_wait_no_longer_for_a_client_that_never_asks_for_the_endpoints(delta: bool) -> None:
+def test_rule_29_the_wait_for_endpoint_requests_ends(delta: bool) -> None:
     client = started(OLD, delta=delta)
     for number, cluster in enumerate("cd", 2):
         names = " ".join(f"{name}1" for name in "abcd"[: "abcd".index(cluster) + 1])
-        client.offer(fleet(cds=names, eds=names, lds="public1", rds=f"public{number}", sds="ca1"))
-        client.ack(client.one())
+        client.offer(resources(cds=names, eds=names, lds="public1", rds=f"public{number}", sds="ca1"))
+        client.ack(client.pull_one())
         assert client.pull() == []
         assert client.stream.due() == client.now + 2
         client.wait(2)
-        assert client.hear() == [f"rds: public{number}"]
+        assert client.accept_all() == [f"rds: public{number}"]
 
 
 @BOTH
-def test_rule_29_endpoints_asked_for_alone_are_given_alone(delta: bool) -> None:
+def test_rule_29_endpoints_can_be_requested_alone(delta: bool) -> None:
     client = Client(OLD, delta=delta)
-    client.want("eds", "a")
-    assert client.hear() == ["eds: a1"]
+    client.subscribe("eds", "a")
+    assert client.accept_all() == ["eds: a1"]
 
 
 # ── order
 
 
 @BOTH
-def test_rule_30_clusters_endpoints_listeners_routes_whatever_was_asked_for_first(delta: bool) -> None:
+def test_rule_30_types_are_sent_in_a_fixed_order(delta: bool) -> None:
     client = Client(OLD, delta=delta)
     for short, names in {"sds": ["ca"], "rds": ["public"], "lds": [], "eds": ["a", "b"], "cds": []}.items():
-        client.want(short, *names)
+        client.subscribe(short, *names)
     assert [got.short for got in client.pull()] == ["cds", "eds", "lds", "rds", "sds"]
 
 
 @BOTH
 @pytest.mark.parametrize("other", [{"lds": "public2"}, {"rds": "public2"}])
-def test_rule_30_listeners_and_routes_wait_until_new_clusters_are_warm(delta: bool, other: dict[str, str]) -> None:
+def test_rule_30_listeners_and_routes_wait_for_warm_clusters(delta: bool, other: dict[str, str]) -> None:
     client = started(OLD, delta=delta)
     new = {"cds": "a1 b1 c1", "eds": "a1 b1 c1", "lds": "public1", "rds": "public1", "sds": "ca1"} | other
-    client.offer(fleet(**new))
-    clusters = client.one()
+    client.offer(resources(**new))
+    clusters = client.pull_one()
     add(client, "eds", "c")
-    endpoints = client.one()
+    endpoints = client.pull_one()
     assert str(endpoints) == "eds: c1"
     client.ack(clusters)
     assert client.pull() == []
@@ -177,85 +177,85 @@ def test_rule_30_listeners_and_routes_wait_until_new_clusters_are_warm(delta: bo
 @BOTH
 def test_rule_30_endpoints_and_secrets_never_wait(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
     client.pull()
     client.ack(client.last["eds"])
-    client.offer(fleet(cds="a3 b1", eds="a1 b9", lds="public1", rds="public1", sds="ca9"))
+    client.offer(resources(cds="a3 b1", eds="a1 b9", lds="public1", rds="public1", sds="ca9"))
     assert [str(got) for got in client.pull()] == ["eds: b9", "sds: ca9"]
 
 
 @BOTH
 @pytest.mark.parametrize("short", ["lds", "rds"])
-def test_rule_30_a_client_that_has_none_is_answered_while_clusters_warm(delta: bool, short: str) -> None:
+def test_rule_30_first_listeners_and_routes_do_not_wait(delta: bool, short: str) -> None:
     client = Client(OLD, delta=delta)
-    client.want("cds")
-    client.one()
-    client.want(short, *(["public"] if short == "rds" else []))
-    assert str(client.one()) == f"{short}: public1"
+    client.subscribe("cds")
+    client.pull_one()
+    client.subscribe(short, *(["public"] if short == "rds" else []))
+    assert str(client.pull_one()) == f"{short}: public1"
 
 
 @BOTH
-def test_rule_30_a_new_route_table_is_answered_while_clusters_warm(delta: bool) -> None:
+def test_rule_30_a_new_route_table_does_not_wait(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public2 internal1", sds="ca1"))
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public2 internal1", sds="ca1"))
     client.pull()
     add(client, "rds", "internal")
-    assert str(client.one()) == "rds: internal1"
+    assert str(client.pull_one()) == "rds: internal1"
 
 
-def test_rule_30_routes_that_are_asked_for_again_while_clusters_warm_are_those_of_before() -> None:
+def test_rule_30_old_routes_are_resent_while_clusters_warm() -> None:
     client = started(OLD, delta=True)
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public2", sds="ca1"))
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public2", sds="ca1"))
     client.pull()
     client.change("rds", "public")
-    got = client.one()
+    got = client.pull_one()
     assert str(got) == "rds: public1"
     client.ack(got)
     client.ack(client.last["cds"])
     client.ack(client.last["eds"])
-    assert client.hear() == ["rds: public2"]
+    assert client.accept_all() == ["rds: public2"]
 
 
 @BOTH
-def test_rule_30_after_refused_clusters_the_node_stays_where_it_was(delta: bool) -> None:
+def test_rule_30_after_a_cluster_nack_nothing_else_is_sent(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 c1", eds="a1 c1", lds="public2", rds="public2", sds="ca1"))
-    client.nack(client.one(), "c: no")
+    client.offer(resources(cds="a1 c1", eds="a1 c1", lds="public2", rds="public2", sds="ca1"))
+    client.nack(client.pull_one(), "c: no")
     client.wait(1000)
     assert client.pull() == []
     assert client.stream.due() is None
     assert (client.state("lds"), client.state("rds")) == ("STALE", "STALE")
-    client.offer(fleet(cds="a1 c2", eds="a1 c1", lds="public2", rds="public2", sds="ca1"))
-    assert client.hear() == ["cds: c2" if delta else "cds: a1 b1 c2"]
+    client.offer(resources(cds="a1 c2", eds="a1 c1", lds="public2", rds="public2", sds="ca1"))
+    assert client.accept_all() == ["cds: c2" if delta else "cds: a1 b1 c2"]
     client.wait(2)
-    assert client.hear() == ["lds: public2", "rds: public2"]
+    assert client.accept_all() == ["lds: public2", "rds: public2"]
 
 
 @BOTH
-def test_rule_30_endpoints_of_a_new_cluster_that_were_refused_hold_back_its_routes(delta: bool) -> None:
+def test_rule_30_routes_wait_for_rejected_endpoints(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
-    clusters = client.one()
+    client.offer(resources(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    clusters = client.pull_one()
     add(client, "eds", "c")
-    client.nack(client.one())
+    client.nack(client.pull_one())
     client.ack(clusters)
     assert client.pull() == []
-    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c2", lds="public1", rds="public2", sds="ca1"))
-    assert client.hear() == ["eds: c2", "rds: public2"]
+    client.offer(resources(cds="a1 b1 c1", eds="a1 b1 c2", lds="public1", rds="public2", sds="ca1"))
+    assert client.accept_all() == ["eds: c2", "rds: public2"]
 
 
 # ── removal
 
 
-def gone_of(client: Client) -> str:
+def removal_of_b(client: Client) -> str:
     return "cds: -b" if client.delta else "cds: a1"
 
 
 @BOTH
-def test_rule_30_a_cluster_goes_when_its_routes_have_moved_and_then_some(delta: bool) -> None:
+def test_rule_30_a_cluster_is_removed_after_its_routes(delta: bool) -> None:
     client = started(OLD, delta=delta, settle=1.0)
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
-    routes = client.one()
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    routes = client.pull_one()
     assert str(routes) == "rds: public2"
     client.wait(1000)
     assert client.pull() == []
@@ -266,40 +266,40 @@ def test_rule_30_a_cluster_goes_when_its_routes_have_moved_and_then_some(delta: 
     client.wait(0.99)
     assert client.pull() == []
     client.wait(0.01)
-    assert str(client.pull()[0]) == gone_of(client)
+    assert str(client.pull()[0]) == removal_of_b(client)
     assert client.stream.due() is None
 
 
 @BOTH
-def test_rule_30_a_cluster_stays_as_long_as_its_routes_are_refused(delta: bool) -> None:
+def test_rule_30_a_cluster_stays_while_its_routes_are_rejected(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
-    client.nack(client.one())
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.nack(client.pull_one())
     client.wait(1000)
     assert client.pull() == []
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public3", sds="ca1"))
-    assert client.hear() == ["rds: public3"]
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public3", sds="ca1"))
+    assert client.accept_all() == ["rds: public3"]
     client.wait(1)
-    assert client.hear()[0] == gone_of(client)
+    assert client.accept_all()[0] == removal_of_b(client)
 
 
 @BOTH
-def test_rule_30_endpoints_of_a_cluster_that_is_to_go_are_still_answered(delta: bool) -> None:
+def test_rule_30_endpoints_of_a_leaving_cluster_are_served(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
-    client.one()
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.pull_one()
     if delta:
         client.change("eds", "b")
     else:
         client.ask("eds", "a")
         client.ask("eds", "a", "b")
-    assert client.hear()[0] == "eds: b1"
+    assert client.accept_all()[0] == "eds: b1"
 
 
 @BOTH
-def test_rule_30_a_cluster_that_comes_back_in_time_was_never_away(delta: bool) -> None:
+def test_rule_30_a_cluster_that_returns_in_time_is_not_removed(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public1", sds="ca1"))
     client.pull()
     client.wait(0.5)
     client.offer(OLD)
@@ -308,108 +308,108 @@ def test_rule_30_a_cluster_that_comes_back_in_time_was_never_away(delta: bool) -
 
 
 @BOTH
-def test_rule_30_without_routes_on_the_stream_a_removal_waits_for_the_settling_alone(delta: bool) -> None:
+def test_rule_30_without_routes_a_removal_waits_to_settle(delta: bool) -> None:
     client = Client(OLD, delta=delta, only=CDS)
-    client.want("cds")
-    client.hear()
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.subscribe("cds")
+    client.accept_all()
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
     assert client.pull() == []
     client.wait(1)
-    assert client.hear() == [gone_of(client)]
+    assert client.accept_all() == [removal_of_b(client)]
 
 
 @BOTH
-def test_rule_30_offers_that_follow_each_other_do_not_put_off_a_removal_for_ever(delta: bool) -> None:
+def test_rule_30_frequent_offers_do_not_prevent_a_removal(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public1", sds="ca1"))
-    said: list[str] = []
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public1", sds="ca1"))
+    responses: list[str] = []
     for number in range(2, 8):
-        client.offer(fleet(cds="a1", eds="a1", lds="public1", rds=f"public{number}", sds="ca1"))
-        said += client.hear()
+        client.offer(resources(cds="a1", eds="a1", lds="public1", rds=f"public{number}", sds="ca1"))
+        responses += client.accept_all()
         client.wait(0.4)
-    assert gone_of(client) in said
+    assert removal_of_b(client) in responses
 
 
 @BOTH
-def test_rule_30_a_listener_goes_with_the_others_at_once(delta: bool) -> None:
+def test_rule_30_a_listener_is_removed_at_once(delta: bool) -> None:
     both = {"cds": "a1", "eds": "a1", "rds": "public1 internal1"}
-    client = started(fleet(**both, lds="public1 internal1"), delta=delta)
-    client.offer(fleet(**both, lds="public1"))
-    assert client.hear() == ["lds: -internal" if delta else "lds: public1"]
+    client = started(resources(**both, lds="public1 internal1"), delta=delta)
+    client.offer(resources(**both, lds="public1"))
+    assert client.accept_all() == ["lds: -internal" if delta else "lds: public1"]
 
 
 @BOTH
-def test_rule_30_a_changed_cluster_that_was_refused_is_kept_as_it_was_good_when_it_is_to_go(delta: bool) -> None:
+def test_rule_30_a_leaving_cluster_keeps_its_last_good_content(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b2", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a1 b2", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
     clusters, endpoints = client.pull()
     client.ack(endpoints)
     client.nack(clusters, "b: no")
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
-    said = client.hear()
-    assert ("cds: b1" if delta else "cds: a1 b1") in said
-    assert not any("b2" in each for each in said)
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    responses = client.accept_all()
+    assert ("cds: b1" if delta else "cds: a1 b1") in responses
+    assert not any("b2" in each for each in responses)
     client.wait(1)
-    assert client.hear()[0] == gone_of(client)
+    assert client.accept_all()[0] == removal_of_b(client)
 
 
 @BOTH
 @pytest.mark.parametrize("words", ["b: no", "malformed"])
-def test_rule_30_so_is_one_that_is_refused_when_it_is_to_go_already(delta: bool, words: str) -> None:
+def test_rule_30_a_nack_of_a_leaving_cluster_is_not_resent(delta: bool, words: str) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b2", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a1 b2", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
     clusters, endpoints = client.pull()
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
     client.ack(endpoints)
     client.nack(clusters, words)
-    said = client.hear()
-    assert not any("b2" in each for each in said)
-    assert "rds: public2" in said
+    responses = client.accept_all()
+    assert not any("b2" in each for each in responses)
+    assert "rds: public2" in responses
     client.wait(1)
-    assert client.hear()[0] == gone_of(client)
+    assert client.accept_all()[0] == removal_of_b(client)
 
 
 @BOTH
-def test_rule_30_a_new_cluster_that_is_refused_and_not_wanted_any_more_holds_up_nothing(delta: bool) -> None:
+def test_rule_30_an_obsolete_rejected_cluster_blocks_nothing(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
-    clusters = client.one()
-    client.offer(fleet(cds="a1 b1", eds="a1 b1", lds="public1", rds="public3", sds="ca1"))
+    client.offer(resources(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    clusters = client.pull_one()
+    client.offer(resources(cds="a1 b1", eds="a1 b1", lds="public1", rds="public3", sds="ca1"))
     client.nack(clusters, "c: no")
-    assert "rds: public3" in client.hear()
+    assert "rds: public3" in client.accept_all()
     client.wait(1)
-    assert not any("c1" in each for each in client.hear())
+    assert not any("c1" in each for each in client.accept_all())
     assert {client.state("cds"), client.state("rds")} == {"SYNCED"}
 
 
 @BOTH
-def test_rule_30_routes_of_a_listener_that_goes_are_not_replaced_by_others_that_were_never_sent(delta: bool) -> None:
+def test_rule_30_routes_of_a_removed_listener_are_not_sent(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
-    client.offer(fleet(cds="a1 b1", eds="a1 b1", lds="", rds="", sds="ca1"))
-    assert [each for each in client.hear() if each.startswith("rds")] == []
+    client.offer(resources(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public2", sds="ca1"))
+    client.offer(resources(cds="a1 b1", eds="a1 b1", lds="", rds="", sds="ca1"))
+    assert [each for each in client.accept_all() if each.startswith("rds")] == []
 
 
 @BOTH
-def test_rule_30_a_cluster_that_was_never_sent_is_not_kept(delta: bool) -> None:
+def test_rule_30_a_cluster_that_was_never_sent_is_not_removed(delta: bool) -> None:
     client = started(OLD, delta=delta)
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
     client.pull()
-    client.offer(fleet(cds="a2 b1 c1", eds="a1 b1 c1", lds="public1", rds="public1", sds="ca1"))
-    client.offer(fleet(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a2 b1 c1", eds="a1 b1 c1", lds="public1", rds="public1", sds="ca1"))
+    client.offer(resources(cds="a2 b1", eds="a1 b1", lds="public1", rds="public1", sds="ca1"))
     for got in list(client.last.values()):
         client.ack(got)
     client.wait(100)
-    assert client.hear() == []
+    assert client.accept_all() == []
 
 
 @BOTH
-def test_rule_31_a_change_of_weights_moves_endpoints_alone(delta: bool) -> None:
+def test_rule_31_a_weight_change_sends_only_endpoints(delta: bool) -> None:
     client = started(OLD, delta=delta)
     before = {each.type_url: each.acked_version for each in client.stream.status()}
     for number in range(2, 10):
-        client.offer(fleet(cds="a1 b1", eds=f"a{number} b1", lds="public1", rds="public1", sds="ca1"))
-        assert client.hear() == [f"eds: a{number}"]
+        client.offer(resources(cds="a1 b1", eds=f"a{number} b1", lds="public1", rds="public1", sds="ca1"))
+        assert client.accept_all() == [f"eds: a{number}"]
     after = {each.type_url: each.acked_version for each in client.stream.status()}
     assert {kind for kind in after if after[kind] != before[kind]} == {EDS}
 
@@ -418,15 +418,15 @@ def test_rule_31_a_change_of_weights_moves_endpoints_alone(delta: bool) -> None:
 
 
 @pytest.mark.parametrize("short", ["cds", "lds"])
-def test_rule_32_a_wildcard_at_the_same_version_is_not_sent_again(short: str) -> None:
+def test_rule_32_a_wildcard_at_the_same_version_is_not_resent(short: str) -> None:
     version = started(OLD).accepted[short]
     client = Client(OLD)
     client.ask(short, version=version)
     assert client.pull() == []
     assert client.state(short) == "SYNCED"
-    client.offer(fleet(**{short: "z1"}))
+    client.offer(resources(**{short: "z1"}))
     client.wait(10)
-    assert "z1" in client.hear()[-1]
+    assert "z1" in client.accept_all()[-1]
 
 
 @pytest.mark.parametrize("short", ["cds", "lds"])
@@ -437,51 +437,51 @@ def test_rule_32_a_wildcard_at_another_version_is_sent(short: str) -> None:
 
 
 @pytest.mark.parametrize("short", ["eds", "rds", "sds"])
-def test_rule_32_what_is_named_at_the_same_version_is_not_sent_again(short: str) -> None:
+def test_rule_32_names_at_the_same_version_are_not_resent(short: str) -> None:
     names = [*OLD.of(KINDS[short])]
     client = Client(OLD)
     client.ask(short, *names, version=started(OLD).accepted[short])
     assert client.pull() == []
     assert client.state(short) == "SYNCED"
-    client.offer(fleet(**{short: f"{names[0]}2"}))
-    assert client.hear() == [f"{short}: {names[0]}2"]
+    client.offer(resources(**{short: f"{names[0]}2"}))
+    assert client.accept_all() == [f"{short}: {names[0]}2"]
 
 
-def test_rule_32_a_version_stands_for_all_that_the_client_has_not_for_the_last_response() -> None:
+def test_rule_32_a_version_covers_all_resources_of_the_client() -> None:
     first = started(OLD)
-    first.offer(fleet(cds="a1 b1", eds="a1 b2", lds="public1", rds="public1", sds="ca1"))
-    assert first.hear() == ["eds: b2"]
-    same = Client(fleet(cds="a1 b1", eds="a1 b2"))
+    first.offer(resources(cds="a1 b1", eds="a1 b2", lds="public1", rds="public1", sds="ca1"))
+    assert first.accept_all() == ["eds: b2"]
+    same = Client(resources(cds="a1 b1", eds="a1 b2"))
     same.ask("eds", "a", "b", version=first.accepted["eds"])
-    assert same.hear() == []
-    more = Client(fleet(cds="a1 b1 c1", eds="a1 b2 c1"))
+    assert same.accept_all() == []
+    more = Client(resources(cds="a1 b1 c1", eds="a1 b2 c1"))
     more.ask("eds", "a", "b", "c", version=first.accepted["eds"])
-    assert more.hear() == ["eds: a1 b2 c1"]
+    assert more.accept_all() == ["eds: a1 b2 c1"]
 
 
-def test_rule_32_a_refused_resource_is_not_part_of_what_the_client_has() -> None:
-    first, newer = started(OLD), fleet(cds="a1 b1", eds="a2 b2", lds="public1", rds="public1", sds="ca1")
+def test_rule_32_a_version_excludes_rejected_resources() -> None:
+    first, newer = started(OLD), resources(cds="a1 b1", eds="a2 b2", lds="public1", rds="public1", sds="ca1")
     first.offer(newer)
-    first.nack(first.one(), "a is wrong")
-    assert first.hear() == ["eds: b2"]
+    first.nack(first.pull_one(), "a is wrong")
+    assert first.accept_all() == ["eds: b2"]
     client = Client(newer)
     client.ask("eds", "a", "b", version=first.accepted["eds"])
-    assert client.hear() == ["eds: a2 b2"]
+    assert client.accept_all() == ["eds: a2 b2"]
 
 
 @pytest.mark.parametrize("short", ["cds", "lds"])
-def test_rule_32_named_clusters_and_listeners_are_answered_at_any_version(short: str) -> None:
+def test_rule_32_named_clusters_and_listeners_are_always_sent(short: str) -> None:
     name = "a" if short == "cds" else "public"
     first = Client(OLD)
     first.ask(short, name)
-    first.hear()
+    first.accept_all()
     client = Client(OLD)
     client.ask(short, name, version=first.accepted[short])
-    assert client.hear() == [f"{short}: {name}1"]
+    assert client.accept_all() == [f"{short}: {name}1"]
 
 
-def test_rule_32_routes_of_a_client_that_has_some_wait_for_changed_clusters_on_a_new_stream_too() -> None:
-    client = Client(fleet(cds="a1 c1", eds="a1 c1", lds="public2", rds="public2"))
+def test_rule_32_routes_wait_for_clusters_on_a_new_stream() -> None:
+    client = Client(resources(cds="a1 c1", eds="a1 c1", lds="public2", rds="public2"))
     client.ask("cds", version="old")
     client.ask("eds", "a", version="old")
     client.ask("lds", version="old")
@@ -489,80 +489,78 @@ def test_rule_32_routes_of_a_client_that_has_some_wait_for_changed_clusters_on_a
     clusters, endpoints = client.pull()
     client.ack(endpoints)
     client.ask("eds", "a", "c")
-    client.ack(client.one())
+    client.ack(client.pull_one())
     assert client.pull() == []
     client.ack(clusters)
-    assert client.hear() == ["lds: public2", "rds: public2"]
+    assert client.accept_all() == ["lds: public2", "rds: public2"]
 
 
 def versions(words: str, short: str = "cds") -> dict[str, str]:
     kind = {"cds": CDS, "lds": LDS, "eds": EDS}[short]
-    return {name: each.version for name, each in fleet(**{short: words}).of(kind).items()}
+    return {name: each.version for name, each in resources(**{short: words}).of(kind).items()}
 
 
-def test_rule_33_a_delta_client_gets_what_differs_from_what_it_has() -> None:
+def test_rule_33_a_delta_client_gets_only_differences() -> None:
     client = Client(OLD, delta=True)
     client.change("cds", have=versions("a1 b7"))
-    assert client.hear() == ["cds: b1"]
+    assert client.accept_all() == ["cds: b1"]
     assert client.state("cds") == "SYNCED"
 
 
-def test_rule_33_a_delta_client_that_has_all_gets_nothing() -> None:
+def test_rule_33_an_up_to_date_delta_client_gets_nothing() -> None:
     client = Client(OLD, delta=True)
     client.change("cds", have=versions("a1 b1"))
-    assert client.hear() == []
+    assert client.accept_all() == []
     status = client.status("cds")
     assert (status.state, status.acked_version) == ("SYNCED", status.offered_version)
 
 
-def test_rule_33_what_is_gone_meanwhile_is_removed_when_the_routes_have_moved() -> None:
+def test_rule_33_an_outdated_cluster_is_removed_after_routes() -> None:
     client = Client(OLD, delta=True)
     client.change("cds", have=versions("a1 b1 x1"))
     client.change("lds", have=versions("public1", "lds"))
     client.change("rds", "public", have={"public": "old"})
-    assert client.hear() == ["rds: public1"]
+    assert client.accept_all() == ["rds: public1"]
     client.wait(1)
-    assert client.hear() == ["cds: -x"]
+    assert client.accept_all() == ["cds: -x"]
 
 
-def test_rule_33_a_listener_that_is_gone_meanwhile_is_removed_at_once() -> None:
+def test_rule_33_an_outdated_listener_is_removed_at_once() -> None:
     client = Client(OLD, delta=True)
     client.change("lds", have=versions("public1 internal1", "lds"))
-    assert client.hear() == ["lds: -internal"]
+    assert client.accept_all() == ["lds: -internal"]
 
 
-def test_rule_33_what_is_named_is_not_sent_to_a_delta_client_that_has_it() -> None:
+def test_rule_33_named_resources_the_client_has_are_not_sent() -> None:
     client = Client(OLD, delta=True)
     client.change("eds", "a", "b", have=versions("a1 b7", "eds"))
-    assert client.hear() == ["eds: b1"]
+    assert client.accept_all() == ["eds: b1"]
     assert client.state("eds") == "SYNCED"
     client.change("eds", "a")
-    assert client.hear() == ["eds: a1"], "rule 20 holds for what it asks for again"
+    assert client.accept_all() == ["eds: a1"], "rule 20 applies to a repeated subscription"
 
 
-def test_rule_33_a_name_that_a_delta_client_has_and_that_is_gone_is_removed() -> None:
+def test_rule_33_an_outdated_named_resource_is_removed() -> None:
     client = Client(OLD, delta=True)
     client.change("eds", "a", "z", have=versions("a1 z1", "eds"))
     client.wait(2)
-    assert client.hear() == ["eds: -z"]
+    assert client.accept_all() == ["eds: -z"]
 
 
-def test_rule_33_what_a_client_had_does_not_count_once_it_has_another() -> None:
-    client = Client(fleet(cds="a2"), delta=True)
+def test_rule_33_initial_versions_count_only_until_the_next_ack() -> None:
+    client = Client(resources(cds="a2"), delta=True)
     client.change("cds", have=versions("a1"))
-    assert client.hear() == ["cds: a2"]
-    client.offer(fleet(cds="a1"))
-    assert client.hear() == ["cds: a1"]
+    assert client.accept_all() == ["cds: a2"]
+    client.offer(resources(cds="a1"))
+    assert client.accept_all() == ["cds: a1"]
 
 
-def test_rule_33_versions_are_of_the_content_so_that_two_servers_agree() -> None:
+def test_rule_33_versions_depend_only_on_content() -> None:
     def offered(delta: bool) -> list[tuple[str, dict[str, str]]]:
-        from tests.integration.xds.playbook import Fleet
-
-        content = Fleet()(cds="a1 b1", eds="a1 b1")
+        content = ResourceFactory()(cds="a1 b1", eds="a1 b1")
         client = Client(content, delta=delta)
-        client.want("cds")
-        client.want("eds", "a", "b")
+        client.subscribe("cds")
+        client.subscribe("eds", "a", "b")
         return [(got.version, got.versions) for got in client.pull()]
 
     for delta in (False, True):
@@ -570,37 +568,37 @@ def test_rule_33_versions_are_of_the_content_so_that_two_servers_agree() -> None
     assert offered(True)[0][0] == offered(False)[0][0]
 
 
-def test_rule_33_what_a_client_had_in_a_version_counts_when_content_comes_later() -> None:
+def test_rule_33_initial_versions_count_for_later_content() -> None:
     client = Client(delta=True)
     client.change("cds", have=versions("a1 b1 x1"))
-    assert client.hear() == []
+    assert client.accept_all() == []
     client.offer(OLD)
-    assert client.hear() == []
+    assert client.accept_all() == []
     client.wait(1)
-    assert client.hear() == ["cds: -x"]
+    assert client.accept_all() == ["cds: -x"]
 
 
 @BOTH
-def test_rule_34_endpoints_before_clusters_are_sent_again_after_them(delta: bool) -> None:
+def test_rule_34_early_endpoints_are_resent_after_clusters(delta: bool) -> None:
     client = Client(OLD, delta=delta)
-    client.want("eds", "a", "b")
-    assert client.hear() == ["eds: a1 b1"]
-    client.want("cds")
-    assert client.hear() == ["cds: a1 b1", "eds: a1 b1"]
+    client.subscribe("eds", "a", "b")
+    assert client.accept_all() == ["eds: a1 b1"]
+    client.subscribe("cds")
+    assert client.accept_all() == ["cds: a1 b1", "eds: a1 b1"]
 
 
-def test_rule_34_not_if_the_clusters_are_those_that_the_client_has() -> None:
+def test_rule_34_only_endpoints_of_changed_clusters_are_resent() -> None:
     client = Client(OLD, delta=True)
     client.change("eds", "a", "b")
-    client.hear()
+    client.accept_all()
     client.change("cds", have=versions("a1 b7"))
-    assert client.hear() == ["cds: b1", "eds: b1"]
+    assert client.accept_all() == ["cds: b1", "eds: b1"]
 
 
 @BOTH
-def test_what_the_last_stream_still_held_the_next_one_holds(delta: bool) -> None:
+def test_resources_kept_on_a_stream_stay_on_the_next_one(delta: bool) -> None:
     first = started(OLD, delta=delta)
-    first.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    first.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
     first.pull()
     left = first.stream.last()
     assert left is not None
@@ -613,44 +611,44 @@ def test_what_the_last_stream_still_held_the_next_one_holds(delta: bool) -> None
     else:
         client.ask("cds", version=first.accepted["cds"])
         client.ask("rds", "public", version="old")
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
-    assert client.hear() == ["rds: public2"]
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    assert client.accept_all() == ["rds: public2"]
     client.wait(1)
-    assert client.hear() == [gone_of(client)]
+    assert client.accept_all() == [removal_of_b(client)]
     last = client.stream.last()
     assert last is not None
     assert list(last.of(CDS)) == ["a"]
 
 
-def test_clusters_that_were_under_way_when_the_stream_ended_are_held_too() -> None:
+def test_clusters_in_flight_at_the_end_of_a_stream_are_kept() -> None:
     first = started(OLD)
-    first.offer(fleet(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public1", sds="ca1"))
+    first.offer(resources(cds="a1 b1 c1", eds="a1 b1 c1", lds="public1", rds="public1", sds="ca1"))
     first.pull()
     client = Client(before=first.stream.last())
     client.offer(OLD)
     client.ask("cds", version="of a, b and c")
     client.ask("lds", version=first.accepted["lds"])
-    assert client.hear() == ["cds: a1 b1 c1"]
+    assert client.accept_all() == ["cds: a1 b1 c1"]
     client.wait(1)
-    assert client.hear() == ["cds: a1 b1"]
+    assert client.accept_all() == ["cds: a1 b1"]
 
 
-def test_a_cluster_that_goes_before_the_client_has_asked_on_its_new_stream_is_held() -> None:
+def test_a_cluster_removed_before_the_first_request_is_kept() -> None:
     client = Client(before=started(OLD).stream.last())
     client.offer(OLD)
-    client.offer(fleet(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
+    client.offer(resources(cds="a1", eds="a1", lds="public1", rds="public2", sds="ca1"))
     client.ask("cds", version="some")
     client.ask("rds", "public", version="old")
-    assert client.hear() == ["cds: a1 b1", "rds: public2"]
+    assert client.accept_all() == ["cds: a1 b1", "rds: public2"]
     client.wait(1)
-    assert client.hear() == ["cds: a1"]
+    assert client.accept_all() == ["cds: a1"]
 
 
-def test_a_stream_that_was_offered_nothing_leaves_nothing() -> None:
+def test_a_stream_without_content_leaves_nothing() -> None:
     assert Stream(delta=False).last() is None
 
 
-def test_the_rest_of_a_stream_that_holds_nothing_is_what_it_was_offered() -> None:
+def test_a_settled_stream_leaves_its_offered_content() -> None:
     client = started(OLD)
     assert client.stream.last() is OLD
     assert isinstance(client.stream.last(), Resources)

@@ -1,4 +1,4 @@
-"""Who is sent resources that hold secrets: clients of the Unix socket and of mTLS, and nobody else."""
+"""Resources with secrets are sent only to clients of the Unix socket and of mTLS."""
 
 from __future__ import annotations
 
@@ -32,96 +32,96 @@ def keyed_route(name: str = "gateway") -> Resource:
 
 @BOTH
 @pytest.mark.parametrize("only", [None, CDS, LDS, RDS, SDS])
-def test_over_open_tcp_a_node_with_secrets_is_sent_nothing_of_any_type(delta: bool, only: str | None) -> None:
-    async def talk() -> None:
-        async with running() as it, connected(it.port, delta=delta, only=only) as client:
-            it.publish(CachedSnapshot("e1", cluster("a"), secret()))
+def test_a_node_with_secrets_gets_nothing_over_open_tcp(delta: bool, only: str | None) -> None:
+    async def scenario() -> None:
+        async with running() as xds, connected(xds.port, delta=delta, only=only) as client:
+            xds.publish(CachedSnapshot("e1", cluster("a"), secret()))
             await client.ask(only or CDS, *(["pair"] if only == SDS else []))
             assert await client.status() == grpc.StatusCode.PERMISSION_DENIED
             assert "LB527" in await client.call.details()
-            assert it.seen.pushes == []
+            assert xds.observer.pushes == []
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
 @BOTH
-def test_by_the_socket_it_is_sent_everything(delta: bool, tmp_path: Path) -> None:
-    async def talk() -> None:
+def test_a_node_with_secrets_gets_everything_by_the_socket(delta: bool, tmp_path: Path) -> None:
+    async def scenario() -> None:
         path = tmp_path / "xds.sock"
-        async with running(socket=path) as it, connected(f"unix:{path}", delta=delta) as client:
-            it.publish(CachedSnapshot("e1", cluster("a"), secret(), keyed_route()))
+        async with running(socket=path) as xds, connected(f"unix:{path}", delta=delta) as client:
+            xds.publish(CachedSnapshot("e1", cluster("a"), secret(), keyed_route()))
             assert await client.fetch(CDS) == ["a"]
             await client.ask(SDS, "pair")
             assert KEY in (await client.read()).SerializeToString()
-            assert it.row("edge-1")["peer"] == str(path)
+            assert xds.row("edge-1")["peer"] == str(path)
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_that_is_shown_for_a_minute_with_the_way_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def talk() -> None:
+def test_a_refused_node_is_logged_once_with_the_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
         path = tmp_path / "xds.sock"
-        async with running(socket=path) as it:
-            it.publish(CachedSnapshot("e1", keyed_route()))
+        async with running(socket=path) as xds:
+            xds.publish(CachedSnapshot("e1", keyed_route()))
             for _ in range(3):
-                async with connected(it.port) as client:
+                async with connected(xds.port) as client:
                     await client.ask(CDS)
                     assert await client.status() == grpc.StatusCode.PERMISSION_DENIED
-            await until(lambda: it.row("edge-1")["state"] == "REFUSED")
-            assert f"unix:{path}" in it.row("edge-1")["reason"]
+            await until(lambda: xds.row("edge-1")["state"] == "REFUSED")
+            assert f"unix:{path}" in xds.row("edge-1")["reason"]
         assert [item.message for item in caplog.records if "gets nothing" in item.message] != []
         assert len([item for item in caplog.records if "gets nothing" in item.message]) == 1
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_what_a_node_was_sent_by_the_socket_is_not_held_for_one_of_its_name_on_tcp(tmp_path: Path) -> None:
-    """A resource that goes is held for a node's next stream, so that nothing in use is taken away."""
+def test_kept_secrets_do_not_leak_to_tcp_clients(tmp_path: Path) -> None:
+    """A removed resource is kept for the next stream of its node, so that resources in use are not removed."""
 
-    async def talk() -> None:
+    async def scenario() -> None:
         path = tmp_path / "xds.sock"
-        async with running(socket=path, settle=5.0) as it:
-            it.publish(CachedSnapshot("e1", cluster("a"), keyed_route(), secret()))
+        async with running(socket=path, settle=5.0) as xds:
+            xds.publish(CachedSnapshot("e1", cluster("a"), keyed_route(), secret()))
             async with connected(f"unix:{path}", delta=False) as owner:
                 assert await owner.fetch(CDS) == ["a"]
                 assert await owner.fetch(RDS, "gateway") == ["gateway"]
                 await owner.ask(SDS, "pair")
                 await owner.ack(await owner.read(), "pair")
-                it.publish(CachedSnapshot("e2", cluster("a")))
-                async with connected(it.port, delta=False) as thief:
+                xds.publish(CachedSnapshot("e2", cluster("a")))
+                async with connected(xds.port, delta=False) as thief:
                     assert await thief.fetch(CDS) == ["a"]
                     await thief.ask(RDS, "gateway")
                     await thief.ask(SDS, "pair")
                     assert await thief.silent()
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_stream_on_tcp_ends_when_secrets_come_and_keeps_what_it_had() -> None:
-    async def talk() -> None:
-        async with running() as it, connected(it.port) as client:
-            it.publish(CachedSnapshot("e1", cluster("a")))
+def test_a_tcp_stream_ends_when_secrets_are_added() -> None:
+    async def scenario() -> None:
+        async with running() as xds, connected(xds.port) as client:
+            xds.publish(CachedSnapshot("e1", cluster("a")))
             assert await client.fetch(CDS) == ["a"]
-            it.publish(CachedSnapshot("e2", cluster("b"), secret()))
+            xds.publish(CachedSnapshot("e2", cluster("b"), secret()))
             assert await client.status() == grpc.StatusCode.PERMISSION_DENIED
-            assert len(it.seen.pushes) == 1
+            assert len(xds.observer.pushes) == 1
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_secrets_go_over_tcp_where_that_was_asked_for() -> None:
-    async def talk() -> None:
-        async with running(secrets_in_clear=True) as it, connected(it.port) as client:
-            it.publish(CachedSnapshot("e1", secret()))
+def test_secrets_in_clear_allows_tcp() -> None:
+    async def scenario() -> None:
+        async with running(secrets_in_clear=True) as xds, connected(xds.port) as client:
+            xds.publish(CachedSnapshot("e1", secret()))
             await client.ask(SDS, "pair")
             assert KEY in (await client.read()).SerializeToString()
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("configured", [False, True])
-def test_the_socket_is_for_its_owner_alone_whatever_the_umask(configured: bool, tmp_path: Path) -> None:
-    async def talk() -> None:
+def test_only_the_owner_may_use_the_socket(configured: bool, tmp_path: Path) -> None:
+    async def scenario() -> None:
         path = tmp_path / "xds.sock"
         options = {"bind": Address(path=str(path))} if configured else {"socket": path}
         before = os.umask(0)
@@ -133,50 +133,50 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(configured: bool, 
             os.umask(before)
         assert list(tmp_path.iterdir()) == []
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_socket_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
-    async def talk() -> None:
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
         path = tmp_path / "xds.sock"
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
-        async with running(socket=path) as it, connected(f"unix:{path}") as client:
-            it.publish(CachedSnapshot("e1", cluster("a")))
+        async with running(socket=path) as xds, connected(f"unix:{path}") as client:
+            xds.publish(CachedSnapshot("e1", cluster("a")))
             assert await client.fetch(CDS) == ["a"]
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_one_that_somebody_listens_on_and_a_file_stay(tmp_path: Path) -> None:
-    async def talk() -> None:
+def test_a_socket_in_use_and_a_file_are_not_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
         path, file = tmp_path / "xds.sock", tmp_path / "file"
         file.write_text("mine")
-        async with running(bind=Address(path=str(path))) as it, connected(f"unix:{path}") as client:
+        async with running(bind=Address(path=str(path))) as xds, connected(f"unix:{path}") as client:
             with pytest.raises(BindError, match="another process"):
                 async with running(bind=Address(path=str(path))):
                     pass
             with pytest.raises(BindError, match="no socket"):
                 async with running(bind=Address(path=str(file))):
                     pass
-            it.publish(CachedSnapshot("e1", cluster("a")))
+            xds.publish(CachedSnapshot("e1", cluster("a")))
             assert await client.fetch(CDS) == ["a"]
         assert file.read_text() == "mine"
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("name", "reason"), [("d" * 120, "at most 107 bytes"), ("caf\udce9", "paths that are UTF-8")])
-def test_a_path_that_no_socket_can_have_is_said(tmp_path: Path, name: str, reason: str) -> None:
-    async def talk() -> None:
+def test_an_impossible_socket_path_is_reported(tmp_path: Path, name: str, reason: str) -> None:
+    async def scenario() -> None:
         directory = tmp_path / name
         directory.mkdir()
         with pytest.raises(BindError, match=reason):
             async with running(bind=Address(path=str(directory / "xds.sock"))):
                 pass
-        async with running(socket=directory / "xds.sock") as it, connected(it.port) as client:
-            assert reason in it.server.socket_problem
-            it.publish(CachedSnapshot("e1", cluster("a")))
+        async with running(socket=directory / "xds.sock") as xds, connected(xds.port) as client:
+            assert reason in xds.server.socket_problem
+            xds.publish(CachedSnapshot("e1", cluster("a")))
             assert await client.fetch(CDS) == ["a"]
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
