@@ -1,96 +1,94 @@
-"""What each fleet below this folder renders to, and what is said about it; and that the real proxies accept it.
+"""Golden cases: a fleet in; three configurations and the diagnostics out. The real proxies accept each configuration.
 
-A case is a folder with `in.yaml`, and with the own lines that it names. Beside it stand the files of every target,
-`KIND.diagnostics.txt` where lbctl has something to say for that kind, or `diagnostics.txt` alone for a fleet that is
-refused. `--update-golden` writes them anew; read the diff.
+A case is a folder. Its inputs are `in.yaml`, `targets.json` and sub-folders; all other files are expected outputs:
+the files of each proxy, and `KIND.diagnostics.txt` with the messages of `lbctl render -t KIND`. A fleet that is invalid
+for one kind of proxy has only the messages of that kind, and a case `invalid-…` has `diagnostics.txt` alone.
+`make golden` writes the outputs; read the diff.
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
+from lbctl.apply import check
 from lbctl.cli import run
 from lbctl.targets import KINDS
+from tests.golden.cases import CASES, DIRECTORY, configurations, expected_outputs, update
 from tests.support.processes.binaries import Kind, require
 
-HERE = Path(__file__).parent
-CASES = sorted(path.parent.name for path in HERE.glob("*/in.yaml"))
-INPUTS = {"in.yaml", "targets.json", "own"} | {
-    f"own-{name}" for name in ("http.conf", "chat.conf", "frontend.cfg", "filter.yaml")
-}
 REFUSED = "diagnostics.txt"
+CHECKED = [(case, kind) for kind in KINDS for case in configurations(kind) if not case.startswith(f"newer-{kind}-")]
+"""The configurations for the versions on this machine; `make test-newer` checks those for newer versions."""
+VERSION_OF = functools.cache(check.version_of)
+"""Asks each proxy for its version once: starting an Envoy costs more than checking a small configuration."""
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> _Call:
-    return _Call(capsys)
-
-
-class _Call:
-    """`lbctl` in this process: its exit code and what it wrote to standard error."""
+class CommandLine:
+    """`lbctl` in this process."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, *arguments: str | Path) -> tuple[int, str]:
+    def run(self, *arguments: str | Path) -> tuple[int, str]:
+        """Return the exit code and the text on standard error."""
         self._capsys.readouterr()
         code = run(list(map(str, arguments)))
         return code, self._capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_fleet_renders_to_what_stands_beside_it(
-    name: str, call: _Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+@pytest.fixture
+def lbctl(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fleet_renders_to_the_expected_outputs(
+    case: str, lbctl: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.chdir(HERE / name)
-    made = outputs(call, tmp_path)
+    monkeypatch.chdir(DIRECTORY / case)
+    outputs = rendered_outputs(lbctl, tmp_path)
     if request.config.getoption("--update-golden"):
-        update(HERE / name, made)
-    expected = {path.name: path.read_text() for path in (HERE / name).iterdir() if path.name not in INPUTS}
-    assert sorted(made) == sorted(expected)
-    for file, text in made.items():
-        assert text == expected[file], f"{name}/{file} is not what lbctl makes; if it should be: --update-golden"
+        update(case, outputs)
+    expected = expected_outputs(case)
+    assert sorted(outputs) == sorted(expected)
+    for file, text in outputs.items():
+        assert text == expected[file], f"{case}/{file} differs; if the new text is right: make golden"
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("invalid-", "newer-"))])
-def test_the_proxy_accepts_what_stands_there(
-    name: str, kind: Kind, call: _Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("case", "kind"), CHECKED)
+def test_proxy_accepts_the_expected_configuration(
+    case: str, kind: Kind, lbctl: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(kind)
-    monkeypatch.chdir(HERE / name)
-    code, said = call("render", "-t", kind, "--check", "-d", tmp_path, "in.yaml")
-    assert code == 0, said
-    assert [path.name for path in tmp_path.iterdir() if path.read_text() != (HERE / name / path.name).read_text()] == []
+    monkeypatch.setattr(check, "version_of", VERSION_OF)
+    monkeypatch.chdir(DIRECTORY / case)
+    code, messages = lbctl.run("render", "-t", kind, "--check", "-d", tmp_path, "in.yaml")
+    assert code == 0, messages
+    expected = expected_outputs(case)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()}.items() <= expected.items()
 
 
-def test_a_case_is_refused_exactly_when_its_name_says_so() -> None:
-    refused = {name for name in CASES if (HERE / name / REFUSED).exists()}
-    assert refused == {name for name in CASES if name.startswith("invalid-")}
+def test_only_cases_with_invalid_in_their_name_are_refused() -> None:
+    refused = {case for case in CASES if (DIRECTORY / case / REFUSED).exists()}
+    assert refused == {case for case in CASES if case.startswith("invalid-")}
 
 
-def outputs(call: _Call, directory: Path) -> dict[str, str]:
-    """File name → text, of everything that lbctl makes of `in.yaml` in the current directory."""
-    code, said = call("validate", "in.yaml")
+def rendered_outputs(lbctl: CommandLine, directory: Path) -> dict[str, str]:
+    """Return the text of each output for `in.yaml` in the current directory, by file name."""
+    code, messages = lbctl.run("validate", "in.yaml")
     if code:
-        return {REFUSED: said}
-    made: dict[str, str] = {}
+        return {REFUSED: messages}
+    outputs: dict[str, str] = {}
     for kind in KINDS:
-        code, said = call("render", "-t", kind, "-d", directory / kind, "in.yaml")
-        assert code == 0, said
-        made |= {path.name: path.read_text() for path in (directory / kind).iterdir()}
-        if said:
-            made[f"{kind}.diagnostics.txt"] = said
-    return made
-
-
-def update(case: Path, made: dict[str, str]) -> None:
-    """`made` and nothing else beside the inputs."""
-    for path in case.iterdir():
-        if path.name not in INPUTS | made.keys():
-            path.unlink()
-    for name, text in made.items():
-        (case / name).write_text(text)
+        code, messages = lbctl.run("render", "-t", kind, "-d", directory / kind, "in.yaml")
+        if messages:
+            outputs[f"{kind}.diagnostics.txt"] = messages
+        if code == 0:
+            outputs |= {path.name: path.read_text() for path in (directory / kind).iterdir()}
+        else:
+            assert " error " in messages
+    return outputs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.golden.test_golden import CASES, HERE
+from tests.golden.cases import CASES, DIRECTORY
 from tests.support.processes.binaries import KINDS, Kind, rendered_version, require
 
 
@@ -19,6 +19,6 @@ def test_the_proxy_accepts_what_is_rendered_for_its_version(
     require(kind)
     version = rendered_version(kind)
     assert version, "`make test-newer` names the version"
-    monkeypatch.chdir(HERE / name)
+    monkeypatch.chdir(DIRECTORY / name)
     code = run(["render", "-t", kind, "--proxy-version", version, "--check", "-d", str(tmp_path), "in.yaml"])
     assert code == 0, capsys.readouterr().err
