@@ -50,13 +50,13 @@ def jwks(*keys: Mapping[str, object]) -> str:
 
 
 def claims(**changes: object) -> dict[str, object]:
-    """Good ones; `None` takes one away."""
-    found = {"iss": ISSUER, "aud": "inference", "exp": int(time.time()) + 600, "org": "acme", **changes}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return valid claims with these changes; `None` removes a claim."""
+    content = {"iss": ISSUER, "aud": "inference", "exp": int(time.time()) + 600, "org": "acme", **changes}
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def token(key: PrivateKey | bytes | None, alg: str, content: Mapping[str, object], **header: str) -> str:
-    """A compact JWS; a key of bytes is a shared secret, None signs with nothing."""
+    """Return a compact JWS. A key of bytes is a shared secret; None leaves the signature empty."""
     text = f"{b64(json.dumps({'alg': alg, **header}).encode())}.{b64(json.dumps(content).encode())}"
     return f"{text}.{b64(_signature(key, alg, text.encode()))}"
 
@@ -82,23 +82,23 @@ def bearer(text: str) -> str:
     return f"Bearer {text}"
 
 
-def shown(port: int, pools: tuple[Pool, ...], auth: Auth, secrets: Secrets, **route: Any) -> Any:
+def view_with(port: int, pools: tuple[Pool, ...], auth: Auth, secrets: Secrets, **route: Any) -> Any:
     listener = Listener("pub", Address("127.0.0.1", port), rules=everything())
     version = route.pop("version", (2, 6))
     return make_view((listener,), (forward("p", auth=auth, **route),), pools, secrets, version=version)
 
 
 @pytest.mark.parametrize("bits", [2048, 2056, 3072, 4096])
-def test_an_rsa_key_is_written_as_others_write_it(bits: int) -> None:
+def test_rsa_key_has_the_same_pem_as_in_cryptography(bits: int) -> None:
     key = rsa.generate_private_key(65537, bits).public_key()
     numbers = key.public_numbers()
     assert pem.rsa(numbers.n, numbers.e) == _pem(key)
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_an_elliptic_key_is_written_as_others_write_it(curve: str) -> None:
-    (found,) = read(jwks(ec_jwk(curve, kid="k")), (2, 6))
-    assert found == VerificationKey(
+def test_elliptic_key_has_the_same_pem_as_in_cryptography(curve: str) -> None:
+    (key,) = read(jwks(ec_jwk(curve, kid="k")), (2, 6))
+    assert key == VerificationKey(
         _pem(EC[curve].public_key()), {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}[curve], "k"
     )
 
@@ -123,7 +123,7 @@ UNFIT: dict[str, Mapping[str, object]] = {
     "a list for an algorithm": {**rsa_jwk(RSA), "alg": ["RS256"]},
     "PSS before 2.8": rsa_jwk(RSA, alg="PS256"),
     "a curve's wrong algorithm": ec_jwk("P-384", alg="ES256"),
-    "an unknown curve": {**ec_jwk("P-256"), "crv": "secp256k1"},
+    "an rejected curve": {**ec_jwk("P-256"), "crv": "secp256k1"},
     "no point of the curve": {**ec_jwk("P-256"), "y": b64(b"\x01" * 32)},
     "a short coordinate": {**ec_jwk("P-256"), "y": b64(b"\x01" * 31)},
     "a kid with a line feed": ec_jwk("P-256", kid="a\nb"),
@@ -133,21 +133,25 @@ UNFIT: dict[str, Mapping[str, object]] = {
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", UNFIT)
-def test_a_key_that_haproxy_cannot_use_is_left_out_and_said(case: str, tmp_path: Path) -> None:
-    view = shown(
+def test_unusable_key_is_left_out_and_reported(case: str, tmp_path: Path) -> None:
+    view = view_with(
         free_port(), (Pool("p"),), Auth(jwt=JWT), Secrets(jwks={"jwks.json": jwks(UNFIT[case], ec_jwk("P-521"))})
     )
     assert isinstance(read(view.jwks["r"], (2, 6))[0], UnfitKeyError)
     assert [item.name for item in TARGET.render(view).files] == ["haproxy.cfg", "haproxy-jwt-r-2.pem"]
-    (said,) = TARGET.render(view).diagnostics
-    assert (said.code, said.severity, said.path) == ("LB444", "warning", ("routes", "r", "auth", "jwt", "jwks_file"))
-    assert said.message.startswith("key 1 of the set")
+    (warning,) = TARGET.render(view).diagnostics
+    assert (warning.code, warning.severity, warning.path) == (
+        "LB444",
+        "warning",
+        ("routes", "r", "auth", "jwt", "jwks_file"),
+    )
+    assert warning.message.startswith("key 1 of the set")
     checked(view, tmp_path)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_good_token_passes_and_every_other_is_refused(tmp_path: Path, version: Any) -> None:
+def test_only_valid_tokens_are_accepted(tmp_path: Path, version: Any) -> None:
     port = free_port()
     quoted = 'it\'s "}" \\ %[env(HOME)] #'
     known = jwks(
@@ -169,7 +173,7 @@ def test_a_good_token_passes_and_every_other_is_refused(tmp_path: Path, version:
         for name, alg in zip(CURVES, ("ES256", "ES384", "ES512"), strict=True)
     }
     header, content, signature = good["RS256"].split(".")
-    unknown = {
+    rejected = {
         "nothing": "",
         "no token": "x",
         "two parts": f"{header}.{content}",
@@ -179,9 +183,9 @@ def test_a_good_token_passes_and_every_other_is_refused(tmp_path: Path, version:
         "alg None": token(None, "None", claims(), kid="r1"),
         "the public key as a secret": token(public, "HS256", claims(), kid="r1"),
         "an algorithm that the key is not for": token(RSA, "RS512", claims(), kid="r1"),
-        "an unknown key id": token(RSA, "RS256", claims(), kid="r2"),
+        "an rejected key id": token(RSA, "RS256", claims(), kid="r2"),
         "another key's id": token(RSA, "RS256", claims(), kid=quoted),
-        "an unknown key": token(OTHER_RSA, "RS256", claims(), kid="r1"),
+        "an rejected key": token(OTHER_RSA, "RS256", claims(), kid="r1"),
         "expired": token(RSA, "RS256", claims(exp=int(time.time()) - 1), kid="r1"),
         "never expiring": token(RSA, "RS256", claims(exp=None), kid="r1"),
         "an expiry that is no number": token(RSA, "RS256", claims(exp="soon"), kid="r1"),
@@ -190,7 +194,7 @@ def test_a_good_token_passes_and_every_other_is_refused(tmp_path: Path, version:
         "another issuer": token(RSA, "RS256", claims(iss=ISSUER + "/"), kid="r1"),
         "no issuer": token(RSA, "RS256", claims(iss=None), kid="r1"),
     }
-    elsewhere = {
+    forbidden = {
         "another audience": token(es, "ES256", claims(aud="inferenc"), kid="P-256"),
         "a longer audience": token(es, "ES256", claims(aud="inference2"), kid="P-256"),
         "other audiences": token(es, "ES256", claims(aud=["x", "inference2", "aab"]), kid="P-256"),
@@ -199,11 +203,13 @@ def test_a_good_token_passes_and_every_other_is_refused(tmp_path: Path, version:
     }
     with replicas("a1") as (a1,):
         auth = Auth(jwt=JWT, forward_tenant="x-tenant")
-        view = shown(port, (Pool("p", (a1.replica(),)),), auth, Secrets(jwks={"jwks.json": known}))
+        view = view_with(port, (Pool("p", (a1.replica(),)),), auth, Secrets(jwks={"jwks.json": known}))
         with running(view, tmp_path, port, version) as proxy:
-            for cases, status in ((good, 200), (unknown, 401), (elsewhere, 403)):
-                got = {name: proxy.send(authorization=bearer(text), x_tenant="forged") for name, text in cases.items()}
-                assert {name: answer.status for name, answer in got.items()} == dict.fromkeys(cases, status)
+            for cases, status in ((good, 200), (rejected, 401), (forbidden, 403)):
+                answers = {
+                    name: proxy.send(authorization=bearer(text), x_tenant="forged") for name, text in cases.items()
+                }
+                assert {name: answer.status for name, answer in answers.items()} == dict.fromkeys(cases, status)
             absent = proxy.send()
             log = proxy.output.read_text()
     assert absent.status == 401
@@ -220,7 +226,7 @@ def test_pss_signatures_are_verified_from_2_8_on(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1") as (a1,):
         secrets = Secrets(jwks={"jwks.json": jwks(rsa_jwk(RSA, alg="PS256"))})
-        view = shown(port, (Pool("p", (a1.replica(),)),), Auth(jwt=JWT), secrets, version=(2, 8))
+        view = view_with(port, (Pool("p", (a1.replica(),)),), Auth(jwt=JWT), secrets, version=(2, 8))
         with running(view, tmp_path, port, "haproxy-2.8") as proxy:
             statuses = [
                 proxy.send(authorization=bearer(token(RSA, alg, claims()))).status for alg in ("PS256", "RS256")
@@ -230,36 +236,36 @@ def test_pss_signatures_are_verified_from_2_8_on(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_token_of_no_tenant_passes_where_no_limit_is_by_tenant(tmp_path: Path, version: Any) -> None:
+def test_token_without_tenant_passes_without_tenant_limit(tmp_path: Path, version: Any) -> None:
     port = free_port()
     secrets = Secrets(jwks={"jwks.json": jwks(ec_jwk("P-256"))})
     auth = Auth(jwt=JWT, forward_tenant="x-tenant", forward_credentials=True)
-    nobody = [None, "Größe", ["acme"], {"id": "acme"}, "", "a\r\nx-admin: 1", "a\x00b"]
-    tokens = [token(EC["P-256"], "ES256", claims(org=org)) for org in nobody]
+    invalid_tenants = [None, "Größe", ["acme"], {"id": "acme"}, "", "a\r\nx-admin: 1", "a\x00b"]
+    tokens = [token(EC["P-256"], "ES256", claims(org=org)) for org in invalid_tenants]
     named = token(EC["P-256"], "ES256", claims(org='it\'s "100%" of $HOME \\ #1'))
     for limits, status in (((), 200), ((RateLimit("tenant", requests=100, per=1000, burst=100),), 403)):
         with replicas("a1") as (a1,):
-            view = shown(port, (Pool("p", (a1.replica(),)),), auth, secrets, rate_limits=limits)
+            view = view_with(port, (Pool("p", (a1.replica(),)),), auth, secrets, rate_limits=limits)
             with running(view, tmp_path, port, version) as proxy:
-                got = [proxy.send(authorization=bearer(text), x_tenant="forged").status for text in tokens]
-                assert got == [*[status] * (len(nobody) - 2), 403, 403]
+                answers = [proxy.send(authorization=bearer(text), x_tenant="forged").status for text in tokens]
+                assert answers == [*[status] * (len(invalid_tenants) - 2), 403, 403]
                 assert proxy.send(authorization=bearer(named)).status == 200
-                tenants = [item["tenant"] for item in proxy.log(len(nobody) + 1)]
+                tenants = [item["tenant"] for item in proxy.log(len(invalid_tenants) + 1)]
         assert not any("x-tenant" in item["headers"] or "x-admin" in item["headers"] for item in a1.seen[:-1])
         assert a1.seen[-1]["headers"]["x-tenant"] == 'it\'s "100%" of $HOME \\ #1'
         assert a1.seen[-1]["headers"]["authorization"] == bearer(named)
-        assert tenants == [None] * len(nobody) + ['it\'s "100%" of $HOME \\ #1']
+        assert tenants == [None] * len(invalid_tenants) + ['it\'s "100%" of $HOME \\ #1']
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
-def test_a_key_or_a_token_suffices(tmp_path: Path, header: str) -> None:
+def test_api_key_or_token_suffices(tmp_path: Path, header: str) -> None:
     port = free_port()
     auth = Auth(ApiKeys("keys", header), JWT, forward_tenant="x-tenant")
     secrets = Secrets({"keys": (ApiKey("beta", key="plain"),)}, {"jwks.json": jwks(ec_jwk("P-256"))})
     good, bad = token(EC["P-256"], "ES256", claims()), token(EC["P-256"], "ES256", claims(iss="x"))
     with replicas("a1") as (a1,):
-        view = shown(port, (Pool("p", (a1.replica(),)),), auth, secrets)
+        view = view_with(port, (Pool("p", (a1.replica(),)),), auth, secrets)
         with running(view, tmp_path, port) as proxy:
             statuses = [
                 proxy.send(**{header: "plain"}).status,
@@ -276,13 +282,13 @@ def test_a_key_or_a_token_suffices(tmp_path: Path, header: str) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
-def test_keys_name_tenants_and_are_not_passed_on(tmp_path: Path, version: Any) -> None:
+def test_api_keys_set_the_tenant_and_are_removed(tmp_path: Path, version: Any) -> None:
     port = free_port()
     digest = hashlib.sha256(b"hashed:key").hexdigest()
     auth = Auth(ApiKeys("keys"), forward_tenant="x-tenant")
     secrets = Secrets({"keys": (ApiKey("acme", sha256=digest), ApiKey("beta", key="plain"))})
     with replicas("a1") as (a1,):
-        view = shown(port, (Pool("p", (a1.replica(),)),), auth, secrets)
+        view = view_with(port, (Pool("p", (a1.replica(),)),), auth, secrets)
         with running(view, tmp_path, port, version) as proxy:
             good = [
                 proxy.send(authorization=key, x_tenant="forged") for key in ("Bearer hashed:key", "hashed:key", "plain")
@@ -294,15 +300,15 @@ def test_keys_name_tenants_and_are_not_passed_on(tmp_path: Path, version: Any) -
     assert [item.status for item in bad] == [401] * 7
     assert [item["headers"]["x-tenant"] for item in a1.seen] == ["acme", "acme", "beta"]
     assert not any("authorization" in item["headers"] for item in a1.seen)
-    # threads write their lines when they get to it
+    # the threads of HAProxy write their lines in any order
     assert sorted(tenant for tenant in tenants if tenant) == ["acme", "acme", "beta"]
 
 
 @pytest.mark.e2e
-def test_keys_stand_as_hashes_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_api_keys_are_hashes_in_a_private_file(tmp_path: Path) -> None:
     auth = Auth(ApiKeys("keys"))
     secrets = Secrets({"keys": (ApiKey("beta", key="plain"),)})
-    main = checked(shown(free_port(), (Pool("p"),), auth, secrets), tmp_path)
+    main = checked(view_with(free_port(), (Pool("p"),), auth, secrets), tmp_path)
     place = tmp_path / "haproxy-api-keys-r.map"
     assert place.read_text() == f"{hashlib.sha256(b'plain').hexdigest()} beta\n"
     assert place.stat().st_mode & 0o777 == 0o600
@@ -310,10 +316,10 @@ def test_keys_stand_as_hashes_in_a_file_that_only_its_owner_reads(tmp_path: Path
 
 
 @pytest.mark.e2e
-def test_without_the_fleets_files_nobody_gets_in(tmp_path: Path) -> None:
+def test_missing_key_files_reject_all_requests(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1") as (a1,):
-        view = shown(port, (Pool("p", (a1.replica(),)),), Auth(ApiKeys("keys"), JWT), Secrets())
+        view = view_with(port, (Pool("p", (a1.replica(),)),), Auth(ApiKeys("keys"), JWT), Secrets())
         with running(view, tmp_path, port) as proxy:
             statuses = [
                 proxy.send(authorization=text).status for text in ("", "x", bearer(token(RSA, "RS256", claims())))

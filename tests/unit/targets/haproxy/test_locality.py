@@ -31,7 +31,7 @@ pytestmark = pytest.mark.e2e
 CHECK = ActiveCheck(HttpCheck("/h"), interval=50, unhealthy_threshold=1, healthy_threshold=1)
 HERE: dict[str, Any] = {"region": "us", "zone": "us-a"}
 PLACES = {"a": ("us", "us-a"), "b": ("us", "us-b"), "c": ("eu", "eu-a"), "n": (None, None)}
-"""The first letter of a replica's name says where it is; what stands behind a dash is its priority."""
+"""The first letter of a replica's name is its place; the number behind a dash is its priority."""
 
 
 def pool(served: list[Served], **changes: Any) -> Pool:
@@ -52,13 +52,13 @@ def served_by(given: Pool, tmp_path: Path, version: Any = "haproxy", **proxy: An
         yield proxy_
 
 
-def who(proxy: Running, expected: str, path: str = "/") -> str:
-    """The first letters of the replicas that answer 24 requests: those that are expected, once the states are known."""
+def answering_replicas(proxy: Running, expected: str, path: str = "/") -> str:
+    """Return the beginnings of the names of the replicas that answer 24 requests, once these are the expected ones."""
     deadline = time.monotonic() + 30
     while True:
-        got = " ".join(sorted({proxy.send(path).body[:3].strip() for _ in range(24)}))
-        if got == expected or time.monotonic() > deadline:
-            return got
+        names = " ".join(sorted({proxy.send(path).body[:3].strip() for _ in range(24)}))
+        if names == expected or time.monotonic() > deadline:
+            return names
 
 
 def down(served: list[Served], *names: str) -> None:
@@ -67,9 +67,7 @@ def down(served: list[Served], *names: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_own_zone_serves_until_too_few_of_it_are_left_then_the_region_then_all(
-    tmp_path: Path, version: Any
-) -> None:
+def test_own_zone_then_region_then_all_get_requests(tmp_path: Path, version: Any) -> None:
     expected = {
         "": "a1 a2 a3 a4",
         "a1": "a2 a3 a4",
@@ -83,59 +81,61 @@ def test_the_own_zone_serves_until_too_few_of_it_are_left_then_the_region_then_a
         replicas("a1", "a2", "a3", "a4", "b1", "b2", "c1", "n1") as served,
         served_by(pool(served), tmp_path, version) as proxy,
     ):
-        got = {}
-        for lost, those in expected.items():
+        answers = {}
+        for lost, names in expected.items():
             down(served, *lost.split())
-            got[lost] = who(proxy, those)
+            answers[lost] = answering_replicas(proxy, names)
         log = {(line["pool"], line["replica"]) for line in proxy.log(24)}
-    assert got == expected
-    assert log - {("p", None)} == {("p", item.name) for item in served}, "None: while the checks find who is down"
+    assert answers == expected
+    assert log - {("p", None)} == {("p", item.name) for item in served}, (
+        "None: while the checks find the failed replicas"
+    )
 
 
-def test_priority_comes_before_nearness(tmp_path: Path) -> None:
+def test_priority_precedes_locality(tmp_path: Path) -> None:
     with replicas("c1", "a1-1", "b1-1", "c2-2") as served, served_by(pool(served), tmp_path) as proxy:
-        for lost, next_one in ((), "c1"), (("c1",), "a1-"), (("c1", "a1-1"), "b1-"), (("c1", "a1-1", "b1-1"), "c2-"):
+        for lost, expected in ((), "c1"), (("c1",), "a1-"), (("c1", "a1-1"), "b1-"), (("c1", "a1-1", "b1-1"), "c2-"):
             down(served, *lost)
-            assert who(proxy, next_one) == next_one
+            assert answering_replicas(proxy, expected) == expected
 
 
-def test_the_region_may_be_what_is_near(tmp_path: Path) -> None:
+def test_region_can_be_preferred(tmp_path: Path) -> None:
     given = Locality("region", 100.0)
     with replicas("a1", "b1", "c1") as served, served_by(pool(served, locality=given), tmp_path) as proxy:
-        assert who(proxy, "a1 b1") == "a1 b1"
+        assert answering_replicas(proxy, "a1 b1") == "a1 b1"
         down(served, "a1")
-        assert who(proxy, "b1 c1") == "b1 c1"
+        assert answering_replicas(proxy, "b1 c1") == "b1 c1"
 
 
-def test_a_proxy_that_is_nowhere_prefers_nobody(tmp_path: Path) -> None:
+def test_proxy_without_place_prefers_no_replica(tmp_path: Path) -> None:
     with (
         replicas("a1", "c1", "n1") as served,
         served_by(pool(served), tmp_path, region=None, zone=None) as proxy,
     ):
-        assert who(proxy, "a1 c1 n1") == "a1 c1 n1"
+        assert answering_replicas(proxy, "a1 c1 n1") == "a1 c1 n1"
         listener = Listener("pub", Address("127.0.0.1", free_port()), rules=everything())
-        (said,) = TARGET.render(make_view((listener,), (forward("p"),), (pool(served),))).diagnostics
-    assert (said.code, said.path) == ("LB467", ("pools", "p", "locality"))
+        (warning,) = TARGET.render(make_view((listener,), (forward("p"),), (pool(served),))).diagnostics
+    assert (warning.code, warning.path) == ("LB467", ("pools", "p", "locality"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_three_priorities_follow_one_another_without_locality(tmp_path: Path, version: Any) -> None:
+def test_three_priorities_without_locality(tmp_path: Path, version: Any) -> None:
     with (
         replicas("a1", "a2", "a3-1", "a4-7") as served,
         served_by(pool(served, locality=None), tmp_path, version) as proxy,
     ):
-        for lost, those in ((), "a1 a2"), (("a1",), "a2"), (("a1", "a2"), "a3-"), (("a1", "a2", "a3-1"), "a4-"):
+        for lost, names in ((), "a1 a2"), (("a1",), "a2"), (("a1", "a2"), "a3-"), (("a1", "a2", "a3-1"), "a4-"):
             down(served, *lost)
-            assert who(proxy, those) == those
+            assert answering_replicas(proxy, names) == names
 
 
-def test_a_replica_that_fails_requests_leaves_its_zone_also_without_active_checks(tmp_path: Path) -> None:
+def test_failing_replica_leaves_its_zone_without_checks(tmp_path: Path) -> None:
     passive = PassiveCheck(consecutive_5xx=2, ejection_time=60_000, is_5xx_written=True)
     with (
         replicas("a1", "c1") as served,
         served_by(pool(served, active=None, passive=passive), tmp_path) as proxy,
     ):
-        before = who(proxy, "a1")
+        before = answering_replicas(proxy, "a1")
         down(served, "a1")
         failed = [proxy.send().status for _ in range(2)]
         down(served)
@@ -145,19 +145,19 @@ def test_a_replica_that_fails_requests_leaves_its_zone_also_without_active_check
     assert set(after) == {"c1"}
 
 
-def test_a_pool_sheds_by_all_of_its_replicas_also_when_its_zone_is_fit(tmp_path: Path) -> None:
+def test_load_shedding_counts_all_replicas_of_the_pool(tmp_path: Path) -> None:
     shedding = LoadShedding(60.0, 7000)
     with replicas("a1", "b1", "c1") as served, served_by(pool(served, load_shedding=shedding), tmp_path) as proxy:
         down(served, "b1")
-        assert who(proxy, "a1") == "a1"
+        assert answering_replicas(proxy, "a1") == "a1"
         down(served, "b1", "c1")
         refused = '{"e'
-        assert who(proxy, refused) == refused
+        assert answering_replicas(proxy, refused) == refused
         shed = proxy.send()
     assert (shed.status, shed.headers["retry-after"]) == (503, "7")
 
 
-def test_a_route_bound_to_a_region_spills_within_it(tmp_path: Path) -> None:
+def test_route_with_region_spills_within_it(tmp_path: Path) -> None:
     port = free_port()
     rules = (Rule("b", path=PathMatch("prefix", "/b")), Rule("r"))
     listener = Listener("pub", Address("127.0.0.1", port), rules=rules)
@@ -167,7 +167,10 @@ def test_a_route_bound_to_a_region_spills_within_it(tmp_path: Path) -> None:
         with running(view, tmp_path, port) as proxy:
             for lost, bound_one, free_one in ((), "a1", "a1"), (("a1",), "b1", "b1"), (("a1", "b1"), '{"e', "c1"):
                 down(served, *lost)
-                assert (who(proxy, bound_one, "/b"), who(proxy, free_one)) == (bound_one, free_one)
+                assert (answering_replicas(proxy, bound_one, "/b"), answering_replicas(proxy, free_one)) == (
+                    bound_one,
+                    free_one,
+                )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -180,7 +183,7 @@ def test_a_route_bound_to_a_region_spills_within_it(tmp_path: Path) -> None:
         {"locality": None, "active": ActiveCheck(HttpCheck(), port=9)},
     ],
 )
-def test_haproxy_takes_every_kind_of_check_in_parts_of_a_pool(tmp_path: Path, changes: Any, version: Any) -> None:
+def test_haproxy_accepts_each_check_in_parts_of_a_pool(tmp_path: Path, changes: Any, version: Any) -> None:
     listener = Listener("pub", Address("127.0.0.1", free_port()), rules=everything())
     given = pool([Served("a1", port=1), Served("b1-1", port=2), Served("c1-2", port=3)], **changes)
     view = make_view((listener,), (forward("p"),), (given,), **HERE)

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import http.client
-import re
 import socket
 import ssl
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from lbctl.ir.pools import (
     SlowStart,
     TcpCheck,
 )
-from lbctl.ir.routes import Forward, HeaderRules, RateLimit, Retry, Route, Share
+from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import FEATURES
 from lbctl.targets.haproxy import TARGET, quote
@@ -41,26 +39,29 @@ from tests.support.processes.certs import Authority
 from tests.support.processes.ports import free_port
 
 
-def one(name: str, **changes: Any) -> Pool:
+def two_replicas(name: str, **changes: Any) -> Pool:
     return Pool(name, (Replica("r1", Address("127.0.0.1", 9001)), Replica("r2", Address("127.0.0.1", 9002))), **changes)
 
 
-def rich() -> View:
-    """Something of everything."""
+def view_of_everything() -> View:
     pools = (
-        one("round", balance=Balance("round_robin"), active=ActiveCheck(HttpCheck(body_contains="it's %ok"), port=81)),
-        one("least", affinity=Affinity("sid"), slow_start=SlowStart(), load_shedding=LoadShedding()),
-        one("time", balance=Balance("least_time"), active=ActiveCheck(TcpCheck())),
-        one("random", balance=Balance("random"), passive=None),
-        one("header", balance=Balance("hash", HashKey("header", "x-k'%#"), 1.25)),
-        one("cookie", balance=Balance("hash", HashKey("cookie", "c"))),
-        one("query", balance=Balance("hash", HashKey("query", "q"))),
-        one("source", balance=Balance("hash", HashKey("source_ip"))),
-        one("prompt", balance=Balance("hash", HashKey("prompt_prefix", bytes=64), 1.5)),
-        one("body", balance=Balance("hash", HashKey("json_body", "$.user"))),
-        one("grpc", protocol="grpc", active=ActiveCheck(GrpcCheck("x.Y")), connections=Connections(800, 10)),
-        one("http2", protocol="http2", active=ActiveCheck(HttpCheck(), port=80), tls=PoolTls(None, "a.example")),
-        one("limits", circuit_breaker=CircuitBreaker(9, 8, 7, 6, 5, 4)),
+        two_replicas(
+            "round", balance=Balance("round_robin"), active=ActiveCheck(HttpCheck(body_contains="it's %ok"), port=81)
+        ),
+        two_replicas("least", affinity=Affinity("sid"), slow_start=SlowStart(), load_shedding=LoadShedding()),
+        two_replicas("time", balance=Balance("least_time"), active=ActiveCheck(TcpCheck())),
+        two_replicas("random", balance=Balance("random"), passive=None),
+        two_replicas("header", balance=Balance("hash", HashKey("header", "x-k'%#"), 1.25)),
+        two_replicas("cookie", balance=Balance("hash", HashKey("cookie", "c"))),
+        two_replicas("query", balance=Balance("hash", HashKey("query", "q"))),
+        two_replicas("source", balance=Balance("hash", HashKey("source_ip"))),
+        two_replicas("prompt", balance=Balance("hash", HashKey("prompt_prefix", bytes=64), 1.5)),
+        two_replicas("body", balance=Balance("hash", HashKey("json_body", "$.user"))),
+        two_replicas("grpc", protocol="grpc", active=ActiveCheck(GrpcCheck("x.Y")), connections=Connections(800, 10)),
+        two_replicas(
+            "http2", protocol="http2", active=ActiveCheck(HttpCheck(), port=80), tls=PoolTls(None, "a.example")
+        ),
+        two_replicas("limits", circuit_breaker=CircuitBreaker(9, 8, 7, 6, 5, 4)),
         Pool("dns", discovery=DnsDiscovery("p.example", 80, resolvers=(Address("10.0.0.1", 53),))),
         Pool("empty"),
         Pool("named", (Replica("n", Address("localhost", 9001)), Replica("u", Address(path="/run/a b.sock")))),
@@ -72,32 +73,32 @@ def rich() -> View:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_kind_of_pool_passes_the_checker(tmp_path: Path, version: Any) -> None:
-    text = checked(rich(), tmp_path, version)
+def test_checker_accepts_each_kind_of_pool(tmp_path: Path, version: Any) -> None:
+    text = checked(view_of_everything(), tmp_path, version)
     assert "\x00" not in text
     assert text.endswith("\n")
 
 
-def test_the_same_view_gives_the_same_bytes() -> None:
-    view = rich()
+def test_same_view_gives_the_same_bytes() -> None:
+    view = view_of_everything()
     assert TARGET.render(view) == TARGET.render(view)
 
 
-def test_every_feature_has_a_capability() -> None:
+def test_each_feature_has_a_capability() -> None:
     assert set(TARGET.capabilities) == {feature.id for feature in FEATURES}
 
 
-def test_lines_know_the_value_that_they_come_from() -> None:
-    main = TARGET.render(rich()).main
+def test_lines_have_the_path_of_their_value() -> None:
+    main = TARGET.render(view_of_everything()).main
     lines = main.text.split("\n")
-    found = {path: lines[number - 1].strip() for number, path in main.sources.items()}
-    assert found["pools", "limits", "replicas", "r2"].startswith("server r2 '127.0.0.1:9002'")
-    assert found["listeners", "pub", "max_connections"] == "maxconn 50"
+    line_of = {path: lines[number - 1].strip() for number, path in main.sources.items()}
+    assert line_of["pools", "limits", "replicas", "r2"].startswith("server r2 '127.0.0.1:9002'")
+    assert line_of["listeners", "pub", "max_connections"] == "maxconn 50"
 
 
 @pytest.mark.e2e
-def test_a_name_that_nobody_resolves_and_a_broken_line_are_traced_to_the_model(tmp_path: Path) -> None:
-    view = rich()
+def test_rejected_line_is_reported_at_its_replica(tmp_path: Path) -> None:
+    view = view_of_everything()
     bundle = TARGET.render(view)
     server = next(n for n, path in bundle.main.sources.items() if path == ("pools", "limits", "replicas", "r1"))
     lines = bundle.main.text.split("\n")
@@ -105,163 +106,48 @@ def test_a_name_that_nobody_resolves_and_a_broken_line_are_traced_to_the_model(t
     path = tmp_path / "haproxy.cfg"
     path.write_text("\n".join(lines))
     command = TARGET.check_command(str(binaries.require("haproxy")), str(tmp_path), str(path))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    found = list(TARGET.complaints(done.stderr, bundle))
-    assert done.returncode == 1
-    assert [(item.line, item.path) for item in found] == [(server, ("pools", "limits", "replicas", "r1"))]
-    assert "wait" in found[0].message
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    complaints = list(TARGET.complaints(process.stderr, bundle))
+    assert process.returncode == 1
+    assert [(item.line, item.path) for item in complaints] == [(server, ("pools", "limits", "replicas", "r1"))]
+    assert "wait" in complaints[0].message
 
 
-def test_complaints_without_a_line_still_name_the_replica() -> None:
-    bundle = TARGET.render(rich())
-    said = (
+def test_error_without_line_is_reported_at_its_replica() -> None:
+    bundle = TARGET.render(view_of_everything())
+    output = (
         "[ALERT]    (12) : config : Proxy 'pool_limits', server 'r1' [x:3] verify is enabled but no CA file specified."
     )
-    (found,) = TARGET.complaints(said, bundle)
-    assert found.path == ("pools", "limits", "replicas", "r1")
+    (complaint,) = TARGET.complaints(output, bundle)
+    assert complaint.path == ("pools", "limits", "replicas", "r1")
 
 
-def test_a_rounded_weight_is_reported() -> None:
-    pool = Pool("p", (Replica("big", Address("h", 1), 1000), Replica("small", Address("h", 2), 1.7)))
-    shown = make_view((Listener("pub", Address("127.0.0.1", 1), rules=everything()),), (forward("p"),), (pool,))
-    found = TARGET.render(shown).diagnostics
-    assert {(item.code, item.path, item.severity) for item in found} == {
-        ("LB206", ("pools", "p", "replicas", "small"), "warning")
-    }
-
-
-def test_weights_keep_their_ratio_and_drain_is_weight_0() -> None:
-    members = (
-        Replica("a", Address("h", 1), 5),
-        Replica("b", Address("h", 2), 2),
-        Replica("c", Address("h", 3), 2, drain=True),
-    )
-    pool = Pool("p", members)
-    shown = make_view((Listener("pub", Address("127.0.0.1", 1), rules=everything()),), (forward("p"),), (pool,))
-    text = TARGET.render(shown).main.text
-    assert [line.split()[3:5] for line in text.splitlines() if line.startswith("    server ")] == [
-        ["weight", "100"],
-        ["weight", "40"],
-        ["weight", "0"],
-    ]
-
-
-def test_routes_that_disagree_on_retries_get_the_smallest_number_and_a_warning() -> None:
-    routes = (forward("p"), Route("s", Forward((Share("p", 1),)), ("pub",), retry=Retry(attempts=0)))
-    listener = Listener("pub", Address("127.0.0.1", 1), rules=everything("r", "s"))
-    bundle = TARGET.render(make_view((listener,), routes, (one("p"),)))
-    assert "\n    retries 0\n" in bundle.main.text
-    assert [(item.code, item.path) for item in bundle.diagnostics] == [("LB437", ("routes", "r", "retry"))]
-
-
-@pytest.mark.parametrize(
-    ("protocol", "keys", "code"),
-    [
-        ("grpc", {"max_body": 1000}, "LB409"),
-        ("grpc", {"rules": (*everything(), Rule("r", models=("m",)))}, "LB410"),
-        ("grpc", {}, None),
-        ("http2", {"max_body": 1000}, None),
-    ],
-)
-def test_streams_of_grpc_clients_that_would_end_are_told(protocol: Any, keys: dict[str, Any], code: str | None) -> None:
-    listener = Listener("pub", Address("127.0.0.1", 1), **{"rules": everything(), **keys})
-    listener = replace(listener, request_headers_timeout=10_000)
-    bundle = TARGET.render(make_view((listener,), (forward("p"),), (one("p", protocol=protocol),)))
-    assert [item.code for item in bundle.diagnostics] == ([code] if code else [])
-    assert all("for longer than 10 s" in item.message for item in bundle.diagnostics)
-
-
-@pytest.mark.parametrize(("protocol", "codes"), [("grpc", ["LB438"]), ("http1", [])])
-def test_a_stream_that_would_be_held_to_be_repeated_is_told(protocol: Any, codes: list[str]) -> None:
-    listener = Listener("pub", Address("127.0.0.1", 1), rules=everything())
-    route = forward("p", retry=Retry(idempotent=True))
-    bundle = TARGET.render(make_view((listener,), (route,), (one("p", protocol=protocol),)))
-    assert [item.code for item in bundle.diagnostics] == codes
-
-
-def test_busy_replicas_are_left_by_routes_that_agree_and_the_others_repeat_nothing() -> None:
-    def lines(*retries: Retry) -> tuple[list[str], list[tuple[str, str]]]:
-        to_p = Forward((Share("p", 1),))
-        routes = tuple(Route(f"r{number}", to_p, ("pub",), retry=retry) for number, retry in enumerate(retries))
-        listener = Listener("pub", Address("127.0.0.1", 1), rules=everything(*(route.name for route in routes)))
-        bundle = TARGET.render(make_view((listener,), routes, (one("p"),)))
-        about = re.compile(r" +(retry-on .*|.*(?:l7-retry|wait-for-body).*)")
-        texts = [match[1] for match in map(about.fullmatch, bundle.main.text.splitlines()) if match]
-        return texts, [(item.code, str(item.path[1])) for item in bundle.diagnostics]
-
-    busy = Retry(when=("connect_failure", "replica_busy"), busy_statuses=(503,))
-    twice = Retry(idempotent=True)
-    both = replace(busy, idempotent=True)
-    forever, route = "http-request wait-for-body time 2073600000ms if", "{ var(txn.route) -m str -- r0 }"
-    assert lines(busy) == (["retry-on conn-failure 503", f"{forever} {route} !{{ req.hdr(upgrade) -m found }}"], [])
-    assert lines(both) == (["retry-on conn-failure empty-response 503"], [])
-    texts, warnings = lines(busy, twice, both, Retry())
-    assert texts[0] == "retry-on conn-failure 503"
-    assert [text.rpartition("-- ")[2] for text in texts if "l7-retry" in text] == ["r1 }", "r3 }"]
-    assert warnings == [("LB438", "r1"), ("LB438", "r2")]
-    assert lines(replace(busy, busy_statuses=(429,)))[1] == [("LB154", "r0")]
-    assert lines(busy, replace(busy, when=("replica_busy",)))[1] == [("LB437", "r0")]
-
-
-def test_the_route_and_the_pool_of_a_plain_listener_are_known_beforehand_and_noted_where_something_reads_them() -> None:
-    def text(*routes: Route, rules: tuple[Rule, ...] = (Rule("r0"),), **pool: Any) -> str:
-        return TARGET.render(
-            make_view((Listener("l", Address("127.0.0.1", 1), rules=rules),), routes, (one("p", **pool),))
-        ).main.text
-
-    plain = text(replace(forward("p"), name="r0"))
-    unused = ("set-var(txn.route)", "set-var(txn.pool)", "acl ", "use_backend", "txn.queued", "timeout queue", "tunnel")
-    assert [word for word in (*unused, "global", "allbackups", "retry-on", "del-header upgrade") if word in plain] == []
-    assert "default_backend pool_p\n" in plain
-    shedding = text(replace(forward("p"), name="r0"), load_shedding=LoadShedding())
-    assert "set-var(txn.route)" not in shedding, "only a route with a fallback is an exception"
-    limited = text(replace(forward("p"), name="r0"), circuit_breaker=CircuitBreaker(9, 9, 9, 3, replica_max_requests=4))
-    assert "timeout queue 10000ms" in limited
-    assert "set-header retry-after 1 if { status 503 }" in limited
-    headers = HeaderRules(set=(("x-pool", "{pool}"),))
-    named = text(replace(forward("p"), name="r0", request_headers=headers))
-    assert "http-request set-var(txn.pool) str(p)\n" in named
-    two = (Rule("r0", path=PathMatch("exact", "/x")), Rule("r1"))
-    chosen = text(replace(forward("p"), name="r0"), replace(forward("p"), name="r1"), rules=two)
-    assert "use_backend pool_%[var(txn.pool)]" in chosen
-    assert "default_backend" not in chosen
-
-
-def test_a_route_with_more_limits_than_haproxy_counts_is_closed() -> None:
-    limits = tuple(RateLimit("header", f"x-{i}", concurrent=5) for i in range(4))
-    listener = Listener("pub", Address("127.0.0.1", 1), rules=everything())
-    bundle = TARGET.render(make_view((listener,), (forward("p", rate_limits=limits),), (one("p"),)))
-    assert [item.code for item in bundle.diagnostics] == ["LB441"]
-    assert "http-request return status 503" in bundle.main.text
-    assert "set-var(txn.pool)" not in bundle.main.text
-
-
-def test_a_key_that_haproxy_would_not_find_is_an_error_with_its_place() -> None:
+def test_key_file_with_another_name_is_an_error() -> None:
     tls = ListenerTls((Certificate("a.crt", "a.key"), Certificate("b.pem", "b.key"), Certificate("c.pem", "c.pem")))
-    shown = make_view(
-        (Listener("pub", Address("127.0.0.1", 1), tls, rules=everything()),), (forward("p"),), (one("p"),)
+    view = make_view(
+        (Listener("pub", Address("127.0.0.1", 1), tls, rules=everything()),), (forward("p"),), (two_replicas("p"),)
     )
-    (found,) = TARGET.render(shown).diagnostics
-    assert (found.code, found.severity) == ("LB402", "error")
-    assert found.path == ("listeners", "pub", "tls", "certificates", 1, "key")
-    assert "b.pem.key" in found.hint
+    (error,) = TARGET.render(view).diagnostics
+    assert (error.code, error.severity) == ("LB402", "error")
+    assert error.path == ("listeners", "pub", "tls", "certificates", 1, "key")
+    assert "b.pem.key" in error.hint
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\x00b", "\x7f", ""])
-def test_a_word_that_haproxy_cannot_hold_is_refused(text: str) -> None:
+def test_word_with_control_character_is_refused(text: str) -> None:
     with pytest.raises(UnquotedError):
         quote.word(text)
 
 
 @pytest.mark.parametrize("text", ["a/b", "a b", "a#b", "-a", "a\n", "", "é"])
-def test_a_name_outside_the_grammar_is_refused(text: str) -> None:
+def test_name_outside_the_grammar_is_refused(text: str) -> None:
     with pytest.raises(UnquotedError):
         quote.name(text)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
-def test_tls_chooses_by_name_and_asks_clients_for_certificates(tmp_path: Path, version: Any) -> None:
+def test_sni_chooses_certificate_and_clients_are_verified(tmp_path: Path, version: Any) -> None:
     authority = Authority(tmp_path / "pki")
     first, second, client = (authority.issue(name) for name in ("a.example", "b.example", "client"))
     port = free_port()
@@ -276,8 +162,8 @@ def test_tls_chooses_by_name_and_asks_clients_for_certificates(tmp_path: Path, v
         )
         with replicas("a1") as (a1,):
             listener = Listener("pub", Address("127.0.0.1", port), tls, rules=everything())
-            shown = make_view((listener,), (forward("p"),), (Pool("p", (a1.replica(),)),))
-            with running(shown, tmp_path, port, version):
+            view = make_view((listener,), (forward("p"),), (Pool("p", (a1.replica(),)),))
+            with running(view, tmp_path, port, version):
                 for name in ("a.example", "b.example"):
                     assert _get(port, authority, name, (client.certificate, client.key)) == 200
                 if required == "optional":
@@ -290,9 +176,7 @@ def test_tls_chooses_by_name_and_asks_clients_for_certificates(tmp_path: Path, v
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
-def test_relative_files_are_those_beside_the_configuration_wherever_haproxy_is_started(
-    tmp_path: Path, version: Any
-) -> None:
+def test_relative_files_are_next_to_the_configuration(tmp_path: Path, version: Any) -> None:
     authority = Authority(tmp_path / "pki")
     server = authority.issue("a.example")
     pair = Certificate(f"pki/{server.certificate.name}", f"pki/{server.key.name}")
@@ -337,10 +221,10 @@ def test_replicas_are_verified_by_their_name(tmp_path: Path) -> None:
     assert statuses == [200, 503]
 
 
-def test_many_pools_render_in_time() -> None:
+def test_ten_thousand_replicas_are_rendered() -> None:
     members = tuple(Replica(f"r{i}", Address("10.0.0.1", 1000 + i)) for i in range(100))
     pools = tuple(Pool(f"p{i}", members) for i in range(100))
     routes = tuple(Route(pool.name, Forward((Share(pool.name, 1),)), ("pub",)) for pool in pools)
     rules = tuple(Rule(route.name, path=PathMatch("prefix", f"/{route.name}")) for route in routes)
-    shown = make_view((Listener("pub", Address("127.0.0.1", 1), rules=rules),), routes, pools)
-    assert TARGET.render(shown).main.text.count("    server ") == 10_000
+    view = make_view((Listener("pub", Address("127.0.0.1", 1), rules=rules),), routes, pools)
+    assert TARGET.render(view).main.text.count("    server ") == 10_000

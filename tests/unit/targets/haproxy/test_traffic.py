@@ -50,7 +50,7 @@ def listener(port: int, *rules: Rule, **changes: Any) -> Listener:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_first_rule_that_matches_decides_and_prefixes_are_of_whole_segments(tmp_path: Path, version: Any) -> None:
+def test_first_matching_rule_decides(tmp_path: Path, version: Any) -> None:
     port = free_port()
     names = ("host", "wild", "exact", "regex", "header", "method", "prefix")
     routes = tuple(Route(name, Respond(200, name), ("pub",)) for name in names)
@@ -64,7 +64,7 @@ def test_the_first_rule_that_matches_decides_and_prefixes_are_of_whole_segments(
         Rule("prefix", path=PathMatch("prefix", "/v1/")),
     )
     with running(make_view((listener(port, *rules),), routes, ()), tmp_path, port, version) as proxy:
-        got = {
+        answers = {
             "host": proxy.send("/", host="A.example.com:80").body,
             "wild": proxy.send("/", host="x.b.example.com").body,
             "apex": proxy.send("/", host="example.com").status,
@@ -80,7 +80,7 @@ def test_the_first_rule_that_matches_decides_and_prefixes_are_of_whole_segments(
             "dots": proxy.send("/v1/%2e%2e/m").status,
         }
         nothing = proxy.send("/nowhere")
-    assert got == {
+    assert answers == {
         "host": "host",
         "wild": "wild",
         "apex": 404,
@@ -131,7 +131,7 @@ CORPUS = [
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_free_text_comes_back_as_exactly_that_text(tmp_path: Path, version: Any) -> None:
+def test_free_text_is_returned_unchanged(tmp_path: Path, version: Any) -> None:
     port = free_port()
     routes = tuple(
         Route(f"r{i}", Respond(200, text + "\nend"), ("pub",), response_headers=HeaderRules((("x-text", text),)))
@@ -146,7 +146,7 @@ def test_free_text_comes_back_as_exactly_that_text(tmp_path: Path, version: Any)
             assert answer.headers["x-text"] == raw
 
 
-def test_a_regex_and_a_path_with_quotes_match_what_they_say(tmp_path: Path) -> None:
+def test_quotes_in_regex_and_path_match_literally(tmp_path: Path) -> None:
     port = free_port()
     routes = (Route("quoted", Respond(200, "quoted"), ("pub",)), Route("odd", Respond(200, "odd"), ("pub",)))
     rules = (
@@ -161,7 +161,7 @@ def test_a_regex_and_a_path_with_quotes_match_what_they_say(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_shares_pins_and_weights_hold(tmp_path: Path, version: Any) -> None:
+def test_shares_pins_and_weights_are_kept(tmp_path: Path, version: Any) -> None:
     port = free_port()
     with replicas("a1", "a2", "b1") as (a1, a2, b1):
         pools = (
@@ -171,14 +171,14 @@ def test_shares_pins_and_weights_hold(tmp_path: Path, version: Any) -> None:
         pins = (Pin("header", "x-version", "b'2", "b"), Pin("cookie", "beta", "1", "b"))
         route = Route("r", Forward((Share("a", 80), Share("b", 20)), pins), ("pub",))
         with running(make_view((listener(port),), (route,), pools), tmp_path, port, version) as proxy:
-            got = collections.Counter(proxy.send().body for _ in range(1000))
+            answers = collections.Counter(proxy.send().body for _ in range(1000))
             assert {proxy.send(x_version="b'2").body for _ in range(10)} == {"b1"}
             assert {proxy.send(cookie="beta=1").body for _ in range(10)} == {"b1"}
-    assert 0.16 < got["b1"] / 1000 < 0.24
-    assert got["a1"] / got["a2"] == pytest.approx(3, rel=0.03)
+    assert 0.16 < answers["b1"] / 1000 < 0.24
+    assert answers["a1"] / answers["a2"] == pytest.approx(3, rel=0.03)
 
 
-def test_a_sticky_client_keeps_the_variant_that_it_was_given(tmp_path: Path) -> None:
+def test_sticky_client_keeps_its_variant(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1", "b1") as (a1, b1):
         pools = (Pool("a", (a1.replica(),)), Pool("b", (b1.replica(),)))
@@ -200,7 +200,7 @@ def test_a_sticky_client_keeps_the_variant_that_it_was_given(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("algorithm", ["round_robin", "least_request"])
-def test_a_refused_connection_is_tried_on_another_replica_and_nothing_else_is(tmp_path: Path, algorithm: Any) -> None:
+def test_only_refused_connections_are_retried(tmp_path: Path, algorithm: Any) -> None:
     port = free_port()
     with replicas("good", "bad") as (good, bad):
         refused = Pool(
@@ -220,7 +220,7 @@ def test_a_refused_connection_is_tried_on_another_replica_and_nothing_else_is(tm
             assert len(bad.seen) == 2
 
 
-def test_a_harmless_request_is_repeated_after_a_reset_on_the_route_that_says_so_alone(tmp_path: Path) -> None:
+def test_reset_is_retried_only_on_idempotent_routes(tmp_path: Path) -> None:
     port = free_port()
     with replicas("good", "bad") as (good, bad):
         bad.status = None
@@ -234,7 +234,7 @@ def test_a_harmless_request_is_repeated_after_a_reset_on_the_route_that_says_so_
     assert safe == [200] * 6
 
 
-def test_without_a_replica_the_answer_is_503_and_json(tmp_path: Path) -> None:
+def test_pool_without_replica_answers_503_with_json(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1") as (a1,):
         pools = (Pool("empty"), Pool("drained", (a1.replica(drain=True),)), Pool("dead", (DEAD,)))
@@ -248,7 +248,7 @@ def test_without_a_replica_the_answer_is_503_and_json(tmp_path: Path) -> None:
     assert not a1.seen
 
 
-def test_priority_1_serves_when_priority_0_is_gone_and_a_fallback_when_the_pool_is(tmp_path: Path) -> None:
+def test_lower_priority_then_fallback_get_requests(tmp_path: Path) -> None:
     port = free_port()
     check = ActiveCheck(HttpCheck("/h"), interval=50, unhealthy_threshold=1, healthy_threshold=1)
     with replicas("a0", "a1", "spare") as (a0, a1, spare):
@@ -258,18 +258,18 @@ def test_priority_1_serves_when_priority_0_is_gone_and_a_fallback_when_the_pool_
         )
         route = Route("r", Forward((Share("a", 1),), fallback="spare"), ("pub",))
         with running(make_view((listener(port),), (route,), pools), tmp_path, port) as proxy:
-            got = [proxy.send().body]
+            answers = [proxy.send().body]
             for replica in (a0, a1):
                 replica.status = 500
                 time.sleep(0.8)
-                got.append(proxy.send().body)
+                answers.append(proxy.send().body)
             a0.status = 200
             time.sleep(0.8)
-            got.append(proxy.send().body)
-    assert got == ["a0", "a1", "spare", "a0"]
+            answers.append(proxy.send().body)
+    assert answers == ["a0", "a1", "spare", "a0"]
 
 
-def test_a_replica_that_answers_500_is_ejected_from_a_pool_of_two_and_comes_back(tmp_path: Path) -> None:
+def test_replica_with_errors_is_ejected_for_a_while(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1", "a2") as (a1, a2):
         passive = PassiveCheck(consecutive_5xx=3, ejection_time=800, is_5xx_written=True)
@@ -311,13 +311,13 @@ FIELDS = [
 
 
 def _one(lines: list[dict[str, Any]], **wanted: object) -> dict[str, Any]:
-    found = [line for line in lines if wanted.items() <= line.items()]
-    assert len(found) == 1, (wanted, lines)
-    return found[0]
+    matches = [line for line in lines if wanted.items() <= line.items()]
+    assert len(matches) == 1, (wanted, lines)
+    return matches[0]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_request_leaves_one_line_of_json_with_the_contracts_fields(tmp_path: Path, version: Any) -> None:
+def test_each_request_has_a_json_line_in_the_log(tmp_path: Path, version: Any) -> None:
     port = free_port()
     with replicas("a1") as (a1,):
         pools = (Pool("a", (DEAD, a1.replica()), balance=Balance("round_robin"), passive=None), Pool("b"))
@@ -326,46 +326,46 @@ def test_every_request_leaves_one_line_of_json_with_the_contracts_fields(tmp_pat
         with running(make_view((listener(port, *rules),), (route,), pools), tmp_path, port, version) as proxy:
             kept = proxy.send('/v1/a%22"b?secret=1', "POST", "body", x_request_id="i'd")
             assert kept.headers["x-request-id"] == "i'd"
-            made = proxy.send("/v1").headers["x-request-id"]
+            new_id = proxy.send("/v1").headers["x-request-id"]
             assert proxy.send("/nowhere").status == 404
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
                 assert raw.recv(100).startswith(b"HTTP/1.1 400")
             lines = [line for line in proxy.log(4) if line["route"] or line["path"] != "/"]
     assert all(sorted(line) == sorted(FIELDS) for line in lines)
-    # threads write their lines when they get to it
+    # the threads of HAProxy write their lines in any order
     broken, first = (_one(lines, status=400), _one(lines, request_id="i'd"))
-    second, lost = (_one(lines, request_id=made), _one(lines, status=404))
+    second, lost = (_one(lines, request_id=new_id), _one(lines, status=404))
     assert (broken["path"], broken["t_total"]) == (None, None)
     assert first["ts"][10] == "T"
     assert len(first["ts"]) == 24
     assert (first["request_id"], first["path"], first["method"]) == ("i'd", '/v1/a%22"b', "POST")
     assert (first["route"], first["pool"], first["variant"], first["replica"]) == ("r", "a", "a", "a1")
     assert 1 in {line["retries"] for line in (first, second)} <= {0, 1}
-    assert second["request_id"] == made
+    assert second["request_id"] == new_id
     assert all(isinstance(first[name], int) for name in FIELDS if name.startswith(("t_", "bytes_")) or name == "status")
     assert (lost["status"], lost["route"], lost["replica"], lost["t_connect"]) == (404, None, None, None)
     assert a1.seen[0]["headers"]["x-request-id"] == "i'd"
 
 
-def test_a_text_log_is_readable_and_no_log_is_none(tmp_path: Path) -> None:
-    for kind, found in (("text", 1), ("none", 0)):
+def test_access_log_as_text_and_none(tmp_path: Path) -> None:
+    for kind, lines in (("text", 1), ("none", 0)):
         port = free_port()
         route = Route("r", Respond(200, "x"), ("pub",))
-        shown = make_view((listener(port, access_log=AccessLog(format=kind)),), (route,), ())  # type: ignore[arg-type]
-        with running(shown, tmp_path, port) as proxy:
+        view = make_view((listener(port, access_log=AccessLog(format=kind)),), (route,), ())  # type: ignore[arg-type]
+        with running(view, tmp_path, port) as proxy:
             proxy.send("/abc")
             time.sleep(0.1)
-            assert proxy.output.read_text().count('GET" "/abc" 200 route=r') == found
+            assert proxy.output.read_text().count('GET" "/abc" 200 route=r') == lines
 
 
-def test_forwarded_headers_are_appended_and_believed_of_trusted_peers_alone(tmp_path: Path) -> None:
+def test_forwarded_headers_are_accepted_from_trusted_peers(tmp_path: Path) -> None:
     with replicas("a1") as (a1,):
         pools = (Pool("p", (a1.replica(),)),)
         for settings in (None, ClientAddress(("127.0.0.0/8", "10.0.0.0/8")), ClientAddress(("10.0.0.0/8",))):
             port = free_port()
-            shown = make_view((listener(port, client_address=settings),), (forward("p"),), pools)
-            with running(shown, tmp_path, port) as proxy:
+            view = make_view((listener(port, client_address=settings),), (forward("p"),), pools)
+            with running(view, tmp_path, port) as proxy:
                 proxy.send("/", x_forwarded_for="9.9.9.9, 10.1.1.1", x_forwarded_proto="https", x_request_id="mine")
                 a1.seen[-1]["client"] = proxy.log()[0]["client"]
     wanted = ("x-forwarded-for", "x-forwarded-proto", "x-request-id")
@@ -387,7 +387,7 @@ def test_forwarded_headers_are_appended_and_believed_of_trusted_peers_alone(tmp_
     assert stranger == {"x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "http", "c": "127.0.0.1"}
 
 
-def test_rates_are_limited_by_client_and_the_refused_do_not_count(tmp_path: Path) -> None:
+def test_rejected_requests_do_not_count_for_the_rate(tmp_path: Path) -> None:
     port = free_port()
     limit = RateLimit("header", "x-who", requests=10, per=1000, burst=5)
     with replicas("a1") as (a1,):
@@ -409,8 +409,8 @@ def test_paths_hosts_and_headers_are_rewritten(tmp_path: Path) -> None:
         route = forward("p", rewrite=Rewrite("/new%1/", "in.example"), request_headers=rules)
         https = Route("s", Redirect(), ("pub",))
         table = (Rule("r", path=PathMatch("prefix", "/old/")), Rule("s"))
-        shown = make_view((listener(port, *table),), (route, https), (Pool("p", (a1.replica(),)),))
-        with running(shown, tmp_path, port) as proxy:
+        view = make_view((listener(port, *table),), (route, https), (Pool("p", (a1.replica(),)),))
+        with running(view, tmp_path, port) as proxy:
             proxy.send("/old/a?b=c", x_drop="1")
             proxy.send("/old")
             moved = proxy.send("/x?y=1", host="h.example:80")
@@ -423,7 +423,7 @@ def test_paths_hosts_and_headers_are_rewritten(tmp_path: Path) -> None:
     assert kept.status == 308
 
 
-def test_bodies_are_limited_and_long_ones_must_say_their_length(tmp_path: Path) -> None:
+def test_long_bodies_need_a_content_length(tmp_path: Path) -> None:
     port = free_port()
 
     def chunked(*parts: bytes, end: bytes = b"0\r\n\r\n") -> int:
@@ -433,22 +433,22 @@ def test_bodies_are_limited_and_long_ones_must_say_their_length(tmp_path: Path) 
             return int(raw.recv(100).split()[1])
 
     with replicas("a1") as (a1,):
-        shown = make_view((listener(port, max_body=6000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
-        with running(shown, tmp_path, port) as proxy:
+        view = make_view((listener(port, max_body=6000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
+        with running(view, tmp_path, port) as proxy:
             plain = [proxy.send("/", "POST", "x" * size).status for size in (6000, 6001)]
-            whole = [chunked(b"x"), chunked(*[b"x"] * 6000), chunked(b"x" * 5000, b"x" * 1000)]
+            complete = [chunked(b"x"), chunked(*[b"x"] * 6000), chunked(b"x" * 5000, b"x" * 1000)]
             long = [chunked(*[b"x"] * 6001), chunked(b"x" * 3000, b"y" * 3001), chunked(b"x" * 6001, end=b"")]
             empty = proxy.send("/").status
         assert len(a1.seen) == 5
-        shown = make_view((listener(port, max_body=60_000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
-        with running(shown, tmp_path, port):
+        view = make_view((listener(port, max_body=60_000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
+        with running(view, tmp_path, port):
             uncountable = [chunked(*[b"x" * 100] * 150), chunked(*[b"x" * 100] * 150, end=b"")]
         assert len(a1.seen) == 5
-    assert (plain, whole, long, empty) == ([200, 413], [200] * 3, [413] * 3, 200)
+    assert (plain, complete, long, empty) == ([200, 413], [200] * 3, [413] * 3, 200)
     assert uncountable == [411] * 2
 
 
-def test_a_body_that_never_ends_is_ended(tmp_path: Path) -> None:
+def test_body_without_end_is_answered_408(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1") as (a1,):
         entry = listener(port, max_body=6000, request_headers_timeout=1000)
@@ -461,33 +461,33 @@ def test_a_body_that_never_ends_is_ended(tmp_path: Path) -> None:
     assert a1.seen == []
 
 
-def test_the_model_in_the_body_chooses_and_one_out_of_sight_is_refused(tmp_path: Path) -> None:
+def test_model_in_the_body_chooses_the_route(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1", "b1") as (a1, b1):
         pools = (Pool("a", (a1.replica(),)), Pool("b", (b1.replica(),)))
         routes = (forward("a"), Route("s", Forward((Share("b", 1),)), ("pub",)))
         rules = (Rule("r", models=("llama", "m-*")), Rule("s"))
-        shown = make_view((listener(port, *rules, inspect=20_000),), routes, pools)
-        with running(shown, tmp_path, port) as proxy:
+        view = make_view((listener(port, *rules, inspect=20_000),), routes, pools)
+        with running(view, tmp_path, port) as proxy:
 
             def ask(**fields: str) -> str:
                 answer = proxy.send("/", "POST", json.dumps(fields), content_type="application/json")
                 return answer.body if answer.status == 200 else str(answer.status)
 
-            got = [
+            answers = [
                 ask(model="llama"),
                 ask(model="m-1"),
                 ask(model="llama2"),
                 ask(a="b"),
                 ask(z="x" * 15_000, model="m-"),
             ]
-            got += [ask(z="x" * 40_000, model="m-1"), proxy.send("/", x_model="m-9").body]
+            answers += [ask(z="x" * 40_000, model="m-1"), proxy.send("/", x_model="m-9").body]
             models = [line["model"] for line in proxy.log(7)]
-    assert got == ["a1", "a1", "b1", "b1", "a1", "413", "a1"]
+    assert answers == ["a1", "a1", "b1", "b1", "a1", "413", "a1"]
     assert {"llama", "m-1", "llama2", "m-9", None} <= set(models)
 
 
-def test_a_client_stays_with_its_replica_until_that_is_drained(tmp_path: Path) -> None:
+def test_client_keeps_its_replica_until_it_is_drained(tmp_path: Path) -> None:
     port = free_port()
     with replicas("a1", "a2") as (a1, a2):
         pools = (Pool("p", (a1.replica(), a2.replica()), balance=Balance("round_robin"), affinity=Affinity("sid")),)
@@ -501,7 +501,7 @@ def test_a_client_stays_with_its_replica_until_that_is_drained(tmp_path: Path) -
             assert first.body not in {proxy.send(cookie=cookie).body for _ in range(6)}
 
 
-def test_a_key_stays_with_its_replica_when_another_goes(tmp_path: Path) -> None:
+def test_hash_key_keeps_its_replica_when_another_leaves(tmp_path: Path) -> None:
     port = free_port()
     balance = Balance("hash", HashKey("header", "x-key"))
     with replicas("a1", "a2", "a3") as served:
@@ -515,7 +515,7 @@ def test_a_key_stays_with_its_replica_when_another_goes(tmp_path: Path) -> None:
     assert all(seen[1][key] == seen[0][key] for key in kept)
 
 
-def test_what_is_too_much_is_refused_at_once_or_after_the_queue_timeout(tmp_path: Path) -> None:
+def test_full_pool_answers_503_after_the_queue_timeout(tmp_path: Path) -> None:
     port = free_port()
     breaker = CircuitBreaker(100, 2, 100, 3, replica_max_requests=1)
     with replicas("a1") as (a1,), socket.create_server(("127.0.0.1", 0)) as silent:
@@ -531,15 +531,15 @@ def test_what_is_too_much_is_refused_at_once_or_after_the_queue_timeout(tmp_path
                 return proxy.send().status, time.monotonic() - start
 
             with concurrent.futures.ThreadPoolExecutor(4) as threads:
-                got = list(threads.map(timed, (0, 0.3, 0.3, 0.6)))
+                answers = list(threads.map(timed, (0, 0.3, 0.3, 0.6)))
     assert not a1.seen
-    assert [status for status, _ in got] == [504, 503, 503, 503]
-    assert got[0][1] > 3.9
-    assert 1.4 < got[1][1] < 3.5, "after the queue timeout, before a place is free"
-    assert got[3][1] < 1.4, "without waiting in the queue"
+    assert [status for status, _ in answers] == [504, 503, 503, 503]
+    assert answers[0][1] > 3.9
+    assert 1.4 < answers[1][1] < 3.5, "after the queue timeout, before a place is free"
+    assert answers[3][1] < 1.4, "without waiting in the queue"
 
 
-def test_a_pool_below_its_healthy_share_sheds_with_retry_after(tmp_path: Path) -> None:
+def test_pool_with_few_healthy_replicas_answers_503(tmp_path: Path) -> None:
     port = free_port()
     check = ActiveCheck(HttpCheck("/h"), interval=50, unhealthy_threshold=1, healthy_threshold=1)
     with replicas("a1", "a2", "a3") as served:
@@ -554,7 +554,7 @@ def test_a_pool_below_its_healthy_share_sheds_with_retry_after(tmp_path: Path) -
     assert (answer.status, answer.headers["retry-after"]) == (503, "7")
 
 
-def test_a_route_bound_to_a_region_never_leaves_it(tmp_path: Path) -> None:
+def test_route_with_region_never_leaves_it(tmp_path: Path) -> None:
     port = free_port()
     with replicas("us", "eu", "lost", "spare") as (us, eu, lost, spare):
         pools = (
@@ -575,7 +575,7 @@ def test_a_route_bound_to_a_region_never_leaves_it(tmp_path: Path) -> None:
             assert {(line["route"], line["pool"]) for line in proxy.log(19)} == {("b", "p"), ("e", "p"), ("r", "p")}
 
 
-def test_the_beginning_of_the_prompt_and_the_model_choose_the_replica(tmp_path: Path) -> None:
+def test_prompt_prefix_and_model_choose_the_replica(tmp_path: Path) -> None:
     port = free_port()
     balance = Balance("hash", HashKey("prompt_prefix", bytes=16))
     with replicas("a1", "a2", "a3") as served:
@@ -593,6 +593,6 @@ def test_the_beginning_of_the_prompt_and_the_model_choose_the_replica(tmp_path: 
             chats = {i: {ask(messages=chat(f"{i:08}", f"{i:08}{tail}")) for tail in "abcdef"} for i in range(12)}
             models = {ask(model=f"m{i}", prompt="the same") for i in range(12)}
             unseen = ask(filler="x" * 60_000, prompt="a")
-    assert all(len(found) == 1 for found in (*prompts.values(), *chats.values()))
+    assert all(len(answers) == 1 for answers in (*prompts.values(), *chats.values()))
     assert set.union(*prompts.values()) == set.union(*chats.values()) == models == {"a1", "a2", "a3"}
     assert unseen == "413"
