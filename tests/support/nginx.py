@@ -1,4 +1,4 @@
-"""Views for nginx made by hand, and nginx itself in a directory of its own."""
+"""Views for nginx, and a real nginx on them in its own directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.weights import row_of_plain
 SOCKET = "front.sock"
 
 
-def a_view(
+def nginx_view(
     listener: Listener,
     routes: tuple[Route, ...],
     pools: tuple[Pool, ...] = (),
@@ -47,13 +47,13 @@ def a_view(
     )
 
 
-def refused(bundle: Bundle, directory: Path) -> str:
-    """Return what `nginx -t` says against the configuration; empty if it accepts it."""
+def checker_errors(bundle: Bundle, directory: Path) -> str:
+    """Return the errors of `nginx -t` for the configuration; empty if it accepts the configuration."""
     for file in bundle.files:
         (directory / file.name).write_text(file.text)
     command = TARGET.check_command(str(require("nginx")), str(directory), str(directory / bundle.main.name))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return done.stderr if done.returncode else ""
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return process.stderr if process.returncode else ""
 
 
 @contextmanager
@@ -62,9 +62,11 @@ def running(view: View, directory: Path) -> Iterator[Path]:
     bundle = TARGET.render(view)
     for file in bundle.files:
         (directory / file.name).write_text(file.text)
-    where = ["-p", str(directory), "-c", str(directory / bundle.main.name), "-e", "stderr"]
-    with (directory / "stderr.log").open("wb") as said:
-        process = subprocess.Popen([str(require("nginx")), *where, "-g", "daemon off; pid nginx.pid;"], stderr=said)
+    arguments = ["-p", str(directory), "-c", str(directory / bundle.main.name), "-e", "stderr"]
+    with (directory / "stderr.log").open("wb") as errors:
+        process = subprocess.Popen(
+            [str(require("nginx")), *arguments, "-g", "daemon off; pid nginx.pid;"], stderr=errors
+        )
     try:
         _await_socket(directory, process)
         yield directory
@@ -73,12 +75,12 @@ def running(view: View, directory: Path) -> Iterator[Path]:
         process.wait(timeout=60)
 
 
-def at(directory: Path) -> Address:
+def socket_in(directory: Path) -> Address:
     return Address(path=str(directory / SOCKET))
 
 
 class Connection(http.client.HTTPConnection):
-    """HTTP by a unix socket."""
+    """HTTP over a unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("gateway.test", timeout=30)
@@ -90,32 +92,32 @@ class Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def ask(
+def send_request(
     directory: Path, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, str, dict[str, str]]:
     """Send a request, and return status, body, and response headers in lower case."""
     connection = Connection(directory / SOCKET)
     try:
         connection.request(method, path, body, dict(headers or {}))
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(), {name.lower(): text for name, text in answer.getheaders()}
+        response = connection.getresponse()
+        return response.status, response.read().decode(), {name.lower(): text for name, text in response.getheaders()}
     finally:
         connection.close()
 
 
-def shout(directory: Path, request: bytes) -> bytes:
-    """Send bytes as they are, and return what came back until nginx closed the connection or fell silent."""
+def send_raw(directory: Path, data: bytes) -> bytes:
+    """Send bytes unchanged, and return the response until nginx closes the connection or sends nothing for 20 s."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(20)
         client.connect(str(directory / SOCKET))
-        client.sendall(request)
-        answer = b""
+        client.sendall(data)
+        response = b""
         try:
             while part := client.recv(65536):
-                answer += part
+                response += part
         except TimeoutError:
             pass
-        return answer
+        return response
 
 
 def _await_socket(directory: Path, process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What the real nginx makes of the text: quoting, headers, retries, limits, the access log."""
+"""Requests through the real nginx: quoting, headers, retries, limits, the access log."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from lbctl.ir.routes import (
 )
 from lbctl.ir.secrets import ApiKey
 from lbctl.targets.nginx import TARGET
-from tests.support.nginx import SOCKET, a_view, ask, at, running, shout
+from tests.support.nginx import SOCKET, nginx_view, running, send_raw, send_request, socket_in
 from tests.support.processes.ports import HOST, free_port
 
 pytestmark = pytest.mark.e2e
 
-HOSTILE = [
+FREE_TEXTS = [
     "$x", "${x", "$(id)", "a; return 200 x", "a}", "{", '"', "'", "\\", "x\\", "#", "%", "{{7*7}}", "\\n", "\\$x", "$",
     "}}\\nssl_engine x;", "include /etc/passwd", '";}', "ünïcode", "a b", "~^.*$", "default", "\\Q\\E(",
 ]  # fmt: skip
 
 
-class Replicas:
-    """HTTP servers that answer with what they were asked; each keeps the requests that it got."""
+class EchoServers:
+    """HTTP servers that answer with their name and keep the requests that they receive."""
 
     def __init__(self, count: int) -> None:
-        self.got: list[list[tuple[str, str, dict[str, str], bytes]]] = [[] for _ in range(count)]
+        self.received: list[list[tuple[str, str, dict[str, str], bytes]]] = [[] for _ in range(count)]
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(i)) for i in range(count)]
         for server in self._servers:
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -63,14 +63,14 @@ class Replicas:
             server.server_close()
 
     def _handler(self, index: int) -> type[BaseHTTPRequestHandler]:
-        got = self.got[index]
+        requests = self.received[index]
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
-                got.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                requests.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                 if self.path == "/break-off":
                     self.close_connection = True
                     return
@@ -91,10 +91,10 @@ class Replicas:
 
 
 @pytest.fixture
-def replicas() -> Iterator[Replicas]:
-    made = Replicas(3)
-    yield made
-    made.close()
+def replicas() -> Iterator[EchoServers]:
+    servers = EchoServers(3)
+    yield servers
+    servers.close()
 
 
 @pytest.fixture
@@ -103,26 +103,22 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def nobody_listens() -> Address:
+def closed_address() -> Address:
     return Address(HOST, free_port())
 
 
-def a_listener(directory: Path, *rules: Rule, **more: object) -> Listener:
+def listener_with_log(directory: Path, *rules: Rule, **more: object) -> Listener:
     log = AccessLog(str(directory / "access.log"))
-    return Listener("public", at(directory), rules=rules, access_log=log, **more)  # type: ignore[arg-type]
+    return Listener("public", socket_in(directory), rules=rules, access_log=log, **more)  # type: ignore[arg-type]
 
 
-def to_all(route: str) -> Rule:
-    return Rule(route)
-
-
-def one(pool: str) -> Forward:
+def forward_to(pool: str) -> Forward:
     return Forward((Share(pool, 1),))
 
 
-def test_hostile_text_comes_back_as_exactly_that_text(directory: Path, replicas: Replicas) -> None:
+def test_free_text_is_returned_unchanged(directory: Path, replicas: EchoServers) -> None:
     routes, rules = [], []
-    for index, text in enumerate(HOSTILE):
+    for index, text in enumerate(FREE_TEXTS):
         routes.append(Route(f"says-{index}", Respond(200, text + "\n\t" + text)))
         rules.append(Rule(f"says-{index}", "", PathMatch("exact", f"/says/{index}")))
         if not text.isascii():
@@ -135,39 +131,42 @@ def test_hostile_text_comes_back_as_exactly_that_text(directory: Path, replicas:
         )
         rules.append(Rule(f"to-{index}", "", PathMatch("exact", f"/to/{index}"), (), (("x-match", text),)))
     pools = (Pool("usual", (replicas.replica(0),)), Pool("pinned", (replicas.replica(1),)))
-    with running(a_view(a_listener(directory, *rules), tuple(routes), pools), directory):
-        for index, text in enumerate(HOSTILE):
-            assert ask(directory, f"/says/{index}")[1] == text + "\n\t" + text
+    with running(nginx_view(listener_with_log(directory, *rules), tuple(routes), pools), directory):
+        for index, text in enumerate(FREE_TEXTS):
+            assert send_request(directory, f"/says/{index}")[1] == text + "\n\t" + text
             if not text.isascii():
                 continue
-            assert ask(directory, f"/to/{index}")[0] == 404
-            status, body, answered = ask(directory, f"/to/{index}", headers={"x-match": text})
-            assert (status, body, answered["x-gateway"]) == (200, "r0", text)
-            assert replicas.got[0][-1][2]["x-gateway"] == text
-            assert ask(directory, f"/to/{index}", headers={"x-match": text, "x-pin": text})[1] == "r1"
+            assert send_request(directory, f"/to/{index}")[0] == 404
+            status, body, response_headers = send_request(directory, f"/to/{index}", headers={"x-match": text})
+            assert (status, body, response_headers["x-gateway"]) == (200, "r0", text)
+            assert replicas.received[0][-1][2]["x-gateway"] == text
+            assert send_request(directory, f"/to/{index}", headers={"x-match": text, "x-pin": text})[1] == "r1"
             if ";" not in text:
-                assert ask(directory, f"/to/{index}", headers={"x-match": text, "Cookie": f"pin.ned={text}"})[1] == "r1"
+                assert (
+                    send_request(directory, f"/to/{index}", headers={"x-match": text, "Cookie": f"pin.ned={text}"})[1]
+                    == "r1"
+                )
 
 
-def test_a_long_answer_is_given_whole(directory: Path) -> None:
+def test_long_response_is_complete(directory: Path) -> None:
     text = '$"\\{}' * 3000
-    view = a_view(a_listener(directory, to_all("r")), (Route("r", Respond(410, text, "text/x$y")),))
+    view = nginx_view(listener_with_log(directory, Rule("r")), (Route("r", Respond(410, text, "text/x$y")),))
     with running(view, directory):
-        status, body, headers = ask(directory, "/x.html")
+        status, body, headers = send_request(directory, "/x.html")
         assert (status, body, headers["content-type"]) == (410, text, "text/x$y")
 
 
-def test_an_empty_answer_is_empty(directory: Path) -> None:
-    with running(a_view(a_listener(directory, to_all("r")), (Route("r", Respond(404, "")),)), directory):
-        assert ask(directory, "/")[:2] == (404, "")
+def test_empty_response_is_empty(directory: Path) -> None:
+    with running(nginx_view(listener_with_log(directory, Rule("r")), (Route("r", Respond(404, "")),)), directory):
+        assert send_request(directory, "/")[:2] == (404, "")
 
 
-def test_every_line_of_the_log_is_json_whatever_a_client_sends(directory: Path, replicas: Replicas) -> None:
-    pool = Pool("p", (Replica("gone", nobody_listens()), replicas.replica(1)), model=Model("m", 'v"1'))
+def test_log_lines_are_json_for_any_request(directory: Path, replicas: EchoServers) -> None:
+    pool = Pool("p", (Replica("gone", closed_address()), replicas.replica(1)), model=Model("m", 'v"1'))
     other = Pool("q", (replicas.replica(2),))
     forward = Forward((Share("p", 1), Share("q", 0)))
-    view = a_view(
-        a_listener(directory, Rule("r", "", PathMatch("prefix", "/v1"))), (Route("r", forward),), (pool, other)
+    view = nginx_view(
+        listener_with_log(directory, Rule("r", "", PathMatch("prefix", "/v1"))), (Route("r", forward),), (pool, other)
     )
     requests = [
         b'GET /v1/"\\\xff?q HTTP/1.1\r\nHost: a\r\nX-Request-Id: "\\\xff\r\nConnection: close\r\n\r\n',
@@ -179,7 +178,7 @@ def test_every_line_of_the_log_is_json_whatever_a_client_sends(directory: Path, 
     ]  # fmt: skip
     with running(view, directory):
         for request in requests:
-            shout(directory, request)
+            send_raw(directory, request)
     lines = [json.loads(line) for line in (directory / "access.log").read_bytes().splitlines()]
     assert len(lines) == len(requests)
     fields = (
@@ -200,260 +199,283 @@ def test_every_line_of_the_log_is_json_whatever_a_client_sends(directory: Path, 
     assert sum(line["retries"] for line in lines) >= 1
 
 
-def test_a_replica_that_has_a_name_is_told_in_the_log_by_its_port(directory: Path, replicas: Replicas) -> None:
+def test_log_identifies_replicas_of_one_host_by_port(directory: Path, replicas: EchoServers) -> None:
     by_name = [replicas.replica(n) for n in range(2)]
     by_name = [replace(item, address=replace(item.address, host="localhost")) for item in by_name]
     twin = replace(by_name[0], name="twin", drain=True)
     pools = (Pool("p", tuple(by_name)), Pool("q", (by_name[0], twin)))
     rules = (Rule("q", "", PathMatch("prefix", "/q")), Rule("p"))
-    with running(a_view(a_listener(directory, *rules), (Route("p", one("p")), Route("q", one("q"))), pools), directory):
+    with running(
+        nginx_view(
+            listener_with_log(directory, *rules), (Route("p", forward_to("p")), Route("q", forward_to("q"))), pools
+        ),
+        directory,
+    ):
         for path in ("/a", "/b", "/c", "/d", "/q"):
-            ask(directory, path, headers={"x-request-id": path})
+            send_request(directory, path, headers={"x-request-id": path})
     lines = [json.loads(line) for line in (directory / "access.log").read_text().splitlines()]
-    got = {path: f"r{index}" for index in range(2) for _, path, _, _ in replicas.got[index]}
-    assert {line["path"]: line["replica"] for line in lines} == got | {"/q": None}
+    received = {path: f"r{index}" for index in range(2) for _, path, _, _ in replicas.received[index]}
+    assert {line["path"]: line["replica"] for line in lines} == received | {"/q": None}
 
 
-def test_a_refused_connection_is_tried_elsewhere_and_a_sent_post_is_not(directory: Path, replicas: Replicas) -> None:
+def test_only_refused_connections_are_retried(directory: Path, replicas: EchoServers) -> None:
     pools = (
-        Pool("p", (Replica("gone", nobody_listens()), replicas.replica(0)), passive=None),
+        Pool("p", (Replica("gone", closed_address()), replicas.replica(0)), passive=None),
         Pool("q", (replicas.replica(1), replicas.replica(2)), balance=Balance("round_robin")),
     )
-    rules = (Rule("p", "", PathMatch("exact", "/p")), to_all("q"))
-    view = a_view(a_listener(directory, *rules), (Route("p", one("p")), Route("q", one("q"))), pools)
+    rules = (Rule("p", "", PathMatch("exact", "/p")), Rule("q"))
+    view = nginx_view(
+        listener_with_log(directory, *rules), (Route("p", forward_to("p")), Route("q", forward_to("q"))), pools
+    )
     with running(view, directory):
-        assert all(ask(directory, "/p", "POST", body=b"x")[:2] == (200, "r0") for _ in range(10))
-        status, body, headers = ask(directory, "/break-off", "POST", body=b"x")
+        assert all(send_request(directory, "/p", "POST", body=b"x")[:2] == (200, "r0") for _ in range(10))
+        status, body, headers = send_request(directory, "/break-off", "POST", body=b"x")
     assert status == 502
     assert json.loads(body)["error"]["type"] == "bad_gateway"
     assert headers["content-type"] == "application/json"
     assert headers["x-request-id"]
-    assert len(replicas.got[1]) + len(replicas.got[2]) == 1
+    assert len(replicas.received[1]) + len(replicas.received[2]) == 1
 
 
-def test_where_no_replica_can_be_reached_the_answer_is_503(directory: Path) -> None:
+def test_unreachable_pool_answers_503(directory: Path) -> None:
     pools = (
-        Pool("dead", (Replica("gone", nobody_listens()),)),
-        Pool("drained", (Replica("gone", nobody_listens(), drain=True),)),
+        Pool("dead", (Replica("gone", closed_address()),)),
+        Pool("drained", (Replica("gone", closed_address(), drain=True),)),
         Pool("empty"),
     )
     rules = tuple(Rule(pool.name, "", PathMatch("exact", f"/{pool.name}")) for pool in pools)
-    view = a_view(a_listener(directory, *rules), tuple(Route(p.name, one(p.name)) for p in pools), pools)
+    view = nginx_view(
+        listener_with_log(directory, *rules), tuple(Route(p.name, forward_to(p.name)) for p in pools), pools
+    )
     with running(view, directory):
         for pool in pools:
-            status, body, headers = ask(directory, f"/{pool.name}", "POST", body=b"x")
+            status, body, headers = send_request(directory, f"/{pool.name}", "POST", body=b"x")
             assert (status, headers["content-type"]) == (503, "application/json")
             assert body == '{"error":{"message":"no replica available","type":"unavailable"}}'
 
 
-def test_the_fallback_gets_what_no_replica_got_and_no_post_that_one_already_had(
-    directory: Path, replicas: Replicas
-) -> None:
-    dead = tuple(Replica(f"gone{n}", nobody_listens()) for n in range(4))
+def test_fallback_gets_requests_that_reached_no_replica(directory: Path, replicas: EchoServers) -> None:
+    dead = tuple(Replica(f"gone{n}", closed_address()) for n in range(4))
     pools = (
         Pool("dead", dead),
-        Pool("one-left", (*dead, replicas.replica(1)), passive=None),
+        Pool("forward_to-left", (*dead, replicas.replica(1)), passive=None),
         Pool("none"),
         Pool("spare", (replicas.replica(0),)),
     )
-    names = ("dead", "one-left", "none")
+    names = ("dead", "forward_to-left", "none")
     rules = tuple(Rule(name, "", PathMatch("prefix", f"/{name}")) for name in names)
     routes = tuple(Route(name, Forward((Share(name, 1),), fallback="spare"), rewrite=Rewrite("/")) for name in names)
-    with running(a_view(a_listener(directory, *rules), routes, pools), directory):
-        assert ask(directory, "/dead/x", "POST", body=b"x")[1] == "r0"
-        assert ask(directory, "/none/x", "POST", body=b"x")[1] == "r0"
-        assert all(ask(directory, "/one-left/x", "POST", body=b"x")[1] == "r1" for _ in range(10))
-        before = len(replicas.got[0])
-        assert ask(directory, "/one-left/break-off", "POST", body=b"x")[0] == 502
-        assert len(replicas.got[0]) == before
+    with running(nginx_view(listener_with_log(directory, *rules), routes, pools), directory):
+        assert send_request(directory, "/dead/x", "POST", body=b"x")[1] == "r0"
+        assert send_request(directory, "/none/x", "POST", body=b"x")[1] == "r0"
+        assert all(send_request(directory, "/forward_to-left/x", "POST", body=b"x")[1] == "r1" for _ in range(10))
+        before = len(replicas.received[0])
+        assert send_request(directory, "/forward_to-left/break-off", "POST", body=b"x")[0] == 502
+        assert len(replicas.received[0]) == before
 
 
-def test_headers_are_set_removed_and_not_forged(directory: Path, replicas: Replicas) -> None:
+def test_headers_are_set_removed_and_not_forged(directory: Path, replicas: EchoServers) -> None:
     route = Route(
-        "r", one("p"),
+        "r", forward_to("p"),
         request_headers=HeaderRules((("x-gateway", "lbctl"),), ("x-debug",)),
         response_headers=HeaderRules((("x-served-by", "us"),), ("x-secret",)),
     )  # fmt: skip
-    listener = a_listener(directory, to_all("r"), client_address=ClientAddress(("10.0.0.0/8",)))
+    listener = listener_with_log(directory, Rule("r"), client_address=ClientAddress(("10.0.0.0/8",)))
     sent = {
         "x-debug": "1", "x-request-id": "forged", "x-forwarded-for": "6.6.6.6", "x-forwarded-proto": "https",
         "x-forwarded-host": "evil", "forwarded": "for=evil", "Host": "gateway.test:8443",
     }  # fmt: skip
-    with running(a_view(listener, (route,), (Pool("p", (replicas.replica(0),)),)), directory):
-        _, _, answered = ask(directory, "/", headers=sent)
-    got = replicas.got[0][0][2]
-    assert got["x-gateway"] == "lbctl"
-    assert got["host"] == "gateway.test:8443"
-    assert not {"x-debug", "x-forwarded-host", "forwarded"} & set(got)
-    assert "6.6.6.6" not in got["x-forwarded-for"]
-    assert got["x-forwarded-proto"] == "http"
-    assert got["x-request-id"] not in ("forged", "")
-    assert answered["x-request-id"] == got["x-request-id"]
-    assert answered["x-served-by"] == "us"
-    assert "x-secret" not in answered
+    with running(nginx_view(listener, (route,), (Pool("p", (replicas.replica(0),)),)), directory):
+        _, _, response_headers = send_request(directory, "/", headers=sent)
+    received = replicas.received[0][0][2]
+    assert received["x-gateway"] == "lbctl"
+    assert received["host"] == "gateway.test:8443"
+    assert not {"x-debug", "x-forwarded-host", "forwarded"} & set(received)
+    assert "6.6.6.6" not in received["x-forwarded-for"]
+    assert received["x-forwarded-proto"] == "http"
+    assert received["x-request-id"] not in ("forged", "")
+    assert response_headers["x-request-id"] == received["x-request-id"]
+    assert response_headers["x-served-by"] == "us"
+    assert "x-secret" not in response_headers
 
 
-def test_a_request_id_is_kept_where_nobody_is_told_apart(directory: Path, replicas: Replicas) -> None:
-    view = a_view(a_listener(directory, to_all("r")), (Route("r", one("p")),), (Pool("p", (replicas.replica(0),)),))
+def test_request_id_is_kept_without_trusted_clients(directory: Path, replicas: EchoServers) -> None:
+    view = nginx_view(
+        listener_with_log(directory, Rule("r")), (Route("r", forward_to("p")),), (Pool("p", (replicas.replica(0),)),)
+    )
     with running(view, directory):
-        assert ask(directory, "/", headers={"x-request-id": "mine-1"})[2]["x-request-id"] == "mine-1"
-    assert replicas.got[0][0][2]["x-request-id"] == "mine-1"
+        assert send_request(directory, "/", headers={"x-request-id": "mine-1"})[2]["x-request-id"] == "mine-1"
+    assert replicas.received[0][0][2]["x-request-id"] == "mine-1"
 
 
-def test_path_and_query_reach_the_replica_as_the_client_wrote_them(directory: Path, replicas: Replicas) -> None:
-    rules = (Rule("new", "", PathMatch("prefix", "/v1/chat/")), to_all("r"))
-    routes = (Route("r", one("p")), Route("new", one("p"), rewrite=Rewrite("/$m/", "models.internal")))
-    with running(a_view(a_listener(directory, *rules), routes, (Pool("p", (replicas.replica(0),)),)), directory):
+def test_path_and_query_reach_the_replica_unchanged(directory: Path, replicas: EchoServers) -> None:
+    rules = (Rule("new", "", PathMatch("prefix", "/v1/chat/")), Rule("r"))
+    routes = (Route("r", forward_to("p")), Route("new", forward_to("p"), rewrite=Rewrite("/$m/", "models.internal")))
+    with running(
+        nginx_view(listener_with_log(directory, *rules), routes, (Pool("p", (replicas.replica(0),)),)), directory
+    ):
         for path in ("/a%2Fb/c?x=%41&y//..", "/%7E", "/v1/chat/a%20b?c=%2F", "/v1/chat?c", "/v1/chat"):
-            assert ask(directory, path, "POST", body=b"12345")[0] == 200
-        assert ask(directory, "/v1%2Fchat/x")[0] == 400
-    assert [path for _, path, _, _ in replicas.got[0]] == [
+            assert send_request(directory, path, "POST", body=b"12345")[0] == 200
+        assert send_request(directory, "/v1%2Fchat/x")[0] == 400
+    assert [path for _, path, _, _ in replicas.received[0]] == [
         "/a%2Fb/c?x=%41&y//..", "/%7E", "/$m/a%20b?c=%2F", "/$m?c", "/$m",
     ]  # fmt: skip
-    assert [headers["host"] for _, _, headers, _ in replicas.got[0]][1:3] == ["gateway.test", "models.internal"]
-    assert all(body == b"12345" for _, _, _, body in replicas.got[0])
+    assert [headers["host"] for _, _, headers, _ in replicas.received[0]][1:3] == ["gateway.test", "models.internal"]
+    assert all(body == b"12345" for _, _, _, body in replicas.received[0])
 
 
-def test_a_redirect_keeps_path_and_query(directory: Path) -> None:
-    with running(a_view(a_listener(directory, to_all("r")), (Route("r", Redirect()),)), directory):
-        status, _, headers = ask(directory, "/x?y")
+def test_redirect_keeps_path_and_query(directory: Path) -> None:
+    with running(nginx_view(listener_with_log(directory, Rule("r")), (Route("r", Redirect()),)), directory):
+        status, _, headers = send_request(directory, "/x?y")
         assert (status, headers["location"]) == (301, "https://gateway.test/x?y")
-        assert ask(directory, "/x?y", "POST")[0] == 308
+        assert send_request(directory, "/x?y", "POST")[0] == 308
 
 
-def test_a_split_a_kept_variant_and_a_client_chosen_request_id(directory: Path, replicas: Replicas) -> None:
+def test_split_has_its_shares_and_sticky_variants(directory: Path, replicas: EchoServers) -> None:
     pools = tuple(Pool(f"p{n}", (replicas.replica(n),)) for n in range(3))
     shares = (Share("p0", 3), Share("p1", 1), Share("p2", 0))
-    rules = (Rule("kept", "", PathMatch("exact", "/kept")), Rule("by", "", PathMatch("exact", "/by")), to_all("drawn"))
+    rules = (Rule("kept", "", PathMatch("exact", "/kept")), Rule("by", "", PathMatch("exact", "/by")), Rule("drawn"))
     routes = (
         Route("drawn", Forward(shares)),
         Route("kept", Forward(shares, (Pin("header", "x-pin", "2", "p2"),), StickySplit("cookie", "lb-variant"))),
         Route("by", Forward(shares, (), StickySplit("header", "x-user"))),
     )
-    with running(a_view(a_listener(directory, *rules), routes, pools), directory):
-        drawn = [ask(directory, "/", headers={"x-request-id": "always-the-same"})[1] for _ in range(400)]
+    with running(nginx_view(listener_with_log(directory, *rules), routes, pools), directory):
+        drawn = [send_request(directory, "/", headers={"x-request-id": "always-the-same"})[1] for _ in range(400)]
         assert set(drawn) == {"r0", "r1"}
         assert 240 <= drawn.count("r0") <= 360
-        _, first, headers = ask(directory, "/kept")
+        _, first, headers = send_request(directory, "/kept")
         cookie = headers["set-cookie"]
         assert cookie.startswith("lb-variant=p")
         assert "HttpOnly" in cookie
         assert "SameSite=Lax" in cookie
         mine = {"Cookie": "a=b; " + cookie.split(";")[0]}
-        again = [ask(directory, "/kept", headers=mine) for _ in range(20)]
+        again = [send_request(directory, "/kept", headers=mine) for _ in range(20)]
         assert {body for _, body, _ in again} == {first}
         assert all("set-cookie" not in headers for _, _, headers in again)
-        assert ask(directory, "/kept", headers=mine | {"x-pin": "2"})[1] == "r2"
-        assert ask(directory, "/kept", headers={"Cookie": "lb-variant=p2"})[1] in ("r0", "r1")
-        assert len({ask(directory, "/by", headers={"x-user": "me"})[1] for _ in range(10)}) == 1
-        assert len({ask(directory, "/by", headers={"x-user": f"u{n}"})[1] for n in range(40)}) == 2
+        assert send_request(directory, "/kept", headers=mine | {"x-pin": "2"})[1] == "r2"
+        assert send_request(directory, "/kept", headers={"Cookie": "lb-variant=p2"})[1] in ("r0", "r1")
+        assert len({send_request(directory, "/by", headers={"x-user": "me"})[1] for _ in range(10)}) == 1
+        assert len({send_request(directory, "/by", headers={"x-user": f"u{n}"})[1] for n in range(40)}) == 2
 
 
-def test_limits_answer_429_with_retry_after(directory: Path, replicas: Replicas) -> None:
+def test_rate_limits_answer_429_with_retry_after(directory: Path, replicas: EchoServers) -> None:
     rules = (Rule("all", "", PathMatch("exact", "/all")), Rule("by", "", PathMatch("exact", "/by")))
     routes = (
-        Route("all", one("p"), rate_limits=(RateLimit("all", requests=1, per=60_000, burst=3),)),
-        Route("by", one("p"), rate_limits=(RateLimit("header", "x-user", requests=1, per=60_000, burst=2),)),
+        Route("all", forward_to("p"), rate_limits=(RateLimit("all", requests=1, per=60_000, burst=3),)),
+        Route("by", forward_to("p"), rate_limits=(RateLimit("header", "x-user", requests=1, per=60_000, burst=2),)),
     )
-    with running(a_view(a_listener(directory, *rules), routes, (Pool("p", (replicas.replica(0),)),)), directory):
-        answers = [ask(directory, "/all") for _ in range(5)]
+    with running(
+        nginx_view(listener_with_log(directory, *rules), routes, (Pool("p", (replicas.replica(0),)),)), directory
+    ):
+        answers = [send_request(directory, "/all") for _ in range(5)]
         assert [status for status, _, _ in answers] == [200, 200, 200, 429, 429]
         assert answers[-1][2]["retry-after"] == "60"
         assert json.loads(answers[-1][1])["error"]["type"] == "rate_limited"
-        assert [ask(directory, "/by", headers={"x-user": "a"})[0] for _ in range(3)] == [200, 200, 429]
-        assert ask(directory, "/by", headers={"x-user": "b"})[0] == 200
-        assert [ask(directory, "/by")[0] for _ in range(3)] == [200, 200, 429]
+        assert [send_request(directory, "/by", headers={"x-user": "a"})[0] for _ in range(3)] == [200, 200, 429]
+        assert send_request(directory, "/by", headers={"x-user": "b"})[0] == 200
+        assert [send_request(directory, "/by")[0] for _ in range(3)] == [200, 200, 429]
 
 
-def test_a_body_beyond_the_limit_is_413_with_json(directory: Path, replicas: Replicas) -> None:
-    view = a_view(
-        a_listener(directory, to_all("r"), max_body=1000), (Route("r", one("p")),), (Pool("p", (replicas.replica(0),)),)
+def test_too_large_body_answers_413_with_json(directory: Path, replicas: EchoServers) -> None:
+    view = nginx_view(
+        listener_with_log(directory, Rule("r"), max_body=1000),
+        (Route("r", forward_to("p")),),
+        (Pool("p", (replicas.replica(0),)),),
     )
     with running(view, directory):
-        assert ask(directory, "/", "POST", body=b"x" * 1000)[0] == 200
-        status, body, _ = ask(directory, "/", "POST", body=b"x" * 1001)
+        assert send_request(directory, "/", "POST", body=b"x" * 1000)[0] == 200
+        status, body, _ = send_request(directory, "/", "POST", body=b"x" * 1001)
         assert status == 413
         assert json.loads(body)["error"]["type"] == "too_large"
         chunked = (
             b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n"
         )
-        assert shout(directory, chunked).startswith(b"HTTP/1.1 413")
-    assert len(replicas.got[0]) == 1
+        assert send_raw(directory, chunked).startswith(b"HTTP/1.1 413")
+    assert len(replicas.received[0]) == 1
 
 
-def test_a_consistent_hash_holds_and_requests_without_a_key_spread(directory: Path, replicas: Replicas) -> None:
+def test_hash_key_chooses_a_replica_and_no_key_spreads(directory: Path, replicas: EchoServers) -> None:
     members = tuple(replicas.replica(n) for n in range(3))
     keys = {"h": HashKey("header", "x-session"), "c": HashKey("cookie", "my-sid"), "q": HashKey("query", "my.id")}
     pools = tuple(Pool(name, members, balance=Balance("hash", key)) for name, key in keys.items())
     rules = tuple(Rule(name, "", PathMatch("exact", f"/{name}")) for name in keys)
-    view = a_view(a_listener(directory, *rules), tuple(Route(name, one(name)) for name in keys), pools)
+    view = nginx_view(
+        listener_with_log(directory, *rules), tuple(Route(name, forward_to(name)) for name in keys), pools
+    )
     with running(view, directory):
         for path, headers in (
             ("/h", lambda n: {"x-session": f"s{n}"}), ("/c", lambda n: {"Cookie": f"a=1; my-sid=s{n}; b=2"}),
             ("/q?my.id=s{}", lambda n: {}),
         ):  # fmt: skip
-            seen = {ask(directory, path.format(n), headers=headers(n))[1] for n in range(30)}
+            seen = {send_request(directory, path.format(n), headers=headers(n))[1] for n in range(30)}
             assert seen == {"r0", "r1", "r2"}
-            assert len({ask(directory, path.format(7), headers=headers(7))[1] for _ in range(8)}) == 1
-            assert len({ask(directory, path.split("?")[0])[1] for _ in range(30)}) == 3
+            assert len({send_request(directory, path.format(7), headers=headers(7))[1] for _ in range(8)}) == 1
+            assert len({send_request(directory, path.split("?")[0])[1] for _ in range(30)}) == 3
 
 
-def test_a_request_stays_within_the_regions_of_its_route(directory: Path, replicas: Replicas) -> None:
+def test_request_stays_in_the_regions_of_its_route(directory: Path, replicas: EchoServers) -> None:
     members = (replicas.replica(0, region="eu"), replicas.replica(1, region="us"), replicas.replica(2))
-    dead = Pool("q", (Replica("gone", nobody_listens(), region="eu"), replicas.replica(1, region="us")))
-    rules = (Rule("eu", "", PathMatch("exact", "/eu")), Rule("eu-dead", "", PathMatch("exact", "/dead")), to_all("any"))
+    dead = Pool("q", (Replica("gone", closed_address(), region="eu"), replicas.replica(1, region="us")))
+    rules = (Rule("eu", "", PathMatch("exact", "/eu")), Rule("eu-dead", "", PathMatch("exact", "/dead")), Rule("any"))
     routes = (
-        Route("any", one("p")), Route("eu", one("p"), regions=("eu",)), Route("eu-dead", one("q"), regions=("eu",)),
-    )  # fmt: skip
-    with running(a_view(a_listener(directory, *rules), routes, (Pool("p", members), dead)), directory):
-        assert {ask(directory, "/")[1] for _ in range(20)} == {"r0", "r1", "r2"}
-        assert {ask(directory, "/eu")[1] for _ in range(20)} == {"r0"}
-        assert ask(directory, "/dead")[0] == 503
+        Route("any", forward_to("p")),
+        Route("eu", forward_to("p"), regions=("eu",)),
+        Route("eu-dead", forward_to("q"), regions=("eu",)),
+    )
+    with running(nginx_view(listener_with_log(directory, *rules), routes, (Pool("p", members), dead)), directory):
+        assert {send_request(directory, "/")[1] for _ in range(20)} == {"r0", "r1", "r2"}
+        assert {send_request(directory, "/eu")[1] for _ in range(20)} == {"r0"}
+        assert send_request(directory, "/dead")[0] == 503
 
 
-def test_drained_replicas_get_nothing_and_lower_priorities_stand_by(directory: Path, replicas: Replicas) -> None:
+def test_drained_and_standby_replicas_get_no_requests(directory: Path, replicas: EchoServers) -> None:
     pools = (
         Pool("p", (replicas.replica(0), replicas.replica(1, drain=True), replicas.replica(2, priority=1))),
-        Pool("q", (Replica("gone", nobody_listens()), replicas.replica(2, priority=1))),
+        Pool("q", (Replica("gone", closed_address()), replicas.replica(2, priority=1))),
     )
-    rules = (Rule("q", "", PathMatch("exact", "/q")), to_all("p"))
-    view = a_view(a_listener(directory, *rules), (Route("p", one("p")), Route("q", one("q"))), pools)
+    rules = (Rule("q", "", PathMatch("exact", "/q")), Rule("p"))
+    view = nginx_view(
+        listener_with_log(directory, *rules), (Route("p", forward_to("p")), Route("q", forward_to("q"))), pools
+    )
     with running(view, directory):
-        assert {ask(directory, "/")[1] for _ in range(20)} == {"r0"}
-        assert {ask(directory, "/q", "POST", body=b"x")[1] for _ in range(5)} == {"r2"}
+        assert {send_request(directory, "/")[1] for _ in range(20)} == {"r0"}
+        assert {send_request(directory, "/q", "POST", body=b"x")[1] for _ in range(5)} == {"r2"}
 
 
-def test_copies_go_to_the_mirror_and_clients_see_nothing_of_it(directory: Path, replicas: Replicas) -> None:
+def test_mirror_gets_a_copy_of_each_request(directory: Path, replicas: EchoServers) -> None:
     action = Forward((Share("p", 1),), mirror=Mirror("m", 100.0))
     pools = (Pool("p", (replicas.replica(0),)), Pool("m", (replicas.replica(1),)))
-    view = a_view(a_listener(directory, to_all("r")), (Route("r", action, retry=Retry(0)),), pools)
+    view = nginx_view(listener_with_log(directory, Rule("r")), (Route("r", action, retry=Retry(0)),), pools)
     with running(view, directory):
         for _ in range(5):
-            assert ask(directory, "/x?y", "POST", body=b"abc")[:2] == (200, "r0")
-        assert ask(directory, "/.lbctl/mirror/0")[0] == 404
-    assert [(method, path, body) for method, path, _, body in replicas.got[1]] == [("POST", "/x?y", b"abc")] * 5
+            assert send_request(directory, "/x?y", "POST", body=b"abc")[:2] == (200, "r0")
+        assert send_request(directory, "/.lbctl/mirror/0")[0] == 404
+    assert [(method, path, body) for method, path, _, body in replicas.received[1]] == [("POST", "/x?y", b"abc")] * 5
 
 
-def test_a_pool_that_is_full_answers_503_at_once(directory: Path) -> None:
+def test_full_pool_answers_503_at_once(directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held, socket.socket(socket.AF_UNIX) as waiting:
         slow = Replica("slow", Address("127.0.0.1", held.getsockname()[1]))
         pool = Pool("p", (slow,), circuit_breaker=CircuitBreaker(1, 1, 1, 1))
-        with running(a_view(a_listener(directory, to_all("r")), (Route("r", one("p")),), (pool,)), directory):
+        with running(
+            nginx_view(listener_with_log(directory, Rule("r")), (Route("r", forward_to("p")),), (pool,)), directory
+        ):
             waiting.connect(str(directory / SOCKET))
             waiting.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             with held.accept()[0]:
-                status, body, _ = ask(directory, "/")
+                status, body, _ = send_request(directory, "/")
     assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable")
 
 
-def test_an_api_key_decides_the_tenant_and_without_one_nobody_gets_in(directory: Path, replicas: Replicas) -> None:
+def test_api_key_sets_the_tenant_and_is_required(directory: Path, replicas: EchoServers) -> None:
     keys = (ApiKey("acme", key='sk-"$\\Abc'), ApiKey("hashed", sha256="0" * 64), ApiKey("other", key="k2"))
     limit = (RateLimit("tenant", requests=1, per=60_000, burst=2),)
-    route = Route("r", one("p"), auth=Auth(ApiKeys("keys.yaml"), forward_tenant="x-tenant"), rate_limits=limit)
-    open_route = Route("open", one("p"))
-    rules = (Rule("open", "", PathMatch("exact", "/open")), to_all("r"))
+    route = Route("r", forward_to("p"), auth=Auth(ApiKeys("keys.yaml"), forward_tenant="x-tenant"), rate_limits=limit)
+    open_route = Route("open", forward_to("p"))
+    rules = (Rule("open", "", PathMatch("exact", "/open")), Rule("r"))
     view = replace(
-        a_view(a_listener(directory, *rules), (route, open_route), (Pool("p", (replicas.replica(0),)),)),
+        nginx_view(listener_with_log(directory, *rules), (route, open_route), (Pool("p", (replicas.replica(0),)),)),
         api_keys={"r": keys},
     )
     bundle = TARGET.render(view)
@@ -462,15 +484,15 @@ def test_an_api_key_decides_the_tenant_and_without_one_nobody_gets_in(directory:
     assert [item.code for item in bundle.diagnostics] == ["LB443"]
     with running(view, directory):
         for wrong in ({}, {"Authorization": 'sk-"$\\abc'}, {"Authorization": "Bearer "}, {"Authorization": "0" * 64}):
-            status, body, headers = ask(directory, "/", headers=wrong | {"x-tenant": "acme"})
+            status, body, headers = send_request(directory, "/", headers=wrong | {"x-tenant": "acme"})
             assert (status, headers["www-authenticate"]) == (401, "Bearer")
             assert json.loads(body)["error"]["type"] == "unauthorized"
-        assert not replicas.got[0]
+        assert not replicas.received[0]
         sent = {"Authorization": 'bearer sk-"$\\Abc', "x-tenant": "other"}
-        assert [ask(directory, "/", headers=sent)[0] for _ in range(3)] == [200, 200, 429]
-        assert ask(directory, "/", headers={"Authorization": "k2"})[0] == 200
-        assert ask(directory, "/open", headers={"x-tenant": "acme"})[0] == 200
-    seen = [headers for _, _, headers, _ in replicas.got[0]]
+        assert [send_request(directory, "/", headers=sent)[0] for _ in range(3)] == [200, 200, 429]
+        assert send_request(directory, "/", headers={"Authorization": "k2"})[0] == 200
+        assert send_request(directory, "/open", headers={"x-tenant": "acme"})[0] == 200
+    seen = [headers for _, _, headers, _ in replicas.received[0]]
     assert [headers.get("x-tenant") for headers in seen] == ["acme", "acme", "other", None]
     assert not any("authorization" in headers for headers in seen)
     lines = (directory / "access.log").read_text().splitlines()  # in any order: each worker writes its own

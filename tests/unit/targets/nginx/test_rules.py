@@ -8,7 +8,7 @@ import pytest
 
 from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.routes import Respond, Route
-from tests.support.nginx import a_view, ask, at, running
+from tests.support.nginx import nginx_view, running, send_request, socket_in
 
 pytestmark = pytest.mark.e2e
 
@@ -32,8 +32,8 @@ def front() -> Iterator[Path]:
         directory = Path(name)
         directory.chmod(0o755)
         routes = tuple(Route(rule.route, Respond(200, rule.route)) for rule in RULES)
-        listener = Listener("public", at(directory), rules=RULES, access_log=AccessLog(format="none"))
-        with running(a_view(listener, routes), directory):
+        listener = Listener("public", socket_in(directory), rules=RULES, access_log=AccessLog(format="none"))
+        with running(nginx_view(listener, routes), directory):
             yield directory
 
 
@@ -67,13 +67,11 @@ def front() -> Iterator[Path]:
         ("/x%0A/v1", {}, None),
     ],
 )
-def test_the_first_rule_that_matches_decides(
-    front: Path, path: str, headers: dict[str, str], route: str | None
-) -> None:
-    status, body, answered = ask(front, path, headers=headers)
+def test_first_matching_rule_decides(front: Path, path: str, headers: dict[str, str], route: str | None) -> None:
+    status, body, response_headers = send_request(front, path, headers=headers)
     if route is None:
         assert (status, body) == (404, '{"error":{"message":"no route","type":"not_found"}}')
-        assert answered["content-type"] == "application/json"
+        assert response_headers["content-type"] == "application/json"
     else:
         assert (status, body) == (200, route)
 
@@ -81,16 +79,16 @@ def test_the_first_rule_that_matches_decides(
 @pytest.mark.parametrize(
     ("method", "route"), [("POST", "posts"), ("PUT", "posts"), ("GET", "exact"), ("DELETE", "exact")]
 )
-def test_a_method_decides_between_rules_of_one_path(front: Path, method: str, route: str) -> None:
-    assert ask(front, "/v1/a%20b", method)[1] == route
+def test_method_decides_between_rules_of_one_path(front: Path, method: str, route: str) -> None:
+    assert send_request(front, "/v1/a%20b", method)[1] == route
 
 
-def test_a_listener_with_hundreds_of_conditions_still_finds_its_rule(tmp_path: Path) -> None:
+def test_rule_matches_among_hundreds_of_conditions(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     rules = tuple(Rule(f"r{n}", "", PathMatch(), (), (("x-tenant", f"tenant-{n}"),)) for n in range(350))
     routes = tuple(Route(rule.route, Respond(200, rule.route)) for rule in rules)
-    listener = Listener("public", at(tmp_path), rules=rules, access_log=AccessLog(format="none"))
-    with running(a_view(listener, routes), tmp_path) as front:
-        assert ask(front, "/", headers={"x-tenant": "tenant-349"})[1] == "r349"
-        assert ask(front, "/", headers={"x-tenant": "tenant-0"})[1] == "r0"
-        assert ask(front, "/", headers={"x-tenant": "tenant-350"})[0] == 404
+    listener = Listener("public", socket_in(tmp_path), rules=rules, access_log=AccessLog(format="none"))
+    with running(nginx_view(listener, routes), tmp_path) as front:
+        assert send_request(front, "/", headers={"x-tenant": "tenant-349"})[1] == "r349"
+        assert send_request(front, "/", headers={"x-tenant": "tenant-0"})[1] == "r0"
+        assert send_request(front, "/", headers={"x-tenant": "tenant-350"})[0] == 404

@@ -1,4 +1,4 @@
-"""Fleets with so many pins, rules and models that nginx's own limits are near: a hundred variables within each other, a
+"""Fleets with so many pins, rules and models that they come near the limits of nginx: a hundred nested variables, a
 token of 4 KiB.
 """
 
@@ -15,7 +15,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward, HeaderRules, Pin, Respond, Route, Share, StickySplit
-from tests.support.nginx import a_view, ask, at, running
+from tests.support.nginx import nginx_view, running, send_request, socket_in
 from tests.support.processes.binaries import require
 from tests.support.processes.ports import free_port
 
@@ -30,73 +30,83 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def alternating(count: int) -> tuple[Pin, ...]:
-    """Each looks at another header or cookie than the one before."""
+def alternating_pins(count: int) -> tuple[Pin, ...]:
+    """Return pins that alternate between a header and a cookie."""
     kinds = ("header", "cookie")
     return tuple(Pin(kinds[n % 2], f"x-{n % 2}", f"v{n}", ("two", "three")[n % 2]) for n in range(count))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shares", [(Share("one", 1),), (Share("one", 1), Share("two", 0))])
 @pytest.mark.parametrize("count", [3, 150, 450])
-def test_the_last_of_many_pins_holds_as_the_first_does(count: int, shares: tuple[Share, ...], directory: Path) -> None:
-    asked = [({"x-0": "v0"}, "two"), ({"cookie": f"x-1=v{count // 2 * 2 - 1}"}, "three"), ({"x-0": f"v{count}"}, "one")]
+def test_each_of_many_pins_matches(count: int, shares: tuple[Share, ...], directory: Path) -> None:
+    requests = [
+        ({"x-0": "v0"}, "two"),
+        ({"cookie": f"x-1=v{count // 2 * 2 - 1}"}, "three"),
+        ({"x-0": f"v{count}"}, "one"),
+    ]
     last = f"v{(count - 1) // 2 * 2}"
-    asked += [({"x-0": last}, "two"), ({"x-0": last, "cookie": "x-1=v1"}, "three"), ({}, "one")]
-    assert chosen(directory, Forward(shares, alternating(count)), [headers for headers, _ in asked]) == [
-        pool for _, pool in asked
+    requests += [({"x-0": last}, "two"), ({"x-0": last, "cookie": "x-1=v1"}, "three"), ({}, "one")]
+    assert chosen_pools(directory, Forward(shares, alternating_pins(count)), [headers for headers, _ in requests]) == [
+        pool for _, pool in requests
     ]
 
 
-def test_pins_on_one_header_are_one_map_and_the_first_of_two_that_hold_decides(directory: Path) -> None:
+def test_pins_on_one_header_are_one_map(directory: Path) -> None:
     many = tuple(Pin("header", "x-user", f"u{n}", "two") for n in range(500))
     pins = (*many, Pin("header", "x-user", "u7", "three"), Pin("header", "X-Late", "1", "three"))
-    asked = [{"x-user": "u499"}, {"x-user": "u7"}, {"x-user": "u0", "x-late": "1"}, {"x-late": "1"}, {"x-user": "U1"}]
+    requests = [
+        {"x-user": "u499"},
+        {"x-user": "u7"},
+        {"x-user": "u0", "x-late": "1"},
+        {"x-late": "1"},
+        {"x-user": "U1"},
+    ]
     forward = Forward((Share("one", 1),), pins)
-    assert chosen(directory, forward, asked) == ["two", "two", "two", "three", "one"]
+    assert chosen_pools(directory, forward, requests) == ["two", "two", "two", "three", "one"]
     assert (directory / "nginx.conf").read_text().count('map "$http_x_user"') == 1
 
 
-def test_a_pin_goes_before_a_variant_that_the_client_was_given(directory: Path) -> None:
-    forward = Forward((Share("one", 1), Share("two", 1)), alternating(3), StickySplit("cookie", "variant"))
-    asked = [{"cookie": "variant=one"}, {"cookie": "variant=two"}, {"cookie": "variant=one; x-1=v1"}]
-    assert chosen(directory, forward, asked) == ["one", "two", "three"]
+def test_pin_overrides_the_sticky_variant(directory: Path) -> None:
+    forward = Forward((Share("one", 1), Share("two", 1)), alternating_pins(3), StickySplit("cookie", "variant"))
+    requests = [{"cookie": "variant=one"}, {"cookie": "variant=two"}, {"cookie": "variant=one; x-1=v1"}]
+    assert chosen_pools(directory, forward, requests) == ["one", "two", "three"]
 
 
-def test_thousands_of_header_rules_and_hundreds_of_models_fit(directory: Path) -> None:
+def test_thousands_of_rules_and_hundreds_of_models_fit(directory: Path) -> None:
     names = [f"meta-llama/Some-Long-Model-Name-Instruct-{n}" for n in range(300)]
     model = Rule("model", "", PathMatch("prefix", "/models"), models=(*names, "qwen-*"))
     rules = (model, *(Rule(f"r{n}", "", PathMatch(), (), (("x-tenant", f"t{n}"),)) for n in range(4500)))
-    listener = Listener("public", at(directory), rules=rules, access_log=AccessLog(format="none"))
-    with running(a_view(listener, tuple(Route(rule.route, Respond(200, rule.route)) for rule in rules)), directory):
-        assert ask(directory, "/", headers={"x-tenant": "t4499"})[1] == "r4499"
-        assert ask(directory, "/models", headers={"x-model": names[-1]})[1] == "model"
-        assert ask(directory, "/models", headers={"x-model": "qwen-2"})[1] == "model"
-        assert ask(directory, "/models", headers={"x-model": names[-1] + "0"})[0] == 404
+    listener = Listener("public", socket_in(directory), rules=rules, access_log=AccessLog(format="none"))
+    with running(nginx_view(listener, tuple(Route(rule.route, Respond(200, rule.route)) for rule in rules)), directory):
+        assert send_request(directory, "/", headers={"x-tenant": "t4499"})[1] == "r4499"
+        assert send_request(directory, "/models", headers={"x-model": names[-1]})[1] == "model"
+        assert send_request(directory, "/models", headers={"x-model": "qwen-2"})[1] == "model"
+        assert send_request(directory, "/models", headers={"x-model": names[-1] + "0"})[0] == 404
 
 
-def chosen(directory: Path, forward: Forward, asked: list[dict[str, str]]) -> list[str]:
-    """The pool that each request was sent to, by the log."""
+def chosen_pools(directory: Path, forward: Forward, requests: list[dict[str, str]]) -> list[str]:
+    """Return the pool of each request, from the access log."""
     log = directory / "access.log"
-    listener = Listener("public", at(directory), rules=(Rule("r"),), access_log=AccessLog(str(log)))
-    with running(a_view(listener, (Route("r", forward),), POOLS), directory):
-        for number, headers in enumerate(asked):
-            ask(directory, "/", headers={**headers, "x-request-id": str(number)})
+    listener = Listener("public", socket_in(directory), rules=(Rule("r"),), access_log=AccessLog(str(log)))
+    with running(nginx_view(listener, (Route("r", forward),), POOLS), directory):
+        for number, headers in enumerate(requests):
+            send_request(directory, "/", headers={**headers, "x-request-id": str(number)})
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [line["pool"] for line in sorted(lines, key=lambda line: int(line["request_id"]))]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 304, 307, 308, 444, 499])
-def test_a_status_that_means_something_to_nginx_itself_is_only_answered(status: int, directory: Path) -> None:
+def test_status_with_a_meaning_for_nginx_is_returned(status: int, directory: Path) -> None:
     respond = Route("r", Respond(status, "$body", "text/plain"), response_headers=HeaderRules((("location", "/x"),)))
-    listener = Listener("public", at(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
-    with running(a_view(listener, (respond,)), directory):
+    listener = Listener("public", socket_in(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
+    with running(nginx_view(listener, (respond,)), directory):
         for method in ("GET", "POST"):
-            got, body, headers = ask(directory, "/", method)
-            assert (got, body) == (status, "" if status == 304 else "$body")
+            answered, body, headers = send_request(directory, "/", method)
+            assert (answered, body) == (status, "" if status == 304 else "$body")
             assert (headers["location"], headers["content-type"]) == ("/x", "text/plain")
 
 
-def test_nginx_finds_room_for_the_variables_of_many_routes(directory: Path) -> None:
+def test_nginx_accepts_the_variables_of_many_routes(directory: Path) -> None:
     routes = "".join(
         f"  a-route-with-a-long-name-{n}: {{match: {{path_prefix: /r{n}, headers: {{x-h{n}: v}}}}, "
         f"split: {{p: 1, q: 1}}, fallback: s, sticky_split: {{cookie: c{n}}}, "
@@ -108,6 +118,8 @@ def test_nginx_finds_room_for_the_variables_of_many_routes(directory: Path) -> N
     (directory / "fleet.yaml").write_text(fleet)
     assert run(["render", "-t", "nginx", "-d", str(directory / "out"), str(directory / "fleet.yaml")]) == 0
     options = ["-p", str(directory / "out"), "-c", "nginx.conf", "-e", "stderr", "-g", f"pid {directory}/nginx.pid;"]
-    done = subprocess.run([require("nginx"), "-t", *options], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "hash" not in done.stderr
+    process = subprocess.run(
+        [require("nginx"), "-t", *options], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert "hash" not in process.stderr

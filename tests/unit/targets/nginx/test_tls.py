@@ -1,4 +1,4 @@
-"""TLS on both sides, gRPC, WebSocket and the PROXY protocol through the real nginx."""
+"""TLS of listeners and replicas, gRPC, WebSocket and the PROXY protocol through the real nginx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lbctl.ir.listeners import AccessLog, Certificate, ClientAddress, Listener, 
 from lbctl.ir.pools import Pool, PoolTls, Replica
 from lbctl.ir.routes import Forward, Respond, Route, Share
 from lbctl.ir.snapshot import View
-from tests.support.nginx import SOCKET, a_view, ask, at, running
+from tests.support.nginx import SOCKET, nginx_view, running, send_request, socket_in
 from tests.support.processes.certs import Authority, client_context, server_context
 from tests.support.processes.ports import free_port
 
@@ -33,13 +33,13 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def both(directory: Path, tls: Listener, route: Route, *pools: Pool) -> View:
-    """A listener on the socket by which it is known that nginx is up, and the one under test."""
-    plain = Listener("plain", at(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
-    return replace(a_view(plain, (route,), pools), listeners=(plain, tls))
+def with_plain_listener(directory: Path, tls: Listener, route: Route, *pools: Pool) -> View:
+    """Return a view with the listener under test, and one on the socket that shows that nginx runs."""
+    plain = Listener("plain", socket_in(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
+    return replace(nginx_view(plain, (route,), pools), listeners=(plain, tls))
 
 
-def a_tls_listener(directory: Path, authority: Authority, **more: object) -> Listener:
+def tls_listener(directory: Path, authority: Authority, **more: object) -> Listener:
     pairs = [authority.issue(name, [name]) for name in ("gateway.test", "other.test")]
     first, second = ((str(pair.certificate), str(pair.key)) for pair in pairs)
     certificates = (Certificate(*first), Certificate(*second, ("other.test",)))
@@ -49,38 +49,38 @@ def a_tls_listener(directory: Path, authority: Authority, **more: object) -> Lis
     )  # fmt: skip
 
 
-def name_of_certificate(listener: Listener, context: ssl.SSLContext, name: str) -> str:
+def status_by_tls(listener: Listener, context: ssl.SSLContext, name: str) -> str:
     with (
         socket.create_connection(("127.0.0.1", listener.bind.port)) as raw,
         context.wrap_socket(raw, server_hostname=name) as secured,
     ):
         secured.sendall(b"GET / HTTP/1.1\r\nHost: " + name.encode() + b"\r\nConnection: close\r\n\r\n")
-        answer = secured.recv(65536)
+        response = secured.recv(65536)
         while part := secured.recv(65536):
-            answer += part
-        return answer.split(b" ", 2)[1].decode()
+            response += part
+        return response.split(b" ", 2)[1].decode()
 
 
-def test_the_certificate_is_chosen_by_sni_and_the_first_is_the_default(directory: Path) -> None:
+def test_sni_chooses_the_certificate(directory: Path) -> None:
     authority = Authority(directory)
-    listener = a_tls_listener(directory, authority)
-    view = both(directory, listener, Route("r", Respond(204)))
+    listener = tls_listener(directory, authority)
+    view = with_plain_listener(directory, listener, Route("r", Respond(204)))
     with running(view, directory):
         context = client_context(authority.ca)
-        assert name_of_certificate(listener, context, "gateway.test") == "204"
-        assert name_of_certificate(listener, context, "other.test") == "204"
+        assert status_by_tls(listener, context, "gateway.test") == "204"
+        assert status_by_tls(listener, context, "other.test") == "204"
         with pytest.raises(ssl.SSLCertVerificationError):
-            name_of_certificate(listener, context, "unknown.test")
+            status_by_tls(listener, context, "unknown.test")
 
 
-def test_a_required_client_certificate_is_required(directory: Path) -> None:
+def test_client_without_certificate_is_rejected(directory: Path) -> None:
     authority = Authority(directory)
     client = authority.issue("client", ["client"])
-    listener = a_tls_listener(directory, authority, client_ca=str(authority.ca), client_certificate="required")
-    with running(both(directory, listener, Route("r", Respond(204))), directory):
-        assert name_of_certificate(listener, client_context(authority.ca), "gateway.test") == "400"
+    listener = tls_listener(directory, authority, client_ca=str(authority.ca), client_certificate="required")
+    with running(with_plain_listener(directory, listener, Route("r", Respond(204))), directory):
+        assert status_by_tls(listener, client_context(authority.ca), "gateway.test") == "400"
         known = client_context(authority.ca, client)
-        assert name_of_certificate(listener, known, "gateway.test") == "204"
+        assert status_by_tls(listener, known, "gateway.test") == "204"
 
 
 class Hello(BaseHTTPRequestHandler):
@@ -95,17 +95,17 @@ class Hello(BaseHTTPRequestHandler):
             self.wfile.write(self.rfile.read(4)[::-1])
             self.close_connection = True
             return
-        said = (self.headers.get("x-forwarded-for", "") + " " + self.headers.get("x-forwarded-proto", "")).encode()
+        forwarded = (self.headers.get("x-forwarded-for", "") + " " + self.headers.get("x-forwarded-proto", "")).encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(forwarded)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(forwarded)
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-def a_server(context: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
+def hello_server(context: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hello)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -115,33 +115,33 @@ def a_server(context: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
 
 @pytest.fixture
 def hello() -> Iterator[Replica]:
-    server = a_server()
+    server = hello_server()
     yield Replica("a", Address("127.0.0.1", server.server_address[1]))
     server.shutdown()
     server.server_close()
 
 
-def test_a_replica_is_verified_by_its_name_and_shown_a_certificate(directory: Path) -> None:
+def test_replica_is_verified_and_gets_a_certificate(directory: Path) -> None:
     authority = Authority(directory)
     client, pair = authority.issue("client", ["client"]), authority.issue("replica", ["models.internal"])
-    server = a_server(server_context(pair, authority.ca))
+    server = hello_server(server_context(pair, authority.ca))
     replica = Replica("a", Address("127.0.0.1", server.server_address[1]))
     good = PoolTls(str(authority.ca), "models.internal", str(client.certificate), str(client.key))
     cases = {"good": good, "name": replace(good, server_name="evil.internal"), "bare": replace(good, certificate=None)}
     pools = tuple(Pool(name, (replica,), tls=tls, passive=None) for name, tls in cases.items())
     routes = tuple(Route(name, Forward((Share(name, 1),))) for name in cases)
     rules = tuple(Rule(name, name) for name in cases)
-    listener = Listener("plain", at(directory), rules=rules, access_log=AccessLog(format="none"))
-    with running(a_view(listener, routes, pools), directory):
-        answers = {name: ask(directory, "/", headers={"Host": name})[0] for name in cases}
+    listener = Listener("plain", socket_in(directory), rules=rules, access_log=AccessLog(format="none"))
+    with running(nginx_view(listener, routes, pools), directory):
+        statuses = {name: send_request(directory, "/", headers={"Host": name})[0] for name in cases}
     server.shutdown()
     server.server_close()
-    assert answers["good"] == 200
-    assert answers["name"] in (502, 503)
-    assert answers["bare"] != 200
+    assert statuses["good"] == 200
+    assert statuses["name"] in (502, 503)
+    assert statuses["bare"] != 200
 
 
-def test_grpc_reaches_a_replica_through_a_listener_with_tls(directory: Path) -> None:
+def test_grpc_reaches_a_replica_through_tls(directory: Path) -> None:
     authority = Authority(directory)
 
     def echo(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -158,11 +158,11 @@ def test_grpc_reaches_a_replica_through_a_listener_with_tls(directory: Path) -> 
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    listener = a_tls_listener(directory, authority)
+    listener = tls_listener(directory, authority)
     pool = Pool("g", (Replica("a", Address("127.0.0.1", port)),), protocol="grpc")
     credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes())
     with (
-        running(both(directory, listener, Route("r", Forward((Share("g", 1),))), pool), directory),
+        running(with_plain_listener(directory, listener, Route("r", Forward((Share("g", 1),))), pool), directory),
         grpc.secure_channel(
             f"127.0.0.1:{listener.bind.port}", credentials, [("grpc.ssl_target_name_override", "gateway.test")]
         ) as channel,
@@ -177,53 +177,51 @@ def test_grpc_reaches_a_replica_through_a_listener_with_tls(directory: Path) -> 
 
 
 @pytest.mark.parametrize("websocket", [True, False])
-def test_a_connection_is_upgraded_only_where_the_route_says_so(
-    directory: Path, hello: Replica, websocket: bool
-) -> None:
+def test_only_websocket_routes_upgrade_connections(directory: Path, hello: Replica, websocket: bool) -> None:
     route = Route("r", Forward((Share("p", 1),)), websocket=websocket)
-    listener = Listener("plain", at(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
+    listener = Listener("plain", socket_in(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
     request = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
     with (
-        running(a_view(listener, (route,), (Pool("p", (hello,)),)), directory),
+        running(nginx_view(listener, (route,), (Pool("p", (hello,)),)), directory),
         socket.socket(socket.AF_UNIX) as client,
     ):
         client.connect(str(directory / SOCKET))
         client.settimeout(5)
         client.sendall(request)
-        answer = client.recv(65536)
+        response = client.recv(65536)
         if not websocket:
-            assert answer.startswith(b"HTTP/1.1 200")
+            assert response.startswith(b"HTTP/1.1 200")
             return
-        assert answer.startswith(b"HTTP/1.1 101")
+        assert response.startswith(b"HTTP/1.1 101")
         client.sendall(b"abcd")
         assert client.recv(4) == b"dcba"
 
 
-def test_the_client_of_the_proxy_protocol_is_the_client(directory: Path, hello: Replica) -> None:
+def test_proxy_protocol_sets_the_client_address(directory: Path, hello: Replica) -> None:
     inner = Listener("inner", Address("127.0.0.1", free_port()), proxy_protocol=True, rules=(Rule("r"),),
                      access_log=AccessLog(str(directory / "access.log")))  # fmt: skip
-    view = both(directory, inner, Route("r", Forward((Share("p", 1),))), Pool("p", (hello,)))
+    view = with_plain_listener(directory, inner, Route("r", Forward((Share("p", 1),))), Pool("p", (hello,)))
     with running(view, directory), socket.create_connection(("127.0.0.1", inner.bind.port)) as client:
         client.sendall(b"PROXY TCP4 9.8.7.6 1.1.1.1 4321 80\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        answer = b""
+        response = b""
         while part := client.recv(65536):
-            answer += part
-    assert answer.endswith(b"9.8.7.6 http")
+            response += part
+    assert response.endswith(b"9.8.7.6 http")
     assert '"client":"9.8.7.6"' in (directory / "access.log").read_text()
 
 
-def test_a_trusted_balancer_says_who_the_client_is(directory: Path, hello: Replica) -> None:
+def test_trusted_balancer_sets_the_client_address(directory: Path, hello: Replica) -> None:
     inner = Listener("inner", Address("127.0.0.1", free_port()), client_address=ClientAddress(("127.0.0.0/8",)),
                      rules=(Rule("r"),), access_log=AccessLog(str(directory / "access.log")))  # fmt: skip
-    view = both(directory, inner, Route("r", Forward((Share("p", 1),))), Pool("p", (hello,)))
+    view = with_plain_listener(directory, inner, Route("r", Forward((Share("p", 1),))), Pool("p", (hello,)))
     with running(view, directory), socket.create_connection(("127.0.0.1", inner.bind.port)) as client:
         client.sendall(
             b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 6.6.6.6, 9.8.7.6\r\nX-Forwarded-Proto: https\r\n"
             b"X-Request-Id: theirs\r\nConnection: close\r\n\r\n"
         )
-        answer = b""
+        response = b""
         while part := client.recv(65536):
-            answer += part
-    assert answer.endswith(b"6.6.6.6, 9.8.7.6, 127.0.0.1 https")
-    assert b"x-request-id: theirs" in answer.lower()
+            response += part
+    assert response.endswith(b"6.6.6.6, 9.8.7.6, 127.0.0.1 https")
+    assert b"x-request-id: theirs" in response.lower()
     assert '"client":"9.8.7.6"' in (directory / "access.log").read_text()
