@@ -1,4 +1,4 @@
-"""What of a rendered fleet its owner alone may read."""
+"""The file modes of rendered configurations with and without credentials."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def bundle_of(kind: str, text: str) -> Bundle:
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy", "envoy"])
 @pytest.mark.parametrize(("matched", "headers"), [("", _SET), (_MATCHED, ""), (_OWN_NAME, "")])
-def test_a_text_with_a_credential_is_its_owners_alone(kind: str, matched: str, headers: str, tmp_path: Path) -> None:
+def test_configuration_with_a_credential_is_private(kind: str, matched: str, headers: str, tmp_path: Path) -> None:
     write_bundle(bundle_of(kind, _FLEET.format(matched=matched, headers=headers)), str(tmp_path))
-    holding = [item for item in tmp_path.iterdir() if "not-a-real-key-1" in item.read_text().replace("\\", "")]
-    assert [stat.S_IMODE(item.stat().st_mode) for item in holding] == [0o600]
+    secret_files = [item for item in tmp_path.iterdir() if "not-a-real-key-1" in item.read_text().replace("\\", "")]
+    assert [stat.S_IMODE(item.stat().st_mode) for item in secret_files] == [0o600]
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy", "envoy"])
-def test_a_text_without_one_may_be_read_by_the_proxys_own_user(kind: str, tmp_path: Path) -> None:
+def test_configuration_without_credentials_is_readable(kind: str, tmp_path: Path) -> None:
     write_bundle(bundle_of(kind, _FLEET.format(matched="", headers="")), str(tmp_path))
     assert {stat.S_IMODE(item.stat().st_mode) for item in tmp_path.iterdir()} == {0o644}

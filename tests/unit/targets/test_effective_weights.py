@@ -1,4 +1,4 @@
-"""What each proxy is told of a weight, by how it balances: three replicas, one of them not as the others."""
+"""The weight that each kind of proxy gets, by its algorithm: three replicas, and the third one differs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FLOOR = Weight(rate=0.05, room=1.0)
 PROXIES: dict[str, Any] = {"envoy": envoy_weights, "haproxy": haproxy_weights, "nginx": nginx_weights}
 
 
-def part(kind: str, algorithm: str, weight: Weight, **more: Any) -> float:
-    """What the third replica has of what the first has."""
+def relative_weight(kind: str, algorithm: str, weight: Weight, **more: Any) -> float:
+    """Return the weight of the third replica relative to the first one."""
     key = HashKey("header", "x-user") if algorithm == "hash" else None
     members = tuple(Replica(name, Address("10.0.0.1", 80 + place)) for place, name in enumerate("abc"))
     pool = Pool("p", members, balance=Balance(algorithm, key), **more)  # type: ignore[arg-type]
@@ -32,65 +32,63 @@ def part(kind: str, algorithm: str, weight: Weight, **more: Any) -> float:
 
 @pytest.mark.parametrize("kind", PROXIES)
 @pytest.mark.parametrize("algorithm", ["round_robin", "random", "hash"])
-def test_who_shares_out_arrivals_is_told_the_rate(kind: str, algorithm: str) -> None:
-    assert part(kind, algorithm, SLOW) == pytest.approx(0.25)
-    assert part(kind, algorithm, SMALL) == pytest.approx(0.25)
-    assert part(kind, algorithm, FLOOR) == pytest.approx(0.05, rel=0.02)
+def test_algorithms_for_arrivals_get_the_rate(kind: str, algorithm: str) -> None:
+    assert relative_weight(kind, algorithm, SLOW) == pytest.approx(0.25)
+    assert relative_weight(kind, algorithm, SMALL) == pytest.approx(0.25)
+    assert relative_weight(kind, algorithm, FLOOR) == pytest.approx(0.05, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
 @pytest.mark.parametrize("algorithm", ["least_request", "least_time"])
-def test_who_shares_out_requests_in_flight_gives_a_slow_one_more_room_than_a_small_one(
-    kind: str, algorithm: str
-) -> None:
-    assert part(kind, algorithm, SLOW) == pytest.approx(0.25**effective_weights.SPEED_IN_FLIGHT, rel=0.02)
-    assert part(kind, algorithm, SMALL) == pytest.approx(0.25)
-    assert part(kind, algorithm, FLOOR) == pytest.approx(0.05, rel=0.05)
+def test_algorithms_for_requests_in_flight_get_the_speed(kind: str, algorithm: str) -> None:
+    assert relative_weight(kind, algorithm, SLOW) == pytest.approx(0.25**effective_weights.SPEED_IN_FLIGHT, rel=0.02)
+    assert relative_weight(kind, algorithm, SMALL) == pytest.approx(0.25)
+    assert relative_weight(kind, algorithm, FLOOR) == pytest.approx(0.05, rel=0.05)
 
 
-def test_envoys_least_request_is_told_the_product_of_rate_and_room() -> None:
-    assert part("envoy", "least_request", SLOW) == pytest.approx(0.25**effective_weights.SPEED_BY_DEADLINE, rel=0.02)
-    assert part("envoy", "least_request", SMALL) == pytest.approx(0.25**2, rel=0.02)
-    assert part("envoy", "least_request", SMALL, few_slots=True) == pytest.approx(0.25, rel=0.02)
+def test_envoys_least_request_gets_rate_times_room() -> None:
+    assert relative_weight("envoy", "least_request", SLOW) == pytest.approx(
+        0.25**effective_weights.SPEED_BY_DEADLINE, rel=0.02
+    )
+    assert relative_weight("envoy", "least_request", SMALL) == pytest.approx(0.25**2, rel=0.02)
+    assert relative_weight("envoy", "least_request", SMALL, few_slots=True) == pytest.approx(0.25, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
-def test_with_few_slots_the_small_one_has_nearly_as_many_in_flight(kind: str) -> None:
-    told = part(kind, "least_request", SMALL, few_slots=True)
-    assert told == pytest.approx(0.25**effective_weights.SLOTS_IN_FLIGHT, rel=0.02)
-    assert told > 0.25
+def test_few_slots_raise_the_weight_of_a_small_replica(kind: str) -> None:
+    weight = relative_weight(kind, "least_request", SMALL, few_slots=True)
+    assert weight == pytest.approx(0.25**effective_weights.SLOTS_IN_FLIGHT, rel=0.02)
+    assert weight > 0.25
 
 
-def test_with_few_slots_a_slow_one_is_told_as_with_many() -> None:
-    many, few = part("envoy", "least_request", SLOW), part("envoy", "least_request", SLOW, few_slots=True)
+def test_few_slots_do_not_change_the_weight_of_a_slow_one() -> None:
+    many, few = (
+        relative_weight("envoy", "least_request", SLOW),
+        relative_weight("envoy", "least_request", SLOW, few_slots=True),
+    )
     assert few == pytest.approx(many, rel=0.02)
 
 
 @pytest.mark.parametrize("flying", [1, 5, 20])
-def test_a_replica_at_the_floor_gets_about_that_part_from_envoys_least_request(flying: int) -> None:
-    """`flying`: requests that its equals have at a time; it answers each as fast as they do."""
-    weight = part("envoy", "least_request", FLOOR)
-    wanted = weight * (flying + 1)
-    rate = ((1 + 4 * flying * wanted) ** 0.5 - 1) / (2 * flying)
+def test_replica_at_the_floor_gets_about_five_percent(flying: int) -> None:
+    """`flying` is the number of requests in flight of its equals. The replica is as fast as they are."""
+    weight = relative_weight("envoy", "least_request", FLOOR)
+    target = weight * (flying + 1)
+    rate = ((1 + 4 * flying * target) ** 0.5 - 1) / (2 * flying)
     assert 0.02 < rate < 0.1
 
 
 @pytest.mark.parametrize("kind", PROXIES)
 @pytest.mark.parametrize("speed", [0.7, 0.5, 0.25])
-def test_no_proxy_takes_a_slow_replica_for_less_than_its_rate_squared(kind: str, speed: float) -> None:
+def test_slow_replica_keeps_at_least_its_share(kind: str, speed: float) -> None:
     """A slow-down must not count twice: as a lower weight, and as requests that stay longer."""
-    told = part(kind, "least_request", Weight(rate=speed, room=1.0, speed=speed))
-    in_flight = 20.0
-    slow, peers = speed, 1.0
-    if kind == "envoy":
-        rate = (told * slow / peers) ** 0.5 if in_flight else told
-    else:
-        rate = told * slow / peers
+    weight = relative_weight(kind, "least_request", Weight(rate=speed, room=1.0, speed=speed))
+    rate = (weight * speed) ** 0.5 if kind == "envoy" else weight * speed
     assert speed**1.5 - 0.02 <= rate <= speed + 0.02
 
 
 @pytest.mark.parametrize(("limit", "few"), [(None, False), (8, True), (64, True), (65, False), (256, False)])
-def test_a_small_limit_of_a_replica_means_slots(limit: int | None, few: bool) -> None:
+def test_small_limit_of_a_replica_means_few_slots(limit: int | None, few: bool) -> None:
     breaker = f"circuit_breaker: {{per_replica: {{max_requests: {limit}}}}}, " if limit else ""
     pool = pool_of(f'{{{breaker}replicas: [{{address: "10.0.0.1:80"}}]}}')
     assert pool.few_slots is few

@@ -1,4 +1,4 @@
-"""Whatever stands in a fleet file, no proxy reads more out of it than one value.
+"""No value of a fleet file becomes more than one value of a proxy's configuration.
 
 The corpus goes into every value and every name of the schema. What takes one of its strings is on the closed list of
 free texts, which the targets quote and `tests/e2e/traffic/test_free_text.py` has the real proxies serve back.
@@ -86,8 +86,8 @@ LEAVES = list(leaves())
 
 @cache
 def document() -> dict[str, Any]:
-    made: dict[str, Any] = yaml.safe_load(FULL.read_text())
-    return made
+    fleet: dict[str, Any] = yaml.safe_load(FULL.read_text())
+    return fleet
 
 
 @cache
@@ -99,11 +99,11 @@ def adapter(section: str) -> TypeAdapter[Any]:
 def changed(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> Any:
     """A section with one object of the full fleet in it, and in that this text for, or behind, one value or name."""
     path = next(places(document(), leaf))
-    made: dict[Any, Any] = {}
+    section: dict[Any, Any] = {}
     if len(path) > 1:
-        whole = document()[path[0]]
-        made = copy.deepcopy(whole if path[0] == "control" else {path[1]: whole[path[1]]})
-    here = made
+        complete = document()[path[0]]
+        section = copy.deepcopy(complete if path[0] == "control" else {path[1]: complete[path[1]]})
+    here = section
     for step in path[1:-1]:
         here = here[step]
     last = path[-1]
@@ -113,7 +113,7 @@ def changed(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> Any:
         here[f"{last}{text}" if behind else text] = here.pop(last)
     else:
         here[last] = f"{here[last]}{text}" if behind else text
-    return made
+    return section
 
 
 def takes(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> bool:
@@ -126,7 +126,7 @@ def takes(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leaf", LEAVES, ids=".".join)
-def test_a_field_takes_nothing_of_the_corpus_but_what_its_kind_may(leaf: tuple[str, ...]) -> None:
+def test_field_accepts_only_the_text_of_its_kind(leaf: tuple[str, ...]) -> None:
     field = ".".join(leaf)
     allowed = _TEXT if field in FREE else _WORD if field in WORDS else _NAME
     for text in CORPUS:
@@ -137,7 +137,7 @@ def test_a_field_takes_nothing_of_the_corpus_but_what_its_kind_may(leaf: tuple[s
 
 
 @pytest.mark.slow
-def test_the_lists_hold_fields_that_are_there_and_need_it() -> None:
+def test_lists_have_only_fields_that_need_it() -> None:
     fields = {".".join(leaf): leaf for leaf in LEAVES}
     for listed, less in ((FREE, _WORD), (WORDS, _NAME)):
         for field in sorted(listed):
@@ -147,11 +147,11 @@ def test_the_lists_hold_fields_that_are_there_and_need_it() -> None:
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=".".join)
-def test_what_a_field_refuses_is_shown_where_it_stands(leaf: tuple[str, ...]) -> None:
+def test_refused_value_is_reported_at_its_position(leaf: tuple[str, ...]) -> None:
     refused = next(text for text in ('";{', *CORPUS) if text.isprintable() and not takes(leaf, text))
     file = json.dumps({"version": 1} | {leaf[0]: changed(leaf, refused)}, indent=1)
-    source, found = reading(file)
+    source, diagnostics = reading(file)
     assert source is None
-    places_of = [item.position for item in found if item.position]
+    positions = [item.position for item in diagnostics if item.position]
     lines = file.splitlines()
-    assert any(lines[at.line - 1][at.column - 1 :].startswith(json.dumps(refused)) for at in places_of), found
+    assert any(lines[at.line - 1][at.column - 1 :].startswith(json.dumps(refused)) for at in positions), diagnostics

@@ -1,8 +1,7 @@
-"""Own lines: what would leave its place is named by file and line, and everything else stands as it is written."""
+"""Own lines that would leave their place are errors with their file and line."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from lbctl.targets import target
 from lbctl.targets.load import Loaded, load
 from lbctl.targets.prepare import prepare
 from lbctl.targets.target import Bundle
-from tests.support.processes.binaries import require
 
 _FLEET = """\
 version: 1
@@ -61,42 +59,6 @@ def _refused(directory: Path, kind: str, include: str, text: str) -> str:
     return f"{error.code} {error.message}"
 
 
-@pytest.mark.parametrize(("kind", "place"), [(kind, place) for kind in ("nginx", "haproxy") for place in _PLACES[kind]])
-def test_own_lines_stand_as_they_are_written_between_two_comments(kind: str, place: str, tmp_path: Path) -> None:
-    lines = (
-        '# } "\n\tadd_header  X-Own "a;}\'";\n' if kind == "nginx" else "# backend x\n\thttp-request  set-header a b\n"
-    )
-    (tmp_path / "own").write_text(lines)
-    loaded, errors = _load(tmp_path, kind, f"include: {{{place}}}")
-    assert loaded is not None, errors
-    assert f"\n# Own lines of own:\n{lines}# The end of own.\n" in _bundle(loaded).main.text
-
-
-@pytest.mark.parametrize("condition", ["route_chat", "routed", "{ var(txn.route) -m found }"])
-def test_own_lines_for_haproxy_may_ask_which_route_a_request_takes(condition: str, tmp_path: Path) -> None:
-    (tmp_path / "own").write_text(f"http-request set-header x-own a if {condition}\n")
-    fleet = _FLEET.format(kind="haproxy", keys="include: {frontend: {public: [own]}}")
-    fleet = fleet.replace("match: {path_prefix: /v1/}, ", "").replace(
-        "  none: {match: {path: /none}, respond: {status: 204}}\n", ""
-    )
-    (tmp_path / "fleet.yaml").write_text(fleet)
-    loaded = load([str(tmp_path / "fleet.yaml")], Diagnostics())
-    assert loaded is not None
-    file = tmp_path / "haproxy.cfg"
-    file.write_text(_bundle(loaded).main.text)
-    checked = subprocess.run([require("haproxy"), "-c", "-f", str(file)], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-
-
-def test_own_filters_of_envoy_are_before_the_router_of_every_listener(tmp_path: Path) -> None:
-    (tmp_path / "own").write_text(_FILTER)
-    loaded, errors = _load(tmp_path, "envoy", "include: {http_filters: [own]}")
-    assert loaded is not None, errors
-    text = _bundle(loaded).main.text
-    assert text.index("name: own") < text.index("name: envoy.filters.http.router")
-    assert "envoy_on_request" in text
-
-
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -109,9 +71,7 @@ def test_own_filters_of_envoy_are_before_the_router_of_every_listener(tmp_path: 
         ("access_by_lua_block {\n", 1, "does not read Lua"),
     ],
 )
-def test_nginx_lines_that_leave_their_place_are_refused_by_name(
-    text: str, line: int, message: str, tmp_path: Path
-) -> None:
+def test_nginx_lines_that_leave_their_place_are_refused(text: str, line: int, message: str, tmp_path: Path) -> None:
     refusal = _refused(tmp_path, "nginx", "location: {chat: [own]}", text)
     assert refusal.startswith(f"LB133 own:{line}: ")
     assert message in refusal
@@ -128,9 +88,7 @@ def test_nginx_lines_that_leave_their_place_are_refused_by_name(
         (".endif\n", 1, "belongs to no `.if`"),
     ],
 )
-def test_haproxy_lines_that_leave_their_section_are_refused_by_name(
-    text: str, line: int, message: str, tmp_path: Path
-) -> None:
+def test_haproxy_lines_that_leave_their_section_are_refused(text: str, line: int, message: str, tmp_path: Path) -> None:
     refusal = _refused(tmp_path, "haproxy", "backend: {stable: [own]}", text)
     assert refusal.startswith(f"LB133 own:{line}: ")
     assert message in refusal
@@ -148,7 +106,7 @@ def test_haproxy_lines_that_leave_their_section_are_refused_by_name(
         (_FILTER.replace("lua.v3.Lua", "router.v3.Router"), "the last filter"),
     ],
 )
-def test_what_is_no_filter_of_envoys_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_envoy_filter_is_refused(text: str, message: str, tmp_path: Path) -> None:
     refusal = _refused(tmp_path, "envoy", "http_filters: [own]", text)
     assert refusal.startswith("LB133 own:")
     assert message in refusal
@@ -157,7 +115,7 @@ def test_what_is_no_filter_of_envoys_is_refused_by_name(text: str, message: str,
 @pytest.mark.parametrize(
     ("command", "code", "severity"), [("validate", 0, "warning"), ("lint", 0, "warning"), ("render", 1, "error")]
 )
-def test_a_missing_file_is_a_warning_where_nothing_is_rendered(
+def test_missing_file_is_an_error_only_for_render(
     command: str, code: int, severity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet = tmp_path / "fleet.yaml"
@@ -189,7 +147,7 @@ def test_a_missing_file_is_a_warning_where_nothing_is_rendered(
         ("haproxy", "form: fragment, config: /etc/haproxy/lbctl.cfg, user: haproxy", "LB134"),
     ],
 )
-def test_a_wrong_place_or_file_is_an_error_at_the_yaml(kind: str, keys: str, code: str, tmp_path: Path) -> None:
+def test_wrong_place_or_file_is_an_error_in_the_yaml(kind: str, keys: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "own").write_text("# Nothing.\n")
     (tmp_path / "binary").write_bytes(b"\xff\x00")
     (tmp_path / "out").symlink_to("/etc/hostname")
@@ -198,7 +156,7 @@ def test_a_wrong_place_or_file_is_an_error_at_the_yaml(kind: str, keys: str, cod
     assert [(item.code, item.position.line if item.position else 0) for item in errors] == [(code, 7)]
 
 
-def test_each_own_line_of_the_configuration_knows_its_file_and_line(tmp_path: Path) -> None:
+def test_each_own_line_has_its_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("a b;\nc d;\n")
     loaded, _ = _load(tmp_path, "nginx", "include: {http: [own]}")
     assert loaded is not None

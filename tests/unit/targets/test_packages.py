@@ -8,7 +8,7 @@ from lbctl.targets import KINDS, PACKAGES
 from tests.support.paths import ROOT
 
 
-def test_every_package_of_a_proxy_is_in_the_contract_of_independence() -> None:
+def test_each_proxy_package_is_in_the_independence_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]

@@ -30,14 +30,14 @@ def test_weights_by_example(shares: list[float], maximum: int, weights: list[int
 
 
 @given(CAPACITIES, MAXIMA)
-def test_every_weight_is_within_the_proxys_range(shares: list[float], maximum: int) -> None:
+def test_weights_are_within_the_range_of_the_proxy(shares: list[float], maximum: int) -> None:
     weights = quantise(shares, maximum)
     assert len(weights) == len(shares)
     assert all(type(weight) is int and 1 <= weight <= maximum for weight in weights)
 
 
 @given(st.lists(st.integers(1, 256), min_size=1, max_size=20), st.sampled_from([1, 0.1, 0.25, 1000]))
-def test_ratios_that_are_exact_within_the_range_stay_exact(ratios: list[int], unit: float) -> None:
+def test_exact_ratios_stay_exact(ratios: list[int], unit: float) -> None:
     shares = [round(ratio * unit, 6) for ratio in ratios]
     weights = quantise(shares, 256)
     assert all(weight * ratios[0] == weights[0] * ratio for weight, ratio in zip(weights, ratios, strict=True))
@@ -46,7 +46,7 @@ def test_ratios_that_are_exact_within_the_range_stay_exact(ratios: list[int], un
 
 @given(CAPACITIES, MAXIMA)
 @example([2.5e-05, 5.8e-05, 2.162655], 65535)
-def test_no_weight_is_further_than_one_from_the_ideal(shares: list[float], maximum: int) -> None:
+def test_weights_are_within_one_of_the_ideal(shares: list[float], maximum: int) -> None:
     weights = quantise(shares, maximum)
     scale = max(weights) / max(shares)
     assert all(
@@ -55,17 +55,17 @@ def test_no_weight_is_further_than_one_from_the_ideal(shares: list[float], maxim
 
 
 @given(CAPACITIES, MAXIMA)
-def test_more_capacity_is_never_less_weight(shares: list[float], maximum: int) -> None:
+def test_more_capacity_never_has_less_weight(shares: list[float], maximum: int) -> None:
     ordered = sorted(set(shares))
     weights = quantise(ordered, maximum)
     assert weights == sorted(weights)
 
 
 @given(CAPACITIES, MAXIMA)
-def test_the_order_of_replicas_changes_no_weight(shares: list[float], maximum: int) -> None:
+def test_order_of_replicas_changes_no_weight(shares: list[float], maximum: int) -> None:
     assert sorted(quantise(shares, maximum)) == sorted(quantise(shares[::-1], maximum))
 
 
-def test_the_rounding_error_is_relative_to_the_promised_share() -> None:
+def test_rounding_error_is_relative_to_the_share() -> None:
     assert rounding_error([1, 1], [1, 1]) == [0, 0]
     assert rounding_error([3, 1], [2, 1]) == pytest.approx([1 / 9, 1 / 3])

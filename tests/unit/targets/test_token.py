@@ -18,13 +18,13 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "folder" / "t.j2"
 
 
-def test_a_token_and_an_int_are_written_as_they_are() -> None:
+def test_token_and_int_are_written_unchanged() -> None:
     assert finalize(Token('"a;b"')) == '"a;b"'
     assert finalize(7) == "7"
 
 
 class _Text(str):
-    """As markup is: a str to everything that asks."""
+    """A subclass of str, like markup."""
 
 
 class _Number(int):
@@ -32,13 +32,13 @@ class _Number(int):
 
 
 @pytest.mark.parametrize("value", ["x", "", True, False, 1.5, None, b"x", [], Token, _Text("x"), _Number(1), object()])
-def test_nothing_else_is_written(value: object) -> None:
+def test_other_values_are_not_written(value: object) -> None:
     with pytest.raises(UnquotedError):
         finalize(value)
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x00b"])
-def test_a_token_is_one_line(text: str) -> None:
+def test_token_is_one_line(text: str) -> None:
     with pytest.raises(UnquotedError):
         finalize(Token(text))
 
@@ -48,19 +48,19 @@ def test_a_token_is_one_line(text: str) -> None:
     ["{{ text }}", "{{ token ~ token }}", "{{ token|string }}", "{{ token|upper }}", "{{ [token]|join }}", "{{ true }}",
      "{{ 'x' }}", "{{ none }}", "{{ '%s' % token }}", "{{ number / 2 }}", "{{ token.text }}", "{{ missing }}"],
 )  # fmt: skip
-def test_a_template_cannot_write_what_no_target_has_quoted(template: Path, body: str) -> None:
+def test_template_cannot_write_unquoted_values(template: Path, body: str) -> None:
     template.write_text(body)
     with pytest.raises(UnquotedError):
         write("folder", "t.j2", {"text": "x", "token": Token("x"), "number": 3})
 
 
-def test_a_name_that_is_not_there_is_an_error(template: Path) -> None:
+def test_undefined_name_is_an_error(template: Path) -> None:
     template.write_text("{% for item in missing %}x{% endfor %}")
     with pytest.raises(UndefinedError):
         write("folder", "t.j2", {})
 
 
-def test_every_line_knows_the_first_value_that_it_came_from(template: Path) -> None:
+def test_each_line_has_the_path_of_its_first_value(template: Path) -> None:
     template.write_text("{% for item in items %}\nserver {{ item }} {{ other }};\n{% endfor %}\nend {{ plain }}\n")
     replica = ("pools", "llama", "replicas", "0")
     pin = ("routes", "chat", "pin", 0)

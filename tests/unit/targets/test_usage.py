@@ -16,48 +16,50 @@ PATTERNS = [(feature.id, key) for feature in FEATURES for key in feature.keys]
 
 
 def features(text: str) -> list[str]:
-    """`feature path` of all that the YAML asks for."""
-    source, found = reading(text)
-    assert source is not None, found
-    asked = [(cleartext(feature, path, source.root), path) for feature, path in used(source.root)]
-    return [f"{feature.id} {'.'.join(map(str, path))}" for feature, path in asked]
+    """Return `feature path` of each use of a feature in the YAML."""
+    source, diagnostics = reading(text)
+    assert source is not None, diagnostics
+    used_features = [(cleartext(feature, path, source.root), path) for feature, path in used(source.root)]
+    return [f"{feature.id} {'.'.join(map(str, path))}" for feature, path in used_features]
 
 
 @pytest.mark.parametrize(("feature", "pattern"), PATTERNS, ids=[key for _, key in PATTERNS])
-def test_every_pattern_names_a_key_of_the_schema(feature: str, pattern: str) -> None:
+def test_each_pattern_names_a_key_of_the_schema(feature: str, pattern: str) -> None:
     path, _, value = pattern.partition("@")[0].partition("=")
     assert path in keys() | {"defaults"}
     assert not value or value in choices(path)
 
 
-def test_every_value_of_a_fleet_belongs_to_a_feature() -> None:
+def test_each_value_of_a_fleet_belongs_to_a_feature() -> None:
     source, _ = reading(FULL.read_text())
     assert source is not None
-    told = {path for _, path in used(source.root)}
+    used_paths = {path for _, path in used(source.root)}
     document = plain_value(source.root)
     written = {path for leaf in leaves() if leaf[-1] != NAME for path in places(document, leaf)}
     assert len(written) > 250
-    assert [path for path in written if not any(path[:length] in told for length in range(1, len(path) + 1))] == []
+    assert [
+        path for path in written if not any(path[:length] in used_paths for length in range(1, len(path) + 1))
+    ] == []
 
 
-def test_the_fixture_of_the_schema_asks_for_every_feature_but_other_values_of_a_choice() -> None:
-    asked = {line.split(" ")[0] for line in features(FULL.read_text())}
+def test_fixture_of_the_schema_uses_almost_all_features() -> None:
+    used_lines = {line.split(" ")[0] for line in features(FULL.read_text())}
     other = {
         "listener.h2c", "pool.protocol.http2", "pool.protocol.grpc", "pool.balance.round_robin",
         "pool.balance.least_time", "pool.balance.random",
     }  # fmt: skip
-    assert {feature.id for feature in FEATURES} - asked == other
+    assert {feature.id for feature in FEATURES} - used_lines == other
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.id)
-def test_who_seeks_one_feature_finds_all_that_there_is_of_it(feature: Feature) -> None:
+def test_uses_of_one_feature_are_complete(feature: Feature) -> None:
     source, _ = reading(FULL.read_text())
     assert source is not None
     assert used(source.root, {feature.id}) == [item for item in used(source.root) if item[0] == feature]
 
 
 @pytest.mark.parametrize(
-    ("route", "asked"),
+    ("route", "expected"),
     [
         ("{pool: a}", ["route.pool routes.r.pool"]),
         ("{pool: a, websocket: false, queue_priority: normal}", ["route.pool routes.r.pool"]),
@@ -73,12 +75,12 @@ def test_who_seeks_one_feature_finds_all_that_there_is_of_it(feature: Feature) -
         ("{respond: {redirect: https}}", ["route.redirect routes.r.respond.redirect"]),
     ],
 )  # fmt: skip
-def test_what_a_route_asks_for(route: str, asked: list[str]) -> None:
-    assert [line for line in features(f"{GROUND}routes:\n  r: {route}\n") if " routes." in line] == asked
+def test_features_of_a_route(route: str, expected: list[str]) -> None:
+    assert [line for line in features(f"{GROUND}routes:\n  r: {route}\n") if " routes." in line] == expected
 
 
 @pytest.mark.parametrize(("value", "feature"), [("http1", "http1"), ("http2", "http2"), ("grpc", "grpc")])
-def test_a_value_of_a_choice_is_a_feature_of_its_own(value: str, feature: str) -> None:
+def test_each_value_of_a_choice_is_a_feature(value: str, feature: str) -> None:
     text = f'version: 1\npools: {{p: {{protocol: {value}, replicas: [{{address: "a:1"}}]}}}}\n'
     assert f"pool.protocol.{feature} pools.p.protocol" in features(text)
 
@@ -86,19 +88,19 @@ def test_a_value_of_a_choice_is_a_feature_of_its_own(value: str, feature: str) -
 @pytest.mark.parametrize(
     ("tls", "feature"), [("", "listener.h2c"), (", tls: {certificates: [{certificate: a, key: b}]}", "listener.http2")]
 )
-def test_http2_without_tls_is_a_feature_of_its_own(tls: str, feature: str) -> None:
-    asked = features(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:80", http2: true{tls}}}}}\n')
-    assert f"{feature} listeners.l.http2" in asked
+def test_http2_without_tls_is_a_separate_feature(tls: str, feature: str) -> None:
+    used_lines = features(f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:80", http2: true{tls}}}}}\n')
+    assert f"{feature} listeners.l.http2" in used_lines
 
 
-def test_a_default_is_asked_for_by_every_object_that_it_is_laid_under() -> None:
-    asked = features(f"{GROUND}defaults: {{pool: {{locality: {{prefer: zone}}}}}}\n")
-    assert [line for line in asked if line.startswith("pool.locality")] == [
+def test_default_is_used_by_each_object_that_it_applies_to() -> None:
+    used_lines = features(f"{GROUND}defaults: {{pool: {{locality: {{prefer: zone}}}}}}\n")
+    assert [line for line in used_lines if line.startswith("pool.locality")] == [
         "pool.locality pools.a.locality", "pool.locality pools.b.locality",
     ]  # fmt: skip
 
 
-def test_the_full_fleet_is_yaml_that_others_read_the_same() -> None:
+def test_other_parsers_read_the_full_fleet_the_same() -> None:
     source, _ = reading(FULL.read_text())
     assert source is not None
     other = yaml.safe_load(FULL.read_text())

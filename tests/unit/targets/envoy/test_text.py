@@ -44,18 +44,18 @@ def _written(tree: dict[str, object]) -> str:
 
 @pytest.mark.slow
 @given(st.dictionaries(_TEXTS, _MAPS, min_size=1, max_size=4))
-def test_what_is_written_reads_as_the_same_values(tree: dict[str, object]) -> None:
+def test_written_text_has_the_same_values(tree: dict[str, object]) -> None:
     assert yaml.safe_load(_written(tree)) == tree
 
 
-def test_what_is_short_stands_on_one_line_and_a_name_comes_first() -> None:
+def test_short_values_are_on_one_line_and_names_first() -> None:
     tree = {"routes": [{"match": {"prefix": "/"}, "route": {"cluster": "x" * 150}, "name": "chat"}]}
     assert _written(tree) == ("routes:\n- name: chat\n  match: {prefix: /}\n  route:\n    cluster: " + "x" * 150 + "\n")
 
 
-def test_every_line_of_a_part_has_its_owner() -> None:
-    mine = {"name": "a", "long": {"text": "x" * 150}}
-    tree = {"clusters": [mine, {"name": "b"}]}
-    text, owners = Writer({id(mine): ("pools", "a")}).write(tree)
+def test_each_line_of_an_object_has_its_owner() -> None:
+    owned = {"name": "a", "long": {"text": "x" * 150}}
+    tree = {"clusters": [owned, {"name": "b"}]}
+    text, owners = Writer({id(owned): ("pools", "a")}).write(tree)
     assert text.splitlines()[1:4] == ["- name: a", "  long:", f"    text: {'x' * 150}"]
     assert owners == dict.fromkeys((2, 3, 4), ("pools", "a"))
