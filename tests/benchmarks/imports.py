@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,10 +32,11 @@ def counts(kind: str, file: Path) -> str:
     return f"| {kind}/{file.name} | {carried + implied + noted} | {carried} | {implied} | {noted} |"
 
 
-def rows(kind: str) -> Iterator[str]:
-    """Yield the row of each sample of a kind."""
+def rows(kind: str, names: Collection[str] = ()) -> Iterator[str]:
+    """Yield the row of each sample of a kind, or only of those with these file names."""
+    files = [file for file in samples(kind) if not names or file.name in names]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        yield from pool.map(lambda file: _row(kind, file), samples(kind))
+        yield from pool.map(lambda file: _row(kind, file), files)
 
 
 def _row(kind: str, file: Path) -> str:

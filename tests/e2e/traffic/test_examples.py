@@ -1,6 +1,6 @@
-"""Each file of examples/ runs on each proxy, and does what its head says it is for.
+"""Each file of examples/ runs on each proxy, and does what its first comment promises.
 
-Where a proxy cannot say a part, the test says what it does instead, and that lbctl warned of it.
+If a proxy does not support a part, the test shows what happens instead, and that lbctl reports it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,18 +31,18 @@ def _model(name: str, path: str = _CHAT) -> Request:
 
 
 def _named(name: str, path: str = _CHAT) -> Request:
-    """For nginx, which reads no bodies."""
+    """Return a request with the model in a header, for nginx, which reads no bodies."""
     return Request("POST", path, {"content-type": "application/json", "x-model": name}, _model(name).body)
 
 
-def _serving(client: Client, names: set[str], request: Request = _ASK, count: int = 24) -> Callable[[], bool]:
-    """Whether these replicas, and no others, answer everything."""
+def _await_serving(client: Client, names: set[str], request: Request = _ASK, count: int = 24) -> None:
+    """Wait until these replicas, and no others, answer all requests."""
 
-    def true() -> bool:
+    def serving() -> bool:
         load = client.load(count, 4, request)
         return not load.failures and set(load.by_replica) == names
 
-    return true
+    eventually(serving, pause=0.2)
 
 
 def _refuse(*replicas: Replica) -> None:
@@ -51,17 +50,17 @@ def _refuse(*replicas: Replica) -> None:
         replica.refuse()
 
 
-def test_each_example_to_copy_is_started_here() -> None:
-    """Of the others, the contract has a test of its own, and the smallest is the README's."""
+def test_each_example_has_a_test() -> None:
+    """The contract has its own test, and the README tests the smallest example."""
     started = set(re.findall(r'example\("([a-z-]+)"', Path(__file__).read_text(encoding="utf-8")))
     assert started == {path.stem for path in FOLDER.glob("*.yaml")} - {"fleet", "quickstart"}
 
 
-def test_vllm_spreads_leaves_out_what_is_not_ready_and_sheds_when_too_few_are(kind: Kind) -> None:
+def test_vllm_skips_unready_replicas_and_sheds(kind: Kind) -> None:
     with example("vllm", kind) as site:
         gateway = site.gateway
         assert (gateway.get("/healthz").text, gateway.get("/elsewhere").status) == ("ok", 404)
-        eventually(_serving(gateway, {"h100-0", "h100-1", "h100-2"}))
+        _await_serving(gateway, {"h100-0", "h100-1", "h100-2"})
         load = gateway.load(90, 9, _ASK)
         load.assert_no_failure()
         assert set(load.by_replica) == {"h100-0", "h100-1", "h100-2"}
@@ -69,24 +68,24 @@ def test_vllm_spreads_leaves_out_what_is_not_ready_and_sheds_when_too_few_are(ki
         if kind == "nginx":
             _refuse(site.http["h100-0"], site.http["h100-1"])
             assert {"LB475", "LB484"} <= _warned(site)
-            assert _serving(gateway, {"h100-2"})()
+            _await_serving(gateway, {"h100-2"})
             return
         site.http["h100-0"].behave(health=503)
-        eventually(_serving(gateway, {"h100-1", "h100-2"}))
+        _await_serving(gateway, {"h100-1", "h100-2"})
         site.http["h100-1"].behave(health=503)
-        eventually(lambda: gateway.post(_CHAT).status == 503)
+        eventually(lambda: gateway.post(_CHAT).status == 503, pause=0.2)
         shed = gateway.post(_CHAT)
         assert (shed.status, shed.header("retry-after")) == (503, "5")
 
 
-def test_provider_fallback_sends_the_provider_its_own_key_while_no_replica_is_fit(kind: Kind) -> None:
+def test_provider_fallback_sends_the_key_of_the_provider(kind: Kind) -> None:
     def unlimited(fleet: Fleet) -> None:
         del fleet["routes"]["chat"]["rate_limit"]
 
     with example("provider-fallback", kind, files={"secrets/provider-key": "sk-of-us\n"}, change=unlimited) as site:
-        eventually(_serving(site.gateway, {"dp"}, count=8))
+        _await_serving(site.gateway, {"dp"}, count=8)
         _refuse(site.http["dp"])
-        eventually(_serving(site.gateway, {"provider"}, count=8))
+        _await_serving(site.gateway, {"provider"}, count=8)
         seen = site.http["provider"].seen[-1]
         assert (seen.path, seen.header("host")) == (f"/openai{_CHAT}", "api.example.com")
         assert seen.header("authorization") == "Bearer sk-of-us"
@@ -97,14 +96,14 @@ def test_openai_gateway_sends_each_model_to_its_pool(kind: Kind) -> None:
     with example("openai-gateway", kind) as site:
         gateway = site.gateway
         own = {name for name in site.http if name.startswith("embed-")}
-        eventually(_serving(gateway, own, ask("bge-m3", "/v1/embeddings")))
+        _await_serving(gateway, own, ask("bge-m3", "/v1/embeddings"))
         for model, pool in (
             ("llama-3.1-70b", "llama-"),
             ("llama-3.1-70b-sql", "llama-"),
             ("qwen2.5-coder-32b", "coder-"),
         ):
             names = {name for name in site.http if name.startswith(pool)}
-            eventually(_serving(gateway, names, ask(model)))
+            _await_serving(gateway, names, ask(model))
             for replica in site.named(pool):
                 replica.forget()
             load = gateway.load(12, 3, ask(model))
@@ -118,18 +117,18 @@ def test_openai_gateway_sends_each_model_to_its_pool(kind: Kind) -> None:
             assert "LB421" in _warned(site)
             assert gateway.load(2, 1, _model("llama-3.1-70b")).statuses == {404: 2}
         _refuse(*site.named("embed-"))
-        eventually(_serving(gateway, {"spare-0"}, ask("bge-m3", "/v1/embeddings"), 8))
+        _await_serving(gateway, {"spare-0"}, ask("bge-m3", "/v1/embeddings"), 8)
         assert sum(replica.requests for replica in site.named("llama-")) == 12
 
 
-def test_mixed_gpus_get_what_they_can_carry(kind: Kind) -> None:
+def test_mixed_gpus_share_by_capacity(kind: Kind) -> None:
     """The capacities are 11, 11, 2 × 4 and 2.7, 2.7; each request takes as long on all of them here."""
     whole = 11 + 11 + 8 + 2.7 + 2.7
     with example("mixed-gpus", kind) as site:
-        eventually(_serving(site.gateway, set(site.http)))
+        _await_serving(site.gateway, set(site.http))
         for replica in site.http.values():
             replica.behave(delay=0.1)
-        load = site.gateway.load(900, 36, _ASK)
+        load = site.gateway.load(600, 36, _ASK)
     load.assert_no_failure()
     wanted = {"h100-0": 11, "h100-1": 11, "a100-0": 8, "l40s-0": 2.7, "l40s-1": 2.7}
     assert load.shares() == pytest.approx({name: each / whole for name, each in wanted.items()}, abs=0.05)
@@ -139,14 +138,14 @@ def _cookie(response: Response) -> str:
     return (response.header("set-cookie") or "").partition(";")[0]
 
 
-def test_vllm_canary_gives_the_new_version_its_share_and_each_client_one_version(kind: Kind) -> None:
+def test_vllm_canary_splits_clients_and_keeps_them(kind: Kind) -> None:
     with example("vllm-canary", kind) as site:
-        eventually(lambda: set(site.gateway.load(24, 4, _ASK).by_replica) >= {"h100-0", "h100-1", "a100-0"})
-        drawn = site.gateway.load(1200, 8, _ASK)
+        eventually(lambda: set(site.gateway.load(24, 4, _ASK).by_replica) >= {"h100-0", "h100-1", "a100-0"}, pause=0.2)
+        drawn = site.gateway.load(400, 8, _ASK)  # 20 are expected at the new version
         drawn.assert_no_failure()
         new = [answer for answer in drawn.responses if answer.replica == "h100-2"]
         old = [answer for answer in drawn.responses if answer.replica != "h100-2"]
-        assert 25 <= len(new) <= 110
+        assert 3 <= len(new) <= 50
         assert {answer.replica for answer in old} == {"h100-0", "h100-1", "a100-0"}
         for answers, names in ((new, {"h100-2"}), (old, {"h100-0", "h100-1", "a100-0"})):
             (given,) = {_cookie(answer) for answer in answers}
@@ -155,10 +154,12 @@ def test_vllm_canary_gives_the_new_version_its_share_and_each_client_one_version
         assert site.gateway.load(20, 2, Request("POST", _CHAT, {"x-model-version": "v2"})).by_replica == {"h100-2": 20}
 
 
-def test_triton_grpc_is_called_by_tls_on_both_sides_while_it_is_ready(kind: Kind) -> None:
+def test_triton_grpc_uses_tls_and_readiness(kind: Kind) -> None:
     method = "/inference.GRPCInferenceService/ModelInfer"
     with example("triton-grpc", kind) as site:
-        eventually(lambda: {each.replica for each in site.gateway.grpc_load(method, 8, 2, b"")} == set(site.grpc))
+        eventually(
+            lambda: {each.replica for each in site.gateway.grpc_load(method, 8, 2, b"")} == set(site.grpc), pause=0.3
+        )
         replies = site.gateway.grpc_load(method, 24, 4, b"tensor")
         assert {(reply.code, reply.messages) for reply in replies} == {("OK", (b"tensor",))}
         assert {reply.replica for reply in replies} == {"triton-0", "triton-1"}
@@ -169,15 +170,15 @@ def test_triton_grpc_is_called_by_tls_on_both_sides_while_it_is_ready(kind: Kind
         eventually(lambda: len(site.checked.seen) > 2)
         assert {seen.path for seen in site.checked.seen} == {"/v2/health/ready"}
         site.checked.behave(status=503)
-        eventually(lambda: site.gateway.grpc(method, b"x").code == "UNAVAILABLE")
+        eventually(lambda: site.gateway.grpc(method, b"x").code == "UNAVAILABLE", pause=0.2)
 
 
 _CONVERSATIONS = 100
 
 
 def _homes(client: Client) -> dict[str, str]:
-    """The replica of each conversation, after two turns of each that went to the same one: one request at a time, since
-    of several some may go on to another replica."""
+    """Return the replica of each conversation, after two turns that went to the same one. The requests are sequential:
+    of concurrent ones some may go on to another replica."""
     count = _CONVERSATIONS
     load = client.load(2 * count, 1, lambda number: Request("POST", _CHAT, {"x-session-id": f"s-{number % count}"}))
     load.assert_no_failure()
@@ -188,58 +189,58 @@ def _homes(client: Client) -> dict[str, str]:
     return {session: names.pop() for session, names in turns.items()}
 
 
-def test_kv_affinity_keeps_a_conversation_with_the_replica_that_has_its_cache(kind: Kind) -> None:
+def test_kv_affinity_keeps_a_conversation_at_its_replica(kind: Kind) -> None:
     with example("kv-affinity", kind) as site:
-        eventually(_serving(site.gateway, set(site.http)))
+        _await_serving(site.gateway, set(site.http))
         before = _homes(site.gateway)
         assert min(Counter(before.values())[name] for name in site.http) >= 3
         assert len(site.gateway.load(40, 4, _ASK).by_replica) == 4
         site.http["h100-3"].refuse()
-        eventually(_serving(site.gateway, {"h100-0", "h100-1", "h100-2"}))
+        _await_serving(site.gateway, {"h100-0", "h100-1", "h100-2"})
         after = _homes(site.gateway)
         assert ("LB462" in _warned(site)) == (kind == "nginx")
     moved = [session for session, home in before.items() if home not in ("h100-3", after[session])]
     assert len(moved) <= (6 if kind == "envoy" else 0)  # Maglev moves about one in a thousand, each time another
 
 
-def test_multi_region_serves_nearby_and_european_data_never_elsewhere(kind: Kind) -> None:
+def test_multi_region_keeps_european_data_in_europe(kind: Kind) -> None:
     with example("multi-region", kind, place="edge-eu") as site:
         world = site.gateway
         europe = world.connect("public", site.trust, "eu.inference.example.com")
-        eventually(_serving(world, {"eu-0", "eu-1"}))
+        _await_serving(world, {"eu-0", "eu-1"})
         assert set(europe.load(40, 4, _ASK).by_replica) == {"eu-0", "eu-1"}
         assert set(world.load(40, 4, _ASK).by_replica) == {"eu-0", "eu-1"}
         _refuse(*site.named("eu-"))
-        eventually(_serving(world, {"us-0", "us-1"}))
+        _await_serving(world, {"us-0", "us-1"})
         for replica in site.named("us-"):
             replica.forget()
         assert europe.load(30, 3, _ASK).statuses == {503: 30}
         assert [replica.requests for replica in site.named("us-")] == [0, 0]
 
 
-def _without_the_picker(site: Site) -> None:
-    """Nobody answers for replicas here: the proxy goes on by itself, with all of them and without a failure."""
-    eventually(_serving(site.gateway, set(site.http)))
+def _assert_served_by_all(site: Site) -> None:
+    """Fail unless the proxy uses all replicas without a failure. No picker runs here."""
+    _await_serving(site.gateway, set(site.http))
     site.gateway.load(60, 4, _ASK).assert_no_failure()
 
 
-def test_agents_with_sessions_are_served_without_the_picker_too(kind: Kind) -> None:
+def test_agents_with_sessions_works_without_a_picker(kind: Kind) -> None:
     with example("agents-with-sessions", kind) as site:
-        _without_the_picker(site)
+        _assert_served_by_all(site)
 
 
-def test_a_shared_system_prompt_is_served_without_the_picker_too(kind: Kind) -> None:
+def test_shared_system_prompt_works_without_a_picker(kind: Kind) -> None:
     with example("shared-system-prompt", kind) as site:
-        _without_the_picker(site)
+        _assert_served_by_all(site)
 
 
-def test_adapters_are_served_without_the_picker_too(kind: Kind) -> None:
+def test_adapters_works_without_a_picker(kind: Kind) -> None:
     with example("adapters", kind) as site:
-        _without_the_picker(site)
+        _assert_served_by_all(site)
 
 
 def _keys() -> dict[str, str]:
-    """Tenant → key, as the sample file tells them: the words that its hashes are of."""
+    """Return tenant → key: the sample file names the words that its hashes are of."""
     text = (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")
     tenants = re.findall(r"^sha256:\w+: (\w+)$", text, re.MULTILINE)
     return {tenant: f"example-key-of-{tenant}-not-a-secret" for tenant in tenants}
@@ -251,7 +252,7 @@ def _keys_file(kind: Kind) -> str:
     return "".join(f"{key}: {tenant}\n" for tenant, key in _keys().items())
 
 
-def test_tenants_are_told_apart_by_their_keys_and_one_cannot_take_it_all(kind: Kind) -> None:
+def test_tenants_are_identified_by_key_and_limited(kind: Kind) -> None:
     with example("tenants", kind, files={"keys/tenants.yaml": _keys_file(kind)}) as site:
         gateway = site.gateway
         search, chatbot = ({"authorization": f"Bearer {key}"} for key in _keys().values())
@@ -261,38 +262,38 @@ def test_tenants_are_told_apart_by_their_keys_and_one_cannot_take_it_all(kind: K
         assert sum(replica.requests for replica in site.http.values()) == 0
         flood = gateway.load(120, 8, Request("POST", _CHAT, {**search, "x-tenant": "chatbot"}))
         other = gateway.load(20, 1, Request("POST", _CHAT, chatbot))
-        told = Counter(seen.header("x-tenant") for replica in site.http.values() for seen in replica.seen)
+        tenants = Counter(seen.header("x-tenant") for replica in site.http.values() for seen in replica.seen)
     assert set(flood.statuses) == {200, 429}
     assert flood.statuses[200] <= 41 + 20 * (flood.seconds + 0.5)
     other.assert_no_failure()
-    assert told == {"search": flood.statuses[200], "chatbot": 20}
+    assert tenants == {"search": flood.statuses[200], "chatbot": 20}
     assert not any(seen.header("authorization") for replica in site.http.values() for seen in replica.seen)
 
 
-def test_spot_replicas_work_and_the_reserved_ones_take_over_when_the_market_takes_them(kind: Kind) -> None:
-    """With two of three left, 67 % are fit: Envoy begins to spill below 70 %."""
+def test_spot_falls_back_to_reserved_replicas(kind: Kind) -> None:
+    """With two of three left, 67 % are healthy: Envoy begins to spill below 70 %."""
     with example("spot", kind) as site:
-        eventually(_serving(site.gateway, {"spot-0", "spot-1", "spot-2"}))
+        _await_serving(site.gateway, {"spot-0", "spot-1", "spot-2"})
         assert set(site.gateway.load(60, 6, _ASK).by_replica) == {"spot-0", "spot-1", "spot-2"}
         site.http["spot-0"].refuse()
-        eventually(lambda: not site.gateway.load(24, 4, _ASK).by_replica["spot-0"])
+        eventually(lambda: not site.gateway.load(24, 4, _ASK).by_replica["spot-0"], pause=0.2)
         less = site.gateway.load(120, 6, _ASK)
         less.assert_no_failure()
         spilled = sum(number for name, number in less.by_replica.items() if name.startswith("reserved"))
         assert spilled <= (36 if kind == "envoy" else 0)
         _refuse(*site.named("spot-")[1:])
-        eventually(_serving(site.gateway, {"reserved-0", "reserved-1"}))
+        _await_serving(site.gateway, {"reserved-0", "reserved-1"})
         for replica in site.named("spot-"):
             replica.accept()
-        eventually(_serving(site.gateway, {"spot-0", "spot-1", "spot-2"}))
+        _await_serving(site.gateway, {"spot-0", "spot-1", "spot-2"})
 
 
 _JOB = Request("POST", _CHAT, {"x-workload": "batch"})
 
 
-def test_batch_is_held_back_and_people_are_not(kind: Kind) -> None:
+def test_batch_requests_are_limited(kind: Kind) -> None:
     with example("batch-and-interactive", kind) as site:
-        eventually(_serving(site.gateway, set(site.http)))
+        _await_serving(site.gateway, set(site.http))
         jobs = site.gateway.load(80, 4, _JOB)
         people = site.gateway.load(80, 4, _ASK)
         assert ("LB433" in _warned(site)) == (kind != "haproxy")
@@ -301,8 +302,8 @@ def test_batch_is_held_back_and_people_are_not(kind: Kind) -> None:
     people.assert_no_failure()
 
 
-def test_people_go_before_jobs_that_wait_already_on_haproxy(tmp_path: Path) -> None:
-    """One replica, one request at a time: what two replicas have at once is in no order."""
+def test_haproxy_serves_interactive_requests_before_queued_jobs(tmp_path: Path) -> None:
+    """One replica, one request at a time: requests at two replicas have no order."""
     socket = str(tmp_path / "admin.sock")
 
     def one_at_once(fleet: Fleet) -> None:
@@ -326,5 +327,5 @@ def test_people_go_before_jobs_that_wait_already_on_haproxy(tmp_path: Path) -> N
 
 
 def _warned(site: Site) -> set[str]:
-    """The codes of what lbctl said while it rendered."""
+    """Return the codes of the warnings of `lbctl render`."""
     return set(re.findall(r"warning (LB[0-9]{3})", site.gateway.messages))

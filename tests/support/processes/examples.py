@@ -31,7 +31,7 @@ FOLDER = ROOT / "examples"
 NAME = "inference.example.com"
 """What the certificates are for where the example says nothing."""
 
-_FORGIVEN = {"ejection_time": "5s", "error_rate": {"window": "1s"}}
+_FORGIVEN = {"ejection_time": "3s", "error_rate": {"window": "1s"}}
 """An ejection ends after the checks have found what is down."""
 _ELSEWHERE = re.compile(r"\b(?!127\.)\d+\.\d+\.\d+\.\d+:")
 
