@@ -44,14 +44,14 @@ _TARGETS = ("http://secret/", "http://h:80:80/", "http://")
 _METHODS = ("TRACE", "get", "Get", "GET1", "G.T", "post")
 
 
-def test_a_host_that_is_none_is_refused_and_no_replica_gets_it(kind: Kind) -> None:
+def test_malformed_host_is_refused(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         statuses = {host: gateway.get("/", {"host": host}).status for host in _MALFORMED}
         assert {host: status for host, status in statuses.items() if status != 400} == {}
         assert a.requests == 0
 
 
-def test_every_other_host_is_forwarded_and_none_leads_past_its_route(kind: Kind) -> None:
+def test_valid_host_is_forwarded_and_bypasses_no_route(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         assert {host: gateway.get("/", {"host": host}).status for host in _SECRET} == dict.fromkeys(_SECRET, 401)
         assert {host: gateway.get("/", {"host": host}).status for host in _HOSTS} == dict.fromkeys(_HOSTS, 200)
@@ -59,7 +59,7 @@ def test_every_other_host_is_forwarded_and_none_leads_past_its_route(kind: Kind)
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_request_has_one_host(kind: Kind, version: str) -> None:
+def test_request_has_exactly_one_host(kind: Kind, version: str) -> None:
     """Envoy asks for HTTP/1.1 (426) before it looks at headers."""
     refused = (b"400", b"426") if kind == "envoy" and version == "1.0" else (b"400",)
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
@@ -68,13 +68,13 @@ def test_a_request_has_one_host(kind: Kind, version: str) -> None:
         assert a.requests == 0
 
 
-def test_http_0_9_has_no_host(kind: Kind) -> None:
+def test_http_0_9_request_reaches_no_replica(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         _status(gateway, "GET /")
         assert a.requests == 0
 
 
-def test_a_target_with_another_host_than_the_host_line_is_refused(kind: Kind) -> None:
+def test_target_with_a_different_host_is_refused(kind: Kind) -> None:
     """Envoy replaces the Host by the target's before it chooses a route: that is the host that the replica gets."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         for target in _TARGETS:
@@ -86,14 +86,14 @@ def test_a_target_with_another_host_than_the_host_line_is_refused(kind: Kind) ->
 
 
 @pytest.mark.parametrize("target", ["*", "h:443"])
-def test_a_target_without_a_path_reaches_no_replica(kind: Kind, target: str) -> None:
+def test_target_without_a_path_reaches_no_replica(kind: Kind, target: str) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         for method in ("GET", "OPTIONS", "CONNECT"):
             assert _status(gateway, f"{method} {target} HTTP/1.1", "Host: h") in (b"400", b"404", b"405")
         assert a.requests == 0
 
 
-def test_methods_are_capitals_and_neither_trace_nor_connect(kind: Kind) -> None:
+def test_lowercase_methods_trace_and_connect_are_refused(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as gateway:
         statuses = {method: gateway.request(method, "/get/x", {"host": "h"}).status for method in _METHODS}
         assert set(statuses.values()) <= {400, 405}, statuses

@@ -61,7 +61,7 @@ _PLAIN = (
 )
 
 
-def test_an_ambiguous_path_is_refused_and_no_replica_gets_it(kind: Kind) -> None:
+def test_ambiguous_path_is_refused(kind: Kind) -> None:
     with (
         shared_replicas("a") as (a,),
         shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
@@ -72,7 +72,7 @@ def test_an_ambiguous_path_is_refused_and_no_replica_gets_it(kind: Kind) -> None
         assert a.requests == 0
 
 
-def test_every_other_path_arrives_as_it_was_written(kind: Kind) -> None:
+def test_unambiguous_path_arrives_unchanged(kind: Kind) -> None:
     with (
         shared_replicas("a") as (a,),
         shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
@@ -82,7 +82,7 @@ def test_every_other_path_arrives_as_it_was_written(kind: Kind) -> None:
         assert [seen.path for seen in a.seen] == list(_PLAIN)
 
 
-def test_an_escaped_slash_separates_segments_and_reaches_the_replica(kind: Kind) -> None:
+def test_escaped_slash_separates_segments(kind: Kind) -> None:
     """nginx and HAProxy forward it as written, Envoy as a slash: every server that decodes paths reads the same."""
     path = "/v1/models/meta-llama%2FLlama-3"
     with (
@@ -97,7 +97,7 @@ def test_an_escaped_slash_separates_segments_and_reaches_the_replica(kind: Kind)
         assert a.seen[0].path in (path, path.replace("%2F", "/"))
 
 
-def test_marks_are_the_same_escaped_or_not(kind: Kind) -> None:
+def test_escaped_marks_match_as_unescaped(kind: Kind) -> None:
     with (
         shared_replicas("a") as (a,),
         shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
@@ -116,7 +116,7 @@ def test_marks_are_the_same_escaped_or_not(kind: Kind) -> None:
         assert a.requests == 0
 
 
-def test_the_target_in_absolute_form_arrives_in_origin_form(kind: Kind) -> None:
+def test_absolute_target_arrives_in_origin_form(kind: Kind) -> None:
     with (
         shared_replicas("a") as (a,),
         shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,
@@ -127,7 +127,7 @@ def test_the_target_in_absolute_form_arrives_in_origin_form(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("length", [2_000, 5_000])
-def test_a_long_path_is_judged_whole(kind: Kind, length: int) -> None:
+def test_long_path_is_matched_to_its_end(kind: Kind, length: int) -> None:
     with (
         shared_replicas("a") as (a,),
         shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy,

@@ -1,4 +1,4 @@
-"""API keys: who shows a known one is let in as its tenant, everybody else is answered 401 and reaches no replica."""
+"""API keys: a known key is accepted as its tenant; any other request gets a 401 and reaches no replica."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _sent(key: str) -> dict[str, str]:
     return {"Authorization": key}
 
 
-def test_a_known_key_is_let_in_with_or_without_bearer(kind: Kind) -> None:
+def test_known_key_is_accepted_with_or_without_bearer(kind: Kind) -> None:
     with _protected(kind, {**_BY_KEY, "forward_tenant": "x-tenant"}) as (gateway, a):
         for known in ("sk-abc", "Bearer sk-abc", "bearer sk-abc", "Bearer sk-xyz", "sk:with:colons"):
             assert gateway.post("/v1/chat", b"{}", _sent(known)).ok, known
     assert [seen.header("x-tenant") for seen in a.seen] == ["acme", "acme", "acme", "globex", "initech"]
 
 
-def test_nothing_else_is(kind: Kind) -> None:
+def test_unknown_credentials_are_refused(kind: Kind) -> None:
     unknown: list[Headers] = [
         {},
         _sent(""),
@@ -86,7 +86,7 @@ def test_nothing_else_is(kind: Kind) -> None:
     assert {(line["status"], line["tenant"], line["replica"]) for line in lines} == {(401, None, None)}
 
 
-def test_keys_of_any_characters_open_for_themselves_alone(kind: Kind) -> None:
+def test_keys_with_special_characters_match_exactly(kind: Kind) -> None:
     keys = "".join(f"{key}: t{number}\n" for number, key in enumerate(ODD))
     with _protected(kind, {**_BY_KEY, "forward_tenant": "x-tenant"}, keys) as (gateway, a):
         for key in ODD:
@@ -97,7 +97,7 @@ def test_keys_of_any_characters_open_for_themselves_alone(kind: Kind) -> None:
     assert [seen.header("x-tenant") for seen in a.seen] == [f"t{n}" for n in range(len(ODD)) for _ in range(2)]
 
 
-def test_keys_in_quotes_are_those_between_them(kind: Kind) -> None:
+def test_quotes_around_a_key_are_removed(kind: Kind) -> None:
     keys = "---\n\"sk-1\": acme\n'sk''2': 'globex' # since May: ours\n\"a\\\"b#c:d\": initech\n"
     with _protected(kind, {**_BY_KEY, "forward_tenant": "x-tenant"}, keys) as (gateway, a):
         for key in ("sk-1", "sk'2", 'a"b#c:d'):
@@ -108,7 +108,7 @@ def test_keys_in_quotes_are_those_between_them(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("header", ["x-api-key", "Api-Key"])
-def test_the_key_may_stand_in_another_header_and_then_there_alone(kind: Kind, header: str) -> None:
+def test_key_in_another_header_is_read_from_there_only(kind: Kind, header: str) -> None:
     with _protected(kind, {"api_keys": {"file": "keys", "header": header}}) as (gateway, a):
         assert gateway.get(headers={header.upper(): "sk-abc"}).ok
         assert gateway.get(headers={header: "Bearer sk-abc", "authorization": "Basic eDp5"}).ok
@@ -116,7 +116,7 @@ def test_the_key_may_stand_in_another_header_and_then_there_alone(kind: Kind, he
     assert [seen.header("authorization") for seen in a.seen] == [None, "Basic eDp5"]
 
 
-def test_a_key_is_good_for_the_routes_that_name_its_file(kind: Kind) -> None:
+def test_key_is_valid_for_the_routes_of_its_file(kind: Kind) -> None:
     routes = {
         "other": {"match": {"path_prefix": "/other"}, "pool": "pool", "auth": {"api_keys": {"file": "others"}}},
         "open": {"match": {"path_prefix": "/open"}, "pool": "pool"},
@@ -124,12 +124,12 @@ def test_a_key_is_good_for_the_routes_that_name_its_file(kind: Kind) -> None:
     with shared_replicas("a") as (a,):
         fleet = fleet_of([a], route={"auth": dict(_BY_KEY)}, routes=routes)
         with shared(kind, fleet, files={"keys": _KEYS, "others": "sk-other: other\n"}) as gateway:
-            got = {
+            statuses = {
                 (path, key): gateway.get(path, _sent(key)).status
                 for path in ("/", "/other", "/open")
                 for key in ("sk-abc", "sk-other", "")
             }
-    assert [place for place, status in got.items() if status == 401] == [
+    assert [place for place, status in statuses.items() if status == 401] == [
         ("/", "sk-other"),
         ("/", ""),
         ("/other", "sk-abc"),
@@ -137,7 +137,7 @@ def test_a_key_is_good_for_the_routes_that_name_its_file(kind: Kind) -> None:
     ]
 
 
-def test_no_spelling_of_a_path_leads_past_it(kind: Kind) -> None:
+def test_no_spelling_of_a_path_bypasses_the_key(kind: Kind) -> None:
     open_ = {"match": {"path_prefix": "/open"}, "pool": "pool"}
     with _protected(kind, routes={"open": open_}) as (gateway, a):
         for target in ("//", "/./", "/%2e/", "/x/../", "/%41", "/?/open", "/open/..//", "/open/../x", "/open/%2e%2e/"):
@@ -145,7 +145,7 @@ def test_no_spelling_of_a_path_leads_past_it(kind: Kind) -> None:
         assert a.requests == 0
 
 
-def test_haproxy_knows_a_key_by_its_hash() -> None:
+def test_haproxy_accepts_a_hashed_key() -> None:
     with _protected("haproxy", {**_BY_KEY, "forward_tenant": "x-tenant"}) as (gateway, a):
         assert gateway.get(headers=_sent("Bearer sk-hashed")).ok
     assert a.seen[0].header("x-tenant") == "umbrella"
@@ -153,7 +153,7 @@ def test_haproxy_knows_a_key_by_its_hash() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_where_hashes_cannot_be_compared_such_a_key_is_refused_and_that_is_said(kind: Kind) -> None:
+def test_hashed_key_is_refused_with_a_warning(kind: Kind) -> None:
     with _protected(kind) as (gateway, a):
         _assert_denied(gateway.get(headers=_sent("Bearer sk-hashed")), "hashed")
         assert a.requests == 0
@@ -162,7 +162,7 @@ def test_where_hashes_cannot_be_compared_such_a_key_is_refused_and_that_is_said(
 
 
 @pytest.mark.parametrize("keys", [None, "# nobody yet\n"], ids=["missing", "empty"])
-def test_without_a_key_in_the_file_the_proxy_starts_and_everybody_is_refused(kind: Kind, keys: str | None) -> None:
+def test_proxy_without_keys_refuses_all_clients(kind: Kind, keys: str | None) -> None:
     open_ = {"match": {"path_prefix": "/open"}, "pool": "pool"}
     with _protected(kind, keys=keys, routes={"open": open_}) as (gateway, a):
         for key in ("", "Bearer ", "sk-abc", "x"):

@@ -1,4 +1,4 @@
-"""API keys and tokens on one route: either suffices, whatever the other is; with neither nobody is let in."""
+"""API keys and tokens on one route: either is sufficient, and a request with neither is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _either(
 
 @_CAN
 @pytest.mark.parametrize("header", ["authorization", "x-key"])
-def test_a_key_or_a_token_suffices(kind: Kind, header: str) -> None:
+def test_key_or_token_is_sufficient(kind: Kind, header: str) -> None:
     with _either(kind, header) as (gateway, a):
         for presented in (
             {header: "sk-abc"},
@@ -51,7 +51,7 @@ def test_a_key_or_a_token_suffices(kind: Kind, header: str) -> None:
 
 
 @_CAN
-def test_what_is_wrong_with_the_one_does_not_spoil_the_other(kind: Kind) -> None:
+def test_invalid_key_or_token_does_not_spoil_the_other(kind: Kind) -> None:
     with _either(kind, "x-key") as (gateway, a):
         assert gateway.get(headers={"x-key": "nonsense", **bearer(_ISSUER.rs256())}).ok
         assert gateway.get(headers={"x-key": "", **bearer(_ISSUER.es256())}).ok
@@ -62,7 +62,7 @@ def test_what_is_wrong_with_the_one_does_not_spoil_the_other(kind: Kind) -> None
 
 @_CAN
 @pytest.mark.parametrize("header", ["authorization", "x-key"])
-def test_with_neither_nobody_is_let_in(kind: Kind, header: str) -> None:
+def test_request_without_either_is_refused(kind: Kind, header: str) -> None:
     tokens = (
         "",
         "x",
@@ -84,16 +84,16 @@ def test_with_neither_nobody_is_let_in(kind: Kind, header: str) -> None:
 
 @_CAN
 @pytest.mark.parametrize("absent", ["keys", "jwks.json"])
-def test_where_one_file_is_missing_the_other_still_opens(kind: Kind, absent: str) -> None:
+def test_one_missing_file_leaves_the_other_valid(kind: Kind, absent: str) -> None:
     files = {name: text for name, text in _FILES.items() if name != absent}
     with _either(kind, "authorization", files) as (gateway, _):
-        got = {name: gateway.get(headers=bearer(word)).status for name, word in _words().items()}
-    assert got == ({"key": 401, "token": 200} if absent == "keys" else {"key": 200, "token": 401})
+        statuses = {name: gateway.get(headers=bearer(word)).status for name, word in _words().items()}
+    assert statuses == ({"key": 401, "token": 200} if absent == "keys" else {"key": 200, "token": 401})
     assert gateway.messages.count("LB503") == 1
 
 
 @_CAN
-def test_where_both_files_are_missing_nobody_is_let_in(kind: Kind) -> None:
+def test_both_files_missing_refuses_all_clients(kind: Kind) -> None:
     with _either(kind, "authorization", {}) as (gateway, a):
         assert {gateway.get(headers=bearer(word)).status for word in ("", *_words().values())} == {401}
         assert a.requests == 0
@@ -101,7 +101,7 @@ def test_where_both_files_are_missing_nobody_is_let_in(kind: Kind) -> None:
 
 
 @_CAN
-def test_a_limit_by_tenant_counts_both_and_forbids_who_has_none(kind: Kind) -> None:
+def test_tenant_limit_counts_both_and_requires_a_tenant(kind: Kind) -> None:
     with _either(kind, "x-key", rate_limit=[{"by": "tenant", "rate": "2/h"}]) as (gateway, a):
         assert gateway.get(headers=bearer(_ISSUER.rs256(org=None))).status == 403
         assert a.requests == 0

@@ -1,4 +1,4 @@
-"""Limits of what a replica and a pool are given at once: what is beyond them waits or is answered 503."""
+"""Limits of requests in flight per replica and per pool: requests beyond them wait or get a 503."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from tests.support.processes.http1 import Request, Response
 from tests.support.processes.replicas import Replica, replicas
 
 
-def _burst(kind: Kind, members: list[Replica], turned_away: int | None, **breaker: Any) -> list[Response]:
-    """Twelve requests at once, of which so many are refused while the others are served or wait."""
+def _burst(
+    kind: Kind, members: list[Replica], refused: int | None, quiet: float = 0.5, **breaker: Any
+) -> list[Response]:
+    """The answers to twelve requests at once, of which `refused` are refused while the others are served or wait."""
     served = sum(breaker.get("per_replica", {}).values()) * len(members) if kind == "haproxy" else 0
     with running(kind, fleet_of(pool_of(members, circuit_breaker=breaker))) as gateway:
-        return at_once([(gateway, Request())] * 12, members, turned_away, served_first=served)
+        return at_once([(gateway, Request())] * 12, members, refused, served_first=served, quiet=quiet)
 
 
 def _assert_refused_in_json(answers: list[Response], refused: int) -> None:
@@ -30,10 +32,12 @@ def _assert_refused_in_json(answers: list[Response], refused: int) -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_requests", "max_connections"])
-def test_no_replica_has_more_at_once_than_its_limit(kind: Kind, limit: str) -> None:
-    """With nginx nobody waits. With the others as many may wait as are served, and with a limit of connections all."""
+def test_replica_has_no_more_in_flight_than_its_limit(kind: Kind, limit: str) -> None:
+    """With nginx no request waits. With the others as many wait as are served, and with a limit of connections all."""
+    refused_at_once = {"nginx": 8, "haproxy": 4 if limit == "max_requests" else None, "envoy": None}[kind]
     with replicas("a", "b") as pool:
-        answers = _burst(kind, pool, 8 if kind == "nginx" else None, per_replica={limit: 2})
+        quiet = 2.0 if (kind, limit) == ("envoy", "max_requests") else 0.5
+        answers = _burst(kind, pool, refused_at_once, quiet=quiet, per_replica={limit: 2})
         most = [replica.max_in_flight for replica in pool]
     assert max(most) == 2
     refused = sum(not answer.ok for answer in answers)
@@ -45,7 +49,7 @@ def test_no_replica_has_more_at_once_than_its_limit(kind: Kind, limit: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_what_is_beyond_the_replicas_limits_waits(kind: Kind) -> None:
+def test_requests_beyond_the_replica_limits_wait(kind: Kind) -> None:
     with replicas("a", "b") as pool:
         answers = _burst(kind, pool, None, per_replica={"max_requests": 2}, max_pending_requests=100)
         most = [replica.max_in_flight for replica in pool]
@@ -53,17 +57,17 @@ def test_what_is_beyond_the_replicas_limits_waits(kind: Kind) -> None:
     assert max(most) == 2
 
 
-def test_no_more_wait_than_the_pools_limit_on_haproxy() -> None:
+def test_haproxy_limits_waiting_requests() -> None:
     """Four are served, three wait, five are answered at once."""
     with replicas("a", "b") as pool:
         answers = _burst("haproxy", pool, 5, per_replica={"max_requests": 2}, max_pending_requests=3)
     _assert_refused_in_json(answers, 5)
 
 
-def test_no_more_wait_than_the_pools_limit_on_envoy() -> None:
-    """For it also those wait whose connection is still being opened."""
+def test_envoy_limits_waiting_requests() -> None:
+    """For Envoy, requests also wait while their connection is opened."""
     with replicas("a", "b") as pool:
-        answers = _burst("envoy", pool, None, per_replica={"max_requests": 2}, max_pending_requests=3)
+        answers = _burst("envoy", pool, None, quiet=2.0, per_replica={"max_requests": 2}, max_pending_requests=3)
     served = sum(answer.ok for answer in answers)
     assert 3 <= served <= 7
     _assert_refused_in_json(answers, 12 - served)
@@ -71,8 +75,8 @@ def test_no_more_wait_than_the_pools_limit_on_envoy() -> None:
 
 @pytest.mark.parametrize("limit", ["max_requests", "max_connections"])
 @pytest.mark.parametrize("most", [1, 3])
-def test_nginx_gives_a_replica_as_many_as_its_limit_and_refuses_the_rest(limit: str, most: int) -> None:
-    """Idle ones count no more: after a burst the same number passes again."""
+def test_nginx_refuses_requests_beyond_the_replica_limit(limit: str, most: int) -> None:
+    """Idle connections do not count: in a second burst the same number passes."""
     breaker = {"per_replica": {limit: most}}
     with replicas("a", "b") as pool, running("nginx", fleet_of(pool_of(pool, circuit_breaker=breaker))) as gateway:
         bursts = [at_once([(gateway, Request())] * 12, pool, 12 - 2 * most) for _ in range(2)]
@@ -81,13 +85,13 @@ def test_nginx_gives_a_replica_as_many_as_its_limit_and_refuses_the_rest(limit: 
         _assert_refused_in_json(answers, 12 - 2 * most)
 
 
-def test_on_nginx_nothing_waits() -> None:
+def test_nginx_lets_no_request_wait() -> None:
     with replicas("a", "b") as pool:
         answers = _burst("nginx", pool, 8, per_replica={"max_requests": 2}, max_pending_requests=3)
     _assert_refused_in_json(answers, 8)
 
 
-def test_a_pool_has_no_more_at_once_than_its_limit(kind: Kind) -> None:
+def test_pool_has_no_more_in_flight_than_its_limit(kind: Kind) -> None:
     with replicas("a", "b") as pool:
         answers = _burst(kind, pool, 7, max_requests=5)
         reached = sum(replica.requests for replica in pool)
@@ -98,7 +102,7 @@ def test_a_pool_has_no_more_at_once_than_its_limit(kind: Kind) -> None:
 _PER_REPLICA = {"max_requests": 4, "per_replica": {"max_requests": 2}}
 
 
-def test_on_nginx_a_replica_has_no_more_than_its_limit_where_the_pool_has_room() -> None:
+def test_nginx_replica_limit_holds_below_the_pool_limit() -> None:
     with replicas("a", "b") as pool:
         answers = _burst("nginx", pool, 8, max_requests=100, per_replica={"max_requests": 2})
         assert [replica.max_in_flight for replica in pool] == [2, 2]
@@ -109,9 +113,7 @@ def test_on_nginx_a_replica_has_no_more_than_its_limit_where_the_pool_has_room()
     ("breaker", "max_ejection", "served"),
     [({"max_requests": 4}, "100%", 12), (_PER_REPLICA, "50%", 8), (_PER_REPLICA, "100%", 4), ({}, "100%", 12)],
 )
-def test_nginx_says_of_which_fallback_the_breaker_does_not_hold(
-    breaker: dict[str, Any], max_ejection: str, served: int
-) -> None:
+def test_nginx_warns_if_a_fallback_ignores_the_breaker(breaker: dict[str, Any], max_ejection: str, served: int) -> None:
     with replicas("gone", "a", "b") as (gone, *spare):
         passive = {"passive": {"max_ejection": max_ejection}}
         fallback = pool_of(spare, circuit_breaker=breaker, health=passive)
@@ -124,9 +126,9 @@ def test_nginx_says_of_which_fallback_the_breaker_does_not_hold(
     assert ("warning LB472 pools.spare.circuit_breaker" not in gateway.messages) == holds
 
 
-def test_without_limits_of_its_own_a_pool_takes_a_burst(kind: Kind) -> None:
+def test_pool_without_limits_serves_a_burst(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, fleet_of(pool)) as gateway:
         for replica in pool:
             replica.behave(delay=0.4)
-        load = gateway.load(400, concurrency=400)
+        load = gateway.load(300, concurrency=300)
     load.assert_no_failure()

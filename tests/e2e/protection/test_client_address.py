@@ -1,4 +1,4 @@
-"""Behind another balancer: its word counts, a stranger's does not; both on the same listener, told by their address."""
+"""Forwarding headers of a trusted balancer count; those of a stranger on the same listener do not."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _CLAIMS = {
 
 
 def _fleet(pool: list[Replica], header: str | None = None, *more: str) -> Fleet:
-    told: dict[str, Any] = {"trusted": [f"{_BALANCER}/32", "198.51.100.0/24", *more]}
-    return fleet_of(pool, listener={"client_address": told | ({"header": header} if header else {})})
+    client_address: dict[str, Any] = {"trusted": [f"{_BALANCER}/32", "198.51.100.0/24", *more]}
+    return fleet_of(pool, listener={"client_address": client_address | ({"header": header} if header else {})})
 
 
 def _from(gateway: Gateway, source: str, headers: dict[str, str]) -> Response:
@@ -39,7 +39,7 @@ def _forwarded(seen: Seen) -> list[str]:
     return re.split(r"\s*,\s*", seen.header("x-forwarded-for") or "")
 
 
-def test_a_balancers_word_counts(kind: Kind) -> None:
+def test_headers_of_a_trusted_balancer_count(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
         answer = _from(gateway, _BALANCER, _CLAIMS)
         (line,) = gateway.access_log(1)
@@ -50,7 +50,7 @@ def test_a_balancers_word_counts(kind: Kind) -> None:
     assert _forwarded(seen) == [_CLIENT, _BALANCER]
 
 
-def test_a_strangers_does_not(kind: Kind) -> None:
+def test_headers_of_a_stranger_are_ignored(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
         answer = _from(gateway, _STRANGER, _CLAIMS)
         (line,) = gateway.access_log(1)
@@ -63,22 +63,22 @@ def test_a_strangers_does_not(kind: Kind) -> None:
     assert "chosen" not in str(answer.header("x-request-id")) + str(seen.header("x-request-id"))
 
 
-def test_the_nearest_address_that_is_not_trusted_is_the_client(kind: Kind) -> None:
-    """What stands before it was written by that client, whoever it names."""
+def test_nearest_untrusted_address_is_the_client(kind: Kind) -> None:
+    """Addresses before it were written by that client and do not count."""
     with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": f"192.0.2.66, {_CLIENT}, 198.51.100.2"})
         (line,) = gateway.access_log(1)
     assert line["client"] == _CLIENT
 
 
-def test_a_balancer_that_says_nothing_is_the_client(kind: Kind) -> None:
+def test_balancer_without_header_is_the_client(kind: Kind) -> None:
     with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
         assert _from(gateway, _BALANCER, {}).ok
         (line,) = gateway.access_log(1)
     assert line["client"] == _BALANCER
 
 
-def test_another_header_may_name_the_client_but_not_to_a_proxy_that_reads_its_first_line_alone(kind: Kind) -> None:
+def test_another_header_may_name_the_client(kind: Kind) -> None:
     reads_first_line = kind == "nginx" and not is_rendered_for(kind, "1.23")
     with shared_replicas("a") as (a,), shared(kind, _fleet([a], "x-client-ip")) as gateway:
         assert _from(gateway, _BALANCER, {"x-client-ip": _CLIENT}).ok
@@ -91,14 +91,14 @@ def test_another_header_may_name_the_client_but_not_to_a_proxy_that_reads_its_fi
 
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "127.0.0.3/32", "10.0.0.0/8", "::1/128"])
-def test_trusted_networks_are_whole_ranges(kind: Kind, network: str) -> None:
+def test_trusted_networks_are_ranges(kind: Kind, network: str) -> None:
     with shared_replicas("a") as pool, shared(kind, _fleet(pool, None, network)) as gateway:
         assert _from(gateway, _STRANGER, {"x-forwarded-for": _CLIENT}).ok
         (line,) = gateway.access_log(1)
     assert line["client"] == (_CLIENT if network.startswith("127.") else _STRANGER)
 
 
-def test_a_client_may_be_within_the_trusted_networks(kind: Kind) -> None:
+def test_client_may_be_in_a_trusted_network(kind: Kind) -> None:
     with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": "198.51.100.9"})
         (line,) = gateway.access_log(1)
@@ -106,8 +106,8 @@ def test_a_client_may_be_within_the_trusted_networks(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("header", [None, "x-real-ip", "x-client-ip"])
-def test_a_line_that_the_client_wrote_before_the_balancers_own_is_not_believed(kind: Kind, header: str | None) -> None:
-    """A limit of 2 by client holds, whatever each request says of itself; the balancer adds a line to that."""
+def test_forged_header_line_does_not_evade_the_limit(kind: Kind, header: str | None) -> None:
+    """A limit by client holds, whatever a line that the client wrote before the balancer's own contains."""
     name = header or "x-forwarded-for"
     with replicas("a") as (a,):
         fleet = _fleet([a], header)
@@ -120,7 +120,7 @@ def test_a_line_that_the_client_wrote_before_the_balancers_own_is_not_believed(k
     assert set(statuses) <= {200, 400, 429}
 
 
-def test_replicas_get_the_clients_address_in_x_real_ip_whatever_anybody_sends(kind: Kind) -> None:
+def test_x_real_ip_is_the_client_and_cannot_be_forged(kind: Kind) -> None:
     forged = {"x-forwarded-for": _CLIENT, "x-real-ip": "192.0.2.66", "x_real_ip": "192.0.2.66"}
     with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
         assert _from(gateway, _BALANCER, forged).ok
@@ -129,13 +129,13 @@ def test_replicas_get_the_clients_address_in_x_real_ip_whatever_anybody_sends(ki
     assert "192.0.2.66" not in str([seen.headers for seen in a.seen])
 
 
-def test_without_client_address_it_is_the_peer(kind: Kind) -> None:
+def test_x_real_ip_is_the_peer_by_default(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         assert _from(gateway, _STRANGER, {"X-Real-IP": "192.0.2.66"}).ok
     assert _values(a.seen[0], "x-real-ip") == [_STRANGER]
 
 
-def test_the_headers_that_carry_the_clients_address_have_the_names_that_the_fleet_gives(kind: Kind) -> None:
+def test_fleet_names_the_headers_of_the_client_address(kind: Kind) -> None:
     client_address = {"trusted": [f"{_BALANCER}/32"], "forward": ["x-client", "x-peer"]}
     forged = {"x-forwarded-for": _CLIENT, "x-client": "192.0.2.66", "x-peer": "192.0.2.66", "x-real-ip": "own"}
     with (
@@ -148,7 +148,7 @@ def test_the_headers_that_carry_the_clients_address_have_the_names_that_the_flee
     assert sent == [([_CLIENT], [_CLIENT], "own"), ([_STRANGER], [_STRANGER], None)]
 
 
-def test_a_route_may_set_or_remove_that_header(kind: Kind) -> None:
+def test_route_may_set_or_remove_x_real_ip(kind: Kind) -> None:
     with shared_replicas("a") as (a,):
         fleet = fleet_of([a])
         rules = {"set": {"request": {"set": {"x-real-ip": "hidden"}}}, "remove": {"request": {"remove": ["x-real-ip"]}}}
@@ -164,5 +164,5 @@ def test_a_route_may_set_or_remove_that_header(kind: Kind) -> None:
 
 
 def _values(seen: Seen, name: str) -> list[str]:
-    """The values of all lines of a header, in any spelling that servers take for it."""
+    """Return the values of all lines of a header, with dashes or underscores."""
     return [value for header, value in seen.headers if header.lower().replace("_", "-") == name]

@@ -1,4 +1,4 @@
-"""Clients show a certificate: required ones are asked for and judged, optional ones judged where they are shown."""
+"""Client certificates: a required one must be valid, an optional one must be valid if it is sent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Site:
         ]
         return fleet_of(pool, listener={"tls": {"certificates": certificates, "client_ca": "tls/clients.crt", **tls}})
 
-    def ask(self, gateway: Gateway, pair: Pair | None, name: str = _FIRST) -> Response:
+    def get(self, gateway: Gateway, pair: Pair | None, name: str = _FIRST) -> Response:
         return gateway.connect("gateway", client_context(self.ca, pair), name).get("/", {"host": name})
 
 
@@ -56,10 +56,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> _Site:
 
 
 @pytest.mark.parametrize("name", [_FIRST, _OTHER])
-def test_a_required_certificate_must_be_shown_and_good(kind: Kind, site: _Site, name: str) -> None:
+def test_required_certificate_must_be_valid(kind: Kind, site: _Site, name: str) -> None:
     fleet_keys = {"client_certificate": "required"}
     with shared_replicas("a") as (a,), shared(kind, site.fleet([a], **fleet_keys), files=site.files) as gateway:
-        refused = [site.ask(gateway, pair, name) for pair in (None, site.unknown)]
+        refused = [site.get(gateway, pair, name) for pair in (None, site.unknown)]
         assert [answer.ok for answer in refused] == [False, False]
         if kind == "nginx":
             assert [(answer.status, answer.header("content-type")) for answer in refused] == [
@@ -68,28 +68,28 @@ def test_a_required_certificate_must_be_shown_and_good(kind: Kind, site: _Site, 
             assert {answer.json["error"]["type"] for answer in refused} == {"bad_request"}
             assert all(answer.header("x-request-id") for answer in refused)
         assert a.requests == 0
-        assert site.ask(gateway, site.known, name).ok
+        assert site.get(gateway, site.known, name).ok
 
 
-@pytest.mark.parametrize("keys", [{}, {"client_certificate": "optional"}], ids=["by default", "said"])
-def test_an_optional_certificate_is_judged_where_it_is_shown(kind: Kind, site: _Site, keys: dict[str, str]) -> None:
+@pytest.mark.parametrize("keys", [{}, {"client_certificate": "optional"}], ids=["by default", "optional"])
+def test_optional_certificate_must_be_valid_if_sent(kind: Kind, site: _Site, keys: dict[str, str]) -> None:
     with shared_replicas("a") as (a,), shared(kind, site.fleet([a], **keys), files=site.files) as gateway:
-        assert site.ask(gateway, None).ok
-        assert site.ask(gateway, site.known).ok
-        assert not site.ask(gateway, site.unknown).ok
+        assert site.get(gateway, None).ok
+        assert site.get(gateway, site.known).ok
+        assert not site.get(gateway, site.unknown).ok
     assert a.requests == 2
 
 
-def test_without_an_authority_nobody_is_asked(kind: Kind, site: _Site) -> None:
+def test_without_an_authority_no_certificate_is_requested(kind: Kind, site: _Site) -> None:
     with shared_replicas("a") as (a,):
         fleet = site.fleet([a])
         del fleet["listeners"]["gateway"]["tls"]["client_ca"]
         with shared(kind, fleet, files=site.files) as gateway:
-            assert site.ask(gateway, None).ok
-            assert site.ask(gateway, site.unknown).ok
+            assert site.get(gateway, None).ok
+            assert site.get(gateway, site.unknown).ok
 
 
-def test_a_revoked_certificate_is_refused(kind: Kind, site: _Site) -> None:
+def test_revoked_certificate_is_refused(kind: Kind, site: _Site) -> None:
     revoked = site.clients.issue("revoked")
     files = {**site.files, "tls/clients.crl": site.clients.revoke(revoked)}
     with (
@@ -97,34 +97,34 @@ def test_a_revoked_certificate_is_refused(kind: Kind, site: _Site) -> None:
         shared(kind, site.fleet([a], client_crl="tls/clients.crl"), files=files) as gateway,
     ):
         for name in (_FIRST, _OTHER):
-            assert not site.ask(gateway, revoked, name).ok
-            assert not site.ask(gateway, site.unknown, name).ok
+            assert not site.get(gateway, revoked, name).ok
+            assert not site.get(gateway, site.unknown, name).ok
         assert a.requests == 0
-        assert site.ask(gateway, site.known).ok
-        assert site.ask(gateway, None).ok
+        assert site.get(gateway, site.known).ok
+        assert site.get(gateway, None).ok
 
 
-def test_a_renewed_list_is_obeyed_by_running_proxies(site: _Site) -> None:
-    """One `lbctl serve` drives a HAProxy, an nginx and an Envoy; their files and those of the fleet are renewed."""
-    pair = site.clients.issue("dismissed")
+def test_running_proxies_follow_a_renewed_list(site: _Site) -> None:
+    """One `lbctl serve` drives a HAProxy, an nginx and an Envoy; the list in the files of each is renewed."""
+    revoked = site.clients.issue("revoked")
     files = {**site.files, "tls/clients.crl": site.clients.revoke(site.clients.issue("gone"))}
     with replicas("a") as (a,), _driven(site.fleet([a], client_crl="tls/clients.crl"), files) as (renew, ports):
 
-        def let_in(shown: Pair) -> dict[str, bool]:
-            clients = {kind: Client(port, client_context(site.ca, shown), _FIRST) for kind, port in ports.items()}
+        def accepted(pair: Pair) -> dict[str, bool]:
+            clients = {kind: Client(port, client_context(site.ca, pair), _FIRST) for kind, port in ports.items()}
             return {kind: client.get("/", {"host": _FIRST}).ok for kind, client in clients.items()}
 
-        eventually(lambda: all(let_in(pair).values()))
-        renew({"tls/clients.crl": site.clients.revoke(pair)})
-        eventually(lambda: not any(let_in(pair).values()))
-        eventually(lambda: all(let_in(site.known).values()))
+        eventually(lambda: all(accepted(revoked).values()))
+        renew({"tls/clients.crl": site.clients.revoke(revoked)})
+        eventually(lambda: not any(accepted(revoked).values()))
+        eventually(lambda: all(accepted(site.known).values()))
 
 
 @contextmanager
 def _driven(
     fleet: Fleet, files: dict[str, bytes]
 ) -> Iterator[tuple[Callable[[dict[str, bytes]], None], dict[str, int]]]:
-    """Yield what renews files for all, and the ports of the three proxies."""
+    """Yield a function that renews files for all three proxies, and their ports."""
     with edges.haproxy(min_interval="100ms") as ha, edges.nginx(min_interval="100ms") as ng, ExitStack() as stack:
         tls = fleet["listeners"].pop("gateway")["tls"]
         sections = [driven("edge"), ha.sections, ng.sections]

@@ -1,4 +1,4 @@
-"""What a client says of itself in the name of a proxy reaches no replica, nor do lbctl's own headers."""
+"""Forwarding headers that a client forges and lbctl's internal headers reach no replica."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _sent(seen: Seen) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("listener", [None, _TRUSTING])
-def test_a_stranger_claims_nothing(kind: Kind, listener: dict[str, Any] | None) -> None:
+def test_forwarding_headers_of_a_stranger_are_removed(kind: Kind, listener: dict[str, Any] | None) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=listener)) as gateway:
         lines = [(name, "forged") for name in (*_CLAIMS, *_UNDERSCORED)]
         lines += [
@@ -51,7 +51,7 @@ def test_a_stranger_claims_nothing(kind: Kind, listener: dict[str, Any] | None) 
     assert a.seen[0].header("x-forwarded-proto") == "http"
 
 
-def test_a_trusted_peer_may_say_all_of_it(kind: Kind) -> None:
+def test_forwarding_headers_of_a_trusted_peer_are_kept(kind: Kind) -> None:
     kept = [name for name in _CLAIMS if name not in ("Proxy", "X-Real-IP")]
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
         assert Client(gateway.port, source=_BALANCER).get("/", [(name, "forged") for name in kept]).ok
@@ -59,7 +59,7 @@ def test_a_trusted_peer_may_say_all_of_it(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("source", [_BALANCER, _STRANGER])
-def test_internal_headers_and_framing_with_underscores_are_removed_from_everybody(kind: Kind, source: str) -> None:
+def test_internal_headers_are_always_removed(kind: Kind, source: str) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_TRUSTING)) as gateway:
         lines = [(name, "forged") for name in (*_INTERNAL, "Content_Length", "Transfer_Encoding")]
         assert Client(gateway.port, source=source).get("/", lines).ok
@@ -75,21 +75,21 @@ def test_internal_headers_and_framing_with_underscores_are_removed_from_everybod
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
     ],
 )
-def test_a_message_that_servers_frame_or_cut_in_two_ways_is_refused(kind: Kind, header: bytes) -> None:
+def test_ambiguous_framing_is_refused(kind: Kind, header: bytes) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         answer = _raw(gateway, b"POST / HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n\r\n2\r\nab\r\n0\r\n\r\n")
         assert answer.split(b" ")[1] in (b"400", b"501")
         assert a.requests == 0
 
 
-def test_http_1_0_has_no_chunks(kind: Kind) -> None:
+def test_http_1_0_with_chunks_is_refused(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         lines = b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
         assert _raw(gateway, lines).split(b" ")[1] in (b"400", b"426")
         assert a.requests == 0
 
 
-def test_a_client_names_no_header_of_the_proxys_to_be_dropped_on_the_way(kind: Kind) -> None:
+def test_connection_header_removes_no_proxy_header(kind: Kind) -> None:
     """Who takes `Connection: x-forwarded-for` at its word removes the header before the server reads it."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         gateway.get("/", {"Connection": "close, x-forwarded-for, x-request-id"})

@@ -1,4 +1,4 @@
-"""`allow_from` and `deny_from`: who is refused by the address of the client, before anything else is looked at."""
+"""`allow_from` and `deny_from` refuse clients by their address, before any other check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _status(gateway: Gateway, client: str, path: str = "/", source: str = _BALAN
     return Client(gateway.port, source=source).get(path, {"x-forwarded-for": client} if client else {}).status
 
 
-def test_the_client_that_a_balancer_names_decides_and_not_the_balancer(kind: Kind) -> None:
+def test_client_behind_a_balancer_decides(kind: Kind) -> None:
     served = ["203.0.113.7", "2001:db8::7", "::ffff:203.0.113.7"]
     refused = [
         "203.0.113.200",
@@ -41,7 +41,7 @@ def test_the_client_that_a_balancer_names_decides_and_not_the_balancer(kind: Kin
     assert a.requests == len(served) + 2
 
 
-def test_the_lists_of_a_route_replace_those_of_the_listener(kind: Kind) -> None:
+def test_lists_of_a_route_replace_those_of_its_listener(kind: Kind) -> None:
     routes: dict[str, Any] = {
         "own": {"match": {"path_prefix": "/own"}, "pool": "pool", "allow_from": ["198.51.100.0/24"], "deny_from": []},
         "open": {"match": {"path_prefix": "/open"}, "pool": "pool", "allow_from": ["0.0.0.0/0", "::/0"]},
@@ -67,7 +67,7 @@ def test_the_lists_of_a_route_replace_those_of_the_listener(kind: Kind) -> None:
     assert a.requests == 8
 
 
-def test_a_refusal_comes_before_credentials_and_has_the_form_and_the_headers_of_others(kind: Kind) -> None:
+def test_refusal_precedes_credentials_and_has_the_usual_form(kind: Kind) -> None:
     route = {
         "auth": {"api_keys": {"file": "keys.yaml"}},
         "headers": {"response": {"set": {"access-control-allow-origin": "*"}}},
@@ -89,8 +89,8 @@ def test_a_refusal_comes_before_credentials_and_has_the_form_and_the_headers_of_
     assert a.requests == 1
 
 
-def test_where_nginx_cannot_see_the_client_nobody_is_served(kind: Kind) -> None:
-    """Else every client of the balancer would be let in by the balancer's own address."""
+def test_nginx_that_cannot_see_the_client_refuses_all(kind: Kind) -> None:
+    """Otherwise, every client of the balancer would be accepted by the balancer's own address."""
     cannot_see = kind == "nginx" and not is_rendered_for(kind, "1.23")
     listener = {"client_address": {"trusted": [f"{_BALANCER}/32"], "header": "x-client"}, "allow_from": ["127.0.0.0/8"]}
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=listener)) as gateway:

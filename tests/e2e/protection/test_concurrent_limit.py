@@ -1,4 +1,4 @@
-"""Limits of requests at once: what is beyond them is told 429, and a place is free again once a request is over."""
+"""Limits of concurrent requests: requests beyond them get a 429 until another request ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _statuses(answers: list[Response]) -> Counter[int]:
 
 
 @_CAN
-def test_no_more_are_served_at_once_and_the_others_are_told_so_at_once(kind: Kind) -> None:
+def test_requests_beyond_the_limit_are_refused_at_once(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "concurrent": 4}) as (gateway, a):
         for _ in range(2):
             answers = at_once([(gateway, Request())] * 12, [a], 8)
@@ -49,7 +49,7 @@ def test_no_more_are_served_at_once_and_the_others_are_told_so_at_once(kind: Kin
 
 
 @_CAN
-def test_as_many_one_after_the_other_as_anybody_likes(kind: Kind) -> None:
+def test_consecutive_requests_are_unlimited(kind: Kind) -> None:
     """On connections that stay open: it is requests that count."""
     with _limited(kind, {"by": "all", "concurrent": 4}) as (gateway, _):
         load = gateway.load(60, concurrency=4)
@@ -57,7 +57,7 @@ def test_as_many_one_after_the_other_as_anybody_likes(kind: Kind) -> None:
 
 
 @_CAN
-def test_each_client_header_and_tenant_has_its_own(kind: Kind) -> None:
+def test_each_client_header_and_tenant_has_its_own_limit(kind: Kind) -> None:
     ways: list[tuple[Any, dict[str, Any]]] = [
         ("client_ip", {}),
         ({"header": "x-user"}, {}),
@@ -75,13 +75,13 @@ def test_each_client_header_and_tenant_has_its_own(kind: Kind) -> None:
 
 
 @_CAN
-def test_those_without_the_header_share_one(kind: Kind) -> None:
+def test_requests_without_the_header_share_one_limit(kind: Kind) -> None:
     with _limited(kind, {"by": {"header": "x-user"}, "concurrent": 2}) as (gateway, a):
         assert _statuses(at_once([(gateway, Request())] * 6, [a], 4)) == {200: 2, 429: 4}
 
 
 @_CAN
-def test_a_stream_counts_until_it_ends_and_one_that_was_given_up_no_longer(kind: Kind) -> None:
+def test_stream_counts_until_it_ends_or_is_cancelled(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "concurrent": 2}) as (gateway, a):
         streams = [gateway.send("GET", _STREAM) for _ in range(2)]
         eventually(lambda: a.in_flight == 2)
@@ -93,7 +93,7 @@ def test_a_stream_counts_until_it_ends_and_one_that_was_given_up_no_longer(kind:
 
 
 @_CAN
-def test_a_rate_and_a_number_at_once_both_hold(kind: Kind) -> None:
+def test_rate_and_concurrent_limit_both_hold(kind: Kind) -> None:
     limits = ({"by": "all", "rate": "5/m"}, {"by": "all", "concurrent": 2})
     with _limited(kind, *limits) as (gateway, a):
         assert _statuses(at_once([(gateway, Request())] * 3, [a], 1)) == {200: 2, 429: 1}
@@ -103,14 +103,14 @@ def test_a_rate_and_a_number_at_once_both_hold(kind: Kind) -> None:
 
 
 @_CAN
-def test_each_of_several_proxies_has_its_part(kind: Kind) -> None:
+def test_limit_is_divided_among_proxies(kind: Kind) -> None:
     proxies = {"edge": {"kind": kind, "instances": 2}}
     with _limited(kind, {"by": "all", "concurrent": 7}, proxies=proxies) as (gateway, a):
         assert _statuses(at_once([(gateway, Request())] * 12, [a], 8)) == {200: 4, 429: 8}
 
 
 @_CAN
-def test_a_limit_is_for_its_route_alone_and_for_all_listeners(kind: Kind) -> None:
+def test_limit_applies_to_its_route_on_all_listeners(kind: Kind) -> None:
     more = {
         "routes": {"free": {"match": {"path_prefix": "/free"}, "pool": "pool"}},
         "listeners": {"b": {"bind": bind()}},
@@ -123,7 +123,7 @@ def test_a_limit_is_for_its_route_alone_and_for_all_listeners(kind: Kind) -> Non
 
 
 @pytest.mark.parametrize("by", ["all", "client_ip"])
-def test_on_envoy_which_cannot_count_them_the_route_is_closed(by: str) -> None:
+def test_envoy_closes_a_route_with_a_concurrent_limit(by: str) -> None:
     free = {"match": {"path_prefix": "/free"}, "pool": "pool"}
     with _limited("envoy", {"by": by, "concurrent": 4}, routes={"free": free}) as (gateway, a):
         answer = gateway.get()

@@ -1,4 +1,4 @@
-"""Envoy before protected routes: who gets in, what the replica learns of it, and where the keys lie."""
+"""Protected routes of Envoy: accepted credentials, what the replica gets, and the file with the keys."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def _served(
 
 
 def _refused(response: Response) -> bool:
-    told = (response.header("content-type"), (response.header("www-authenticate") or "").startswith("Bearer"))
-    return (response.status, *told) == (401, "application/json", True) and response.json == _DENIED
+    headers = (response.header("content-type"), (response.header("www-authenticate") or "").startswith("Bearer"))
+    return (response.status, *headers) == (401, "application/json", True) and response.json == _DENIED
 
 
-def test_a_known_key_gets_in_and_nothing_else_does() -> None:
+def test_only_known_keys_are_accepted() -> None:
     with _served({"api_keys": _BY_KEY}) as (a, gateway):
         for known in ("sk-abc", "Bearer sk-abc", "bearer sk-abc", "Bearer sk:with:colons"):
             assert gateway.get(headers={"Authorization": known}).ok
@@ -97,11 +97,11 @@ def test_a_known_key_gets_in_and_nothing_else_does() -> None:
         assert a.requests == 0
 
 
-def test_a_key_may_stand_in_another_header_and_is_for_its_own_route_alone() -> None:
+def test_key_in_another_header_is_valid_for_its_route() -> None:
     routes = {
         "other": {"match": {"path": "/other"}, "pool": "pool", "auth": {"api_keys": {"file": "others"}}},
         "open": {"match": {"path": "/open"}, "pool": "pool"},
-        "said": {"match": {"path": "/said"}, "respond": {"status": 401, "body": "mine"}, "auth": {"api_keys": _BY_KEY}},
+        "own": {"match": {"path": "/own"}, "respond": {"status": 401, "body": "mine"}, "auth": {"api_keys": _BY_KEY}},
     }
     with _served({"api_keys": {**_BY_KEY, "header": "X-Key"}}, routes=routes) as (_, gateway):
         statuses = [
@@ -113,13 +113,13 @@ def test_a_key_may_stand_in_another_header_and_is_for_its_own_route_alone() -> N
                 ("/open", {}),
             )
         ]
-        said = gateway.get("/said")
+        own_answer = gateway.get("/own")
     assert statuses == [200, 401, 401, 200]
-    assert (said.status, said.body, said.header("www-authenticate")) == (401, b"mine", None)
+    assert (own_answer.status, own_answer.body, own_answer.header("www-authenticate")) == (401, b"mine", None)
 
 
 @pytest.mark.parametrize("forwarded", [False, True])
-def test_the_replica_learns_the_tenant_and_the_key_only_where_it_may(forwarded: bool) -> None:
+def test_replica_gets_the_tenant_and_the_key_if_forwarded(forwarded: bool) -> None:
     auth = {"api_keys": _BY_KEY, "forward_tenant": "x-tenant", "forward_credentials": forwarded}
     open_ = {"match": {"path": "/open"}, "pool": "pool"}
     with _served(auth, routes={"open": open_}) as (a, gateway):
@@ -134,7 +134,7 @@ def test_the_replica_learns_the_tenant_and_the_key_only_where_it_may(forwarded: 
     assert not [name for seen in a.seen for name, _ in seen.headers if "lbctl" in name.lower()]
 
 
-def test_tenants_have_limits_of_their_own() -> None:
+def test_each_tenant_has_its_own_limit() -> None:
     with _served({"api_keys": _BY_KEY}, route={"rate_limit": [{"by": "tenant", "rate": "2/m"}]}) as (_, gateway):
         statuses = [gateway.get(headers=_bearer("sk-abc")).status for _ in range(3)]
         last = gateway.get(headers=_bearer("sk-abc"))
@@ -144,20 +144,20 @@ def test_tenants_have_limits_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("auth", [{"api_keys": _BY_KEY}, {"jwt": _BY_TOKEN}, {"api_keys": _BY_KEY, "jwt": _BY_TOKEN}])
-def test_without_any_key_envoy_starts_and_lets_nobody_in(auth: dict[str, Any]) -> None:
+def test_envoy_without_keys_refuses_all_clients(auth: dict[str, Any]) -> None:
     with _served(auth, keys=None, jwks='{"keys": [{"kty": "unheard-of"}]}') as (a, gateway):
         assert all(_refused(gateway.get(headers=headers)) for headers in ({}, _bearer("sk-abc"), _bearer(_token())))
         assert a.requests == 0
 
 
-def test_a_hashed_key_is_refused_and_that_is_said_without_it() -> None:
+def test_hashed_key_is_refused_with_a_warning() -> None:
     with _served({"api_keys": _BY_KEY}) as (_, gateway):
         assert _refused(gateway.get(headers=_bearer("test")))
         assert "LB443" in gateway.messages
         assert "9f86d081" not in gateway.messages
 
 
-def test_keys_lie_in_a_file_for_its_owner_alone() -> None:
+def test_keys_are_in_a_private_file() -> None:
     with _served({"api_keys": _BY_KEY}) as (_, gateway):
         files = {file.name: file for file in gateway.proxy.config.parent.iterdir()}
         assert "sk-abc" not in files["envoy.yaml"].read_text()
@@ -166,7 +166,7 @@ def test_keys_lie_in_a_file_for_its_owner_alone() -> None:
         assert "sk-abc" not in gateway.proxy.logs()
 
 
-def test_a_token_gets_in_with_its_tenant() -> None:
+def test_token_is_accepted_with_its_tenant() -> None:
     with _served({"jwt": _BY_TOKEN, "forward_tenant": "x-tenant"}) as (a, gateway):
         assert gateway.get(headers=_bearer(_token())).ok
         assert gateway.get(headers={**_bearer(_token(org=None)), "x-tenant": "forged"}).ok
@@ -181,7 +181,7 @@ def test_a_token_gets_in_with_its_tenant() -> None:
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-key"])
-def test_either_a_key_or_a_token_suffices(header: str) -> None:
+def test_key_or_token_is_sufficient(header: str) -> None:
     auth = {"api_keys": {**_BY_KEY, "header": header}, "jwt": _BY_TOKEN, "forward_tenant": "x-tenant"}
     with _served(auth, route={"rate_limit": [{"by": "all", "rate": "1000/s"}]}) as (a, gateway):
         for headers in ({header: "sk-abc"}, _bearer(_token()), _bearer(_token(org=None))):
@@ -198,7 +198,7 @@ def test_either_a_key_or_a_token_suffices(header: str) -> None:
 
 
 @pytest.mark.parametrize("auth", [{"api_keys": _BY_KEY}, {"jwt": _BY_TOKEN}])
-def test_a_route_that_the_body_decides_about_is_protected_too(auth: dict[str, Any]) -> None:
+def test_route_by_model_in_the_body_is_protected(auth: dict[str, Any]) -> None:
     body = b'{"model": "secret"}'
     route = {"match": {"path_prefix": "/", "model": ["secret"]}}
     json_ = {"Content-Type": "application/json"}
@@ -210,7 +210,7 @@ def test_a_route_that_the_body_decides_about_is_protected_too(auth: dict[str, An
     assert len(a.seen) == 2
 
 
-def test_a_hash_of_a_header_that_goes_no_further_still_holds() -> None:
+def test_hash_by_a_removed_header_is_stable() -> None:
     balance = {"algorithm": "hash", "hash": {"key": {"header": "authorization"}}}
     keys = "".join(f"sk-{number}: tenant-{number}\n" for number in range(20))
     with replicas("a", "b", "c") as members:

@@ -1,4 +1,4 @@
-"""A service decides about each request: what it says counts, and its silence lets nobody in."""
+"""An external service decides about each request; without its answer no request is accepted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _route(address: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_the_service_decides_and_its_silence_is_503(kind: Kind) -> None:
+def test_service_decides_and_no_answer_is_a_503(kind: Kind) -> None:
     with replicas("a", "auth") as (a, auth):
         by_cookie = {"external": {"url": f"http://{auth.address}/session", "send": ["cookie"]}}
         routes: dict[str, Any] = {
@@ -41,11 +41,11 @@ def test_the_service_decides_and_its_silence_is_503(kind: Kind) -> None:
         }
         with running(kind, fleet_of([a], route=_route(auth.address), routes=routes)) as gateway:
             auth.behave(headers=(("x-user", "alice"), ("x-tenant", "acme"), ("x-other", "no")))
-            let_in = gateway.post("/v1/x?q=1", b"the body", [("authorization", "Bearer t"), *_FORGED])
+            accepted = gateway.post("/v1/x?q=1", b"the body", [("authorization", "Bearer t"), *_FORGED])
             auth.behave(headers=())
             unnamed = gateway.get("/v1/x", _FORGED)
             open_ = gateway.get("/open", _FORGED)
-            asked = auth.requests
+            checks = auth.requests
             session = gateway.get("/session", [("cookie", "c=1"), ("authorization", "Bearer t")])
             answers = {}
             for status in (401, 403, 404, 302, 500, 503):
@@ -71,9 +71,9 @@ def test_the_service_decides_and_its_silence_is_503(kind: Kind) -> None:
         [],
         [],
     )
-    assert (question.body, asked) == (b"", 2)
-    assert [answer.status for answer in (let_in, unnamed, open_, session)] == [200] * 4
-    by_session = auth.seen[asked]
+    assert (question.body, checks) == (b"", 2)
+    assert [answer.status for answer in (accepted, unnamed, open_, session)] == [200] * 4
+    by_session = auth.seen[checks]
     assert (by_session.header("cookie"), by_session.header("authorization")) == ("c=1", None)
     first, second, third = (a.seen[index] for index in range(3))
     assert (first.body, first.header("authorization")) == (b"the body", None)
@@ -139,7 +139,7 @@ def test_only_the_header_of_its_own_route_names_a_tenant(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_limits_by_tenant_count_the_tenant_of_their_own_route(kind: Kind) -> None:
+def test_tenant_limit_counts_the_tenant_of_its_route(kind: Kind) -> None:
     with replicas("a", "auth") as (a, auth):
         routes = _of_tenants(auth.address, rate_limit=[{"by": "tenant", "rate": "1/m", "burst": 1}])
         with running(kind, fleet_of([a], routes=routes), files=_KEYS) as gateway:
@@ -150,7 +150,7 @@ def test_limits_by_tenant_count_the_tenant_of_their_own_route(kind: Kind) -> Non
     assert statuses == [200, 200, 429]
 
 
-def test_limits_around_do_not_count_in_the_place_of_the_tenant_s() -> None:
+def test_included_limits_do_not_replace_the_tenant_limit() -> None:
     """nginx counts a request once for each kind of limit."""
     zones = "limit_req_zone $binary_remote_addr zone=own_rate:1m rate=100r/s;\n"
     own = {"http": ["own/zones"], "server": {"gateway": ["own/limits"]}}
@@ -163,7 +163,7 @@ def test_limits_around_do_not_count_in_the_place_of_the_tenant_s() -> None:
             assert [gateway.get("/one").status for _ in range(3)] == [200, 429, 429]
 
 
-def test_haproxy_asks_nobody_and_closes_the_route() -> None:
+def test_haproxy_closes_a_route_with_external_auth() -> None:
     with replicas("a") as (a,), running("haproxy", fleet_of([a], route=_route("127.0.0.1:1"))) as gateway:
         assert gateway.get("/v1/x").status == 503
         assert a.requests == 0

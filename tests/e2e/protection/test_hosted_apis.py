@@ -1,4 +1,4 @@
-"""Hosted APIs as pools: each attempt has the host, the path and the key of the pool that it goes to, and no other."""
+"""Hosted APIs as pools: each attempt has the host, the path and the key of its own pool only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLIENT = {
     "host": "gateway.example.net",
 }
 _CLIENTS = ("sk-of-client", "x-of-client", "c-of-client", "acme", "127.0.0.1")
-"""What a hosted API must never learn of a client."""
+"""Values of a client that no hosted API may get."""
 _KEYS = ("sk-of-provider$%1", "sk-of-dead")
 _HEALTH = {"active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 1}}
 _APART = {
@@ -44,7 +44,7 @@ _FILES = {"keys": "sk-of-client: acme\n", "provider-key": f"\n{_KEYS[0]}\n", "de
 
 @dataclass(frozen=True)
 class _Site:
-    """A replica of one's own, and a hosted API with TLS; the names that were asked for in its SNI."""
+    """A local replica, and a hosted API with TLS; `names` are the server names that the API was sent."""
 
     local: Replica
     provider: Replica
@@ -117,15 +117,17 @@ def _assert_clients(seen: Seen, path: str) -> None:
     assert [value for _, value in seen.headers if any(key in value for key in (*_KEYS, "o'1"))] == []
 
 
-def test_each_attempt_has_what_its_own_pool_wants(kind: Kind, tmp_path: Path) -> None:
+def test_each_attempt_has_host_path_and_key_of_its_pool(kind: Kind, tmp_path: Path) -> None:
     with _site(tmp_path) as site, running(kind, site.fleet(), files=site.files, options=["--check"]) as gateway:
         assert gateway.get("/v1/chat?x=1", _CLIENT).replica == "a"
         _assert_clients(site.local.seen[-1], "/v1/chat?x=1")
 
-        found = [gateway.get(f"/both/{number}?q", _CLIENT).replica for number in range(30)]
-        assert set(found) == {"a", "p"}
-        _assert_clients(site.local.seen[-1], f"/v2/{29 - found[::-1].index('a')}?q")
-        for seen, number in zip(site.provider.seen, [n for n, name in enumerate(found) if name == "p"], strict=True):
+        served_by = [gateway.get(f"/both/{number}?q", _CLIENT).replica for number in range(30)]
+        assert set(served_by) == {"a", "p"}
+        _assert_clients(site.local.seen[-1], f"/v2/{29 - served_by[::-1].index('a')}?q")
+        for seen, number in zip(
+            site.provider.seen, [n for n, name in enumerate(served_by) if name == "p"], strict=True
+        ):
             _assert_own(seen, f"/openai/v2/{number}?q")
 
         eventually(lambda: gateway.get("/back/x", _CLIENT).replica == "a")
@@ -149,7 +151,7 @@ def test_each_attempt_has_what_its_own_pool_wants(kind: Kind, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_copy_for_an_api_has_its_key_and_nothing_of_the_client(kind: Kind, tmp_path: Path) -> None:
+def test_mirrored_request_has_the_key_of_its_api(kind: Kind, tmp_path: Path) -> None:
     with _site(tmp_path) as site:
         fleet = site.fleet()
         fleet["routes"]["everything"]["mirror"] = {"pool": "provider"}
@@ -160,7 +162,7 @@ def test_a_copy_for_an_api_has_its_key_and_nothing_of_the_client(kind: Kind, tmp
         _assert_own(site.provider.seen[-1], "/openai/v1/chat?x=1")
 
 
-def test_the_authorities_of_the_system_are_believed_and_no_others(
+def test_only_authorities_of_the_system_are_trusted(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of this machine is another one here, since nobody may add an authority to the real one."""
@@ -209,7 +211,7 @@ def _driven(site: _Site) -> Iterator[tuple[ControlPlane, dict[str, Client]]]:
         yield control, {"haproxy": ha, "nginx": ng, "envoy": envoy.client()}
 
 
-def test_serve_rotates_a_key_and_keeps_the_last_good_one_to_itself(tmp_path: Path) -> None:
+def test_serve_rotates_a_key_and_keeps_the_last_valid_one(tmp_path: Path) -> None:
     with _site(tmp_path) as site, _driven(site) as (control, clients):
 
         def keys() -> set[str | None]:

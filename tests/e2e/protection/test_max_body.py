@@ -1,4 +1,4 @@
-"""A body above the listener's limit is a 413, whether its length is announced or not, and reaches no replica."""
+"""A body above the listener's limit gets a 413, with or without a length, and reaches no replica."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _listener(size: str = "64KiB") -> dict[str, object]:
     return {"max_body": size}
 
 
-def test_a_body_above_the_limit_is_a_413(kind: Kind) -> None:
+def test_body_above_the_limit_is_a_413(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answer = gateway.post(body=b"x" * (_LIMIT + 1))
         assert gateway.post(body=b"x").ok
@@ -29,7 +29,7 @@ def test_a_body_above_the_limit_is_a_413(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("size", [_LIMIT + 1, 30 * _LIMIT])
-def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None:
+def test_chunked_body_does_not_evade_the_limit(kind: Kind, size: int) -> None:
     """HAProxy counts as much as its buffer holds, and wants a length for more. It closes at once, under what is still
     on its way of a large body, so that its answer may be lost to a reset."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
@@ -43,7 +43,7 @@ def test_a_body_without_a_length_is_no_way_around(kind: Kind, size: int) -> None
     assert a.requests == 1
 
 
-def test_a_short_body_without_a_length_is_counted(kind: Kind) -> None:
+def test_short_chunked_body_is_counted(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("4KiB"))) as gateway:
         answers = [gateway.post(body=b"x" * size, chunked=True) for size in (1, 4096, 4097, 6000)]
     assert [answer.status for answer in answers] == [200, 200, 413, 413]
@@ -52,7 +52,7 @@ def test_a_short_body_without_a_length_is_counted(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_body_that_comes_while_a_service_is_asked_is_counted(kind: Kind) -> None:
+def test_body_is_counted_during_external_auth(kind: Kind) -> None:
     with replicas("a", "auth") as (a, auth):
         auth.behave(delay=0.05)
         route = {"auth": {"external": {"url": f"http://{auth.address}/check"}}}
@@ -67,7 +67,7 @@ def test_a_body_that_comes_while_a_service_is_asked_is_counted(kind: Kind) -> No
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_a_get_with_a_body_by_http2_is_no_way_around_either(kind: Kind) -> None:
+def test_http2_get_with_a_body_does_not_evade_the_limit(kind: Kind) -> None:
     def frame(type_: int, flags: int, stream: int, payload: bytes) -> bytes:
         return len(payload).to_bytes(3) + bytes((type_, flags)) + stream.to_bytes(4) + payload
 
@@ -84,7 +84,7 @@ def test_a_get_with_a_body_by_http2_is_no_way_around_either(kind: Kind) -> None:
     assert a.requests == 0
 
 
-def test_a_body_at_the_limit_arrives(kind: Kind) -> None:
+def test_body_at_the_limit_arrives(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         assert gateway.post(body=b"x" * _LIMIT).ok
         if kind != "haproxy":
@@ -92,7 +92,7 @@ def test_a_body_at_the_limit_arrives(kind: Kind) -> None:
     assert {len(seen.body) for seen in a.seen} == {_LIMIT}
 
 
-def test_a_limit_may_be_larger_than_the_proxys_own(kind: Kind) -> None:
+def test_limit_may_exceed_the_default_of_the_proxy(kind: Kind) -> None:
     """nginx would stop at 1 MiB, Envoy's buffer filter at 1 MiB, HAProxy at its buffer."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener("5MiB"))) as gateway:
         assert gateway.post(body=b"x" * (4 << 20)).ok
@@ -101,7 +101,7 @@ def test_a_limit_may_be_larger_than_the_proxys_own(kind: Kind) -> None:
     assert [len(seen.body) for seen in a.seen] == [4 << 20]
 
 
-def test_a_request_without_a_body_is_none_of_the_limits_business(kind: Kind) -> None:
+def test_request_without_a_body_is_not_limited(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answers = [gateway.request(method, "/") for method in ("GET", "DELETE", "OPTIONS", "POST")]
         long = [(f"x-{number}", "y" * 3500) for number in range(4)]
@@ -110,7 +110,7 @@ def test_a_request_without_a_body_is_none_of_the_limits_business(kind: Kind) -> 
     assert a.requests == 6
 
 
-def test_another_listener_has_its_own_limit(kind: Kind) -> None:
+def test_each_listener_has_its_own_limit(kind: Kind) -> None:
     with shared_replicas("a") as pool:
         fleet = fleet_of(pool, listener=_listener())
         other = fleet_of(pool, listener=_listener("1MiB"))["listeners"]["gateway"]
@@ -119,7 +119,7 @@ def test_another_listener_has_its_own_limit(kind: Kind) -> None:
             assert (gateway.post(body=body).status, gateway.connect("wide").post(body=body).status) == (413, 200)
 
 
-def test_a_large_body_within_the_limit_is_tried_on_another_replica(kind: Kind) -> None:
+def test_large_body_is_retried_on_another_replica(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b], listener=_listener("5MiB"))) as gateway:
         b.refuse()
         answers = [gateway.post(body=b"x" * (3 << 20)) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""One client's failing requests never take a pool from everybody, whatever the proxy's own ejection counts."""
+"""Failing requests of one client do not eject all replicas of a pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POST = Request("POST", "/v1/chat", body=b"{}")
 
 @pytest.mark.parametrize("fault", ["status", "reset"])
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
-def test_requests_that_fail_everywhere_do_not_empty_the_pool(
+def test_failing_requests_do_not_empty_the_pool(
     kind: Kind, fault: Literal["status", "reset"], names: tuple[str, ...]
 ) -> None:
     """Prompts that crash every engine, sent again and again; the replicas are well for everybody else."""
@@ -33,7 +33,7 @@ def test_requests_that_fail_everywhere_do_not_empty_the_pool(
         gateway.load(30, 1, _POST).assert_no_failure()
 
 
-def test_haproxy_still_leaves_out_who_refuses_connections() -> None:
+def test_haproxy_ejects_a_replica_that_refuses_connections() -> None:
     """By default failed connections eject, which no request can cause, and the TCP check brings the replica back."""
     with (
         replicas("a", "b") as (a, b),
@@ -44,7 +44,7 @@ def test_haproxy_still_leaves_out_who_refuses_connections() -> None:
         assert sum(line["retries"] for line in gateway.access_log(40)) <= 4
 
 
-def test_haproxy_says_that_nothing_bounds_an_ejection_that_was_asked_for() -> None:
+def test_haproxy_warns_of_an_unbounded_ejection() -> None:
     with replicas("a", "b") as pool:
         health = {"passive": {"consecutive_5xx": 3}}
         with running("haproxy", fleet_of(pool_of(pool, health=health))) as gateway:

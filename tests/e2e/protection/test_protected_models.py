@@ -50,7 +50,7 @@ def _open(**match: Any) -> dict[str, Any]:
     return {"match": {"path_prefix": "/v1", **match}, "pool": "open"}
 
 
-def _fleet(secret: Replica, other: Replica, routes: Mapping[str, Any], **listener: Any) -> Fleet:
+def _two_pool_fleet(secret: Replica, other: Replica, routes: Mapping[str, Any], **listener: Any) -> Fleet:
     fleet = fleet_of([other], listener=listener, pools={"secret": pool_of([secret]), "open": pool_of([other])})
     return {**fleet, "routes": dict(routes)}
 
@@ -63,7 +63,7 @@ def _protected(
     routes = routes or {"secret": _secret(auth=_AUTH), "open": _open()}
     with (
         shared_replicas("secret", "open") as (secret, other),
-        shared(kind, _fleet(secret, other, routes, **listener), files=_FILES) as gateway,
+        shared(kind, _two_pool_fleet(secret, other, routes, **listener), files=_FILES) as gateway,
     ):
         yield gateway, secret, other
 
@@ -100,11 +100,11 @@ def _json_models(text: str) -> Iterator[str]:
         decoder = json.JSONDecoder(object_pairs_hook=lambda items, pick=pick: _folded(pick, items), strict=False)
         start = text.find("{")
         try:
-            found = decoder.raw_decode(text, start)[0] if start >= 0 else None
+            value = decoder.raw_decode(text, start)[0] if start >= 0 else None
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict) and isinstance(found.get("model"), str):
-            yield found["model"]
+        if isinstance(value, dict) and isinstance(value.get("model"), str):
+            yield value["model"]
 
 
 def _folded(pick: Any, items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -190,10 +190,10 @@ def test_no_body_reaches_a_protected_model_without_a_key(kind: Kind, routes: dic
     assert through == []
 
 
-def test_neither_on_an_haproxy_with_the_old_pcre() -> None:
+def test_no_body_bypasses_haproxy_with_the_old_pcre() -> None:
     routes = {"secret": _secret(auth=_AUTH), "open": _open()}
     with shared_replicas("secret", "open") as (secret, other):
-        fleet = _fleet(secret, other, routes)
+        fleet = _two_pool_fleet(secret, other, routes)
         fleet["proxies"] = {"edge": {"kind": "haproxy", "version": "2.8"}}
         with shared("haproxy-2.8", fleet, files=_FILES) as gateway:
             for _, headers, body in _ATTACKS:
@@ -204,7 +204,7 @@ def test_neither_on_an_haproxy_with_the_old_pcre() -> None:
 
 
 @_READS_BODIES
-def test_what_is_not_clear_is_told(kind: Kind) -> None:
+def test_ambiguous_model_is_a_400(kind: Kind) -> None:
     with _protected(kind) as (gateway, _secret_replica, other):
         twice = gateway.post("/v1/x", _BOTH, _JSON)
         for answer in (twice, gateway.post("/v1/x", _SECRET, {**_JSON, "x-model": "open", **_KEY})):
@@ -214,7 +214,7 @@ def test_what_is_not_clear_is_told(kind: Kind) -> None:
         assert other.requests == 0
 
 
-def test_on_nginx_the_ways_around_are_closed_and_the_rest_is_not() -> None:
+def test_nginx_closes_only_routes_that_bypass_the_key() -> None:
     """It reads no body: nobody gets past by a header, and who has the key is served."""
     routes = {
         "secret": _secret(auth=_AUTH),
@@ -235,9 +235,9 @@ def test_on_nginx_the_ways_around_are_closed_and_the_rest_is_not() -> None:
         assert (secret.requests, other.requests) == (1, 2)
 
 
-def test_on_nginx_a_route_is_closed_on_that_listener_alone() -> None:
+def test_nginx_closes_a_route_on_one_listener_only() -> None:
     with shared_replicas("secret", "open") as (secret, other):
-        fleet = _fleet(secret, other, {"secret": _secret(auth=_AUTH, listeners=["gateway"]), "open": _open()})
+        fleet = _two_pool_fleet(secret, other, {"secret": _secret(auth=_AUTH, listeners=["gateway"]), "open": _open()})
         fleet["listeners"]["inner"] = {"bind": bind()}
         with shared("nginx", fleet, files=_FILES) as gateway:
             assert gateway.post("/v1", _SECRET, _JSON).status == 503
@@ -284,19 +284,19 @@ def test_ordinary_requests_pass(kind: Kind) -> None:
     """What a chat says about models, in its text or deeper in the body, is no model of the request."""
     routes = {"secret": _secret(auth=_AUTH), "open": _open()}
     routes["secret"]["match"]["model"] = ["secret", "acme/Llama-3.1-8B"]
-    found, expected = [], []
+    answered, expected = [], []
     with _protected(kind, routes) as (gateway, _one, _other):
         for model, where in (("acme/Llama-3.1-8B", "secret"), ("open", "open"), ("größer/x:y@1", "open")):
             for number, chat in enumerate(_CHATS):
                 bodies = [item for item in _spellings(chat, model) if b"\\u00f6" not in item]
                 answers = [gateway.post("/v1/chat", body, {**_JSON, **_KEY}) for body in bodies]
-                found += [(model, number, answer.replica or answer.status) for answer in answers]
+                answered += [(model, number, answer.replica or answer.status) for answer in answers]
                 expected += [(model, number, where)] * len(bodies)
-    assert found == expected
+    assert answered == expected
 
 
 @_READS_BODIES
-def test_requests_that_name_a_model_once_or_not_at_all_pass(kind: Kind) -> None:
+def test_requests_with_at_most_one_model_pass(kind: Kind) -> None:
     cases: list[tuple[str, Mapping[str, str], bytes, str]] = [
         ("the same in header and body", {**_JSON, **_KEY, "x-model": "secret"}, _SECRET, "secret"),
         ("header alone", {**_JSON, **_KEY, "x-model": "secret"}, b"{}", "secret"),
@@ -318,12 +318,12 @@ def test_requests_that_name_a_model_once_or_not_at_all_pass(kind: Kind) -> None:
             for chunked in (False, True)
         ]
         assert gateway.get("/v1/models").replica == "open"
-    found = [(name, answer.replica or str(answer.status)) for name, answer in sent]
-    assert found == [(name, where) for name, _, _, where in cases for _ in range(2)]
+    answered = [(name, answer.replica or str(answer.status)) for name, answer in sent]
+    assert answered == [(name, where) for name, _, _, where in cases for _ in range(2)]
 
 
 @_READS_BODIES
-def test_where_no_protected_model_is_at_stake_nothing_is_refused(kind: Kind) -> None:
+def test_requests_for_unprotected_models_pass(kind: Kind) -> None:
     """Other paths of the listener, routes that are protected alike, and fleets that protect no model."""
     alike = {"match": {"path_prefix": "/alike", "model": ["x"]}, "pool": "open", "auth": _AUTH}
     files = {"match": {"path_prefix": "/files"}, "pool": "open"}
@@ -345,9 +345,9 @@ def test_where_no_protected_model_is_at_stake_nothing_is_refused(kind: Kind) -> 
 
 @pytest.mark.parametrize("limit", [{"rate_limit": [{"by": "all", "rate": "1/s", "burst": 1}]}, {"regions": ["eu"]}])
 @_READS_BODIES
-def test_limits_and_residency_protect_too(kind: Kind, limit: dict[str, Any]) -> None:
+def test_limits_and_residency_are_not_bypassed(kind: Kind, limit: dict[str, Any]) -> None:
     with shared_replicas("secret", "open") as (secret, other):
-        fleet = _fleet(secret, other, {"secret": _secret(**limit), "open": _open()})
+        fleet = _two_pool_fleet(secret, other, {"secret": _secret(**limit), "open": _open()})
         fleet["pools"]["secret"]["replicas"][0]["region"] = "eu"
         with shared(kind, fleet) as gateway:
             assert gateway.post("/v1", _SECRET, {**_JSON, "x-model": "open"}).status == 400
@@ -357,7 +357,7 @@ def test_limits_and_residency_protect_too(kind: Kind, limit: dict[str, Any]) -> 
 
 
 @_READS_BODIES
-def test_a_websocket_of_such_routes_is_refused(kind: Kind) -> None:
+def test_websocket_of_a_protected_route_is_refused(kind: Kind) -> None:
     """Nobody reads what goes through it."""
     routes: dict[str, Any] = {"secret": _secret(auth=_AUTH), "open": {**_open(), "websocket": True}}
     routes["talk"] = {"match": {"path": "/ws"}, "pool": "open", "websocket": True}
@@ -367,7 +367,7 @@ def test_a_websocket_of_such_routes_is_refused(kind: Kind) -> None:
 
 
 @_READS_BODIES
-def test_a_body_beyond_what_is_read_is_413(kind: Kind) -> None:
+def test_body_beyond_the_inspected_size_is_a_413(kind: Kind) -> None:
     limit = {"haproxy": {"inspect": "64KiB"}, "envoy": {"max_body": "64KiB"}}[kind]
     early = json.dumps({"model": "open", "messages": "x" * 70_000}).encode()
     with _protected(kind, **limit) as (gateway, _one, other):
@@ -381,19 +381,19 @@ def test_a_body_beyond_what_is_read_is_413(kind: Kind) -> None:
 
 
 @_READS_BODIES
-def test_explain_says_what_the_proxy_does(kind: Kind) -> None:
+def test_explain_agrees_with_the_proxy(kind: Kind) -> None:
     with shared_replicas("secret", "open") as (secret, other):
-        fleet = _fleet(secret, other, {"secret": _secret(auth=_AUTH), "open": _open()})
+        fleet = _two_pool_fleet(secret, other, {"secret": _secret(auth=_AUTH), "open": _open()})
         with shared(kind, fleet, files=_FILES) as gateway:
             loaded = load([str(gateway.proxy.directory / "fleet.yaml")], Diagnostics())
             assert loaded is not None
             listener = loaded.compiled.topology.listeners[0]
-            said, done = [], []
+            explained, answered = [], []
             for name, headers, body in (item for item in _ATTACKS if item[0] != "deeper"):
                 pairs = [*(headers.items() if isinstance(headers, Mapping) else headers), *_KEY.items()]
                 message = Message("POST", "a.net", "/v1", tuple((key.lower(), value) for key, value in pairs), body)
-                found = explain(listener, message, kind, target(kind).versions[0])
-                said.append((name, found.winner.route if found.winner else found.refusal and found.refusal.status))
+                trace = explain(listener, message, kind, target(kind).versions[0])
+                explained.append((name, trace.winner.route if trace.winner else trace.refusal and trace.refusal.status))
                 answer = gateway.post("/v1", body, [("host", "a.net"), *pairs])
-                done.append((name, answer.replica or answer.status))
-    assert said == done
+                answered.append((name, answer.replica or answer.status))
+    assert explained == answered

@@ -1,4 +1,4 @@
-"""A protected route beside an open one for everything: no way of writing its path or its host leads past it."""
+"""A protected route next to an open one: no spelling of its path or host bypasses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRITTEN = (
 )
 
 
-def test_however_a_path_is_written_nobody_comes_in_without_a_key(kind: Kind) -> None:
+def test_no_spelling_of_a_path_bypasses_the_key(kind: Kind) -> None:
     with shared_replicas("a") as (a,):
         admin = {"match": {"path_prefix": "/admin"}, "pool": "pool", "auth": _AUTH}
         with shared(kind, fleet_of([a], routes={"admin": admin}), files=_FILES) as gateway:
@@ -40,8 +40,8 @@ def test_however_a_path_is_written_nobody_comes_in_without_a_key(kind: Kind) -> 
         assert a.requests == 0
 
 
-def test_a_reserved_character_that_is_escaped_leads_past_no_kind_of_path(kind: Kind) -> None:
-    """Servers read `%3A` as `:`. So must whoever asks for the key."""
+def test_escaped_reserved_character_bypasses_no_match(kind: Kind) -> None:
+    """Servers read `%3A` as `:`, so the check of the key must do so too."""
     matches = {
         **{f"exact{i}": {"path": f"/exact/a{c}b"} for i, c in enumerate(_RESERVED)},
         **{f"prefix{i}": {"path_prefix": f"/prefix/a{c}b"} for i, c in enumerate(_RESERVED)},
@@ -70,7 +70,7 @@ def test_a_reserved_character_that_is_escaped_leads_past_no_kind_of_path(kind: K
         assert {gateway.get(path).status for path in ("/exact/aab", "/exact/a:b%0A", "/literal/a:b%0a")} == {200}
 
 
-def test_a_prefix_whose_reserved_characters_are_escaped_is_rewritten_or_refused(kind: Kind) -> None:
+def test_escaped_prefix_is_rewritten_or_refused(kind: Kind) -> None:
     routes = {
         f"r{i}-{number}": {"match": {"path_prefix": f"/{i}{c}{number}"}, "pool": "pool", "rewrite": {"path_prefix": to}}
         for i, c in enumerate(_RESERVED)
@@ -82,12 +82,12 @@ def test_a_prefix_whose_reserved_characters_are_escaped_is_rewritten_or_refused(
                 for number, to in enumerate(("/new", "/")):
                     answers = [gateway.get(f"/{i}{written}{number}{rest}") for rest in ("", "/x%3a:?q=%3A")]
                     right = [to, f"{to.rstrip('/')}/x%3a:?q=%3A"]
-                    found = [answer.json["path"] if answer.ok else answer.status for answer in answers]
-                    assert found == right or (found == [400, 400] and written != c and kind != "envoy"), written
+                    results = [answer.json["path"] if answer.ok else answer.status for answer in answers]
+                    assert results == right or (results == [400, 400] and written != c and kind != "envoy"), written
 
 
 @pytest.mark.parametrize("host", ["sec.example.com", "SEC.example.com", "sec.example.com.", "sec.example.com:80"])
-def test_however_a_host_is_written_nobody_comes_in_without_a_key(kind: Kind, host: str) -> None:
+def test_no_spelling_of_a_host_bypasses_the_key(kind: Kind, host: str) -> None:
     with shared_replicas("a") as (a,):
         guarded = {"match": {"hosts": ["sec.example.com"]}, "pool": "pool", "auth": _AUTH}
         with shared(kind, fleet_of([a], routes={"guarded": guarded}), files=_FILES) as gateway:
@@ -95,7 +95,7 @@ def test_however_a_host_is_written_nobody_comes_in_without_a_key(kind: Kind, hos
         assert a.requests == 0
 
 
-def test_a_tenant_cannot_be_forged_on_a_listener_that_knows_no_keys(kind: Kind) -> None:
+def test_tenant_cannot_be_forged_on_a_listener_without_keys(kind: Kind) -> None:
     with shared_replicas("a") as (a,):
         admin = {"listeners": ["b"], "match": {"path_prefix": "/admin"}, "pool": "pool", "auth": _AUTH}
         fleet = fleet_of([a], listeners={"b": {"bind": bind()}}, routes={"admin": admin})

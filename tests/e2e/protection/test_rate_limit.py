@@ -1,6 +1,6 @@
-"""Limits of requests in a time: whoever has had his share is told 429 and when to come again; nobody else notices.
+"""Rate limits: requests beyond the limit get a 429 with the time to retry after, and other clients are unaffected.
 
-The rates are of minutes, so that nothing is refilled while a test runs, except where a test is about that.
+Rates are per minute, so that nothing is refilled while a test runs, except where a test is about refills.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def _statuses(client: Client, count: int, headers: Sequence[tuple[str, str]] = (
 
 
 def _refused(client: Client, path: str) -> Response:
-    """An answer to one of many requests at once, of which not all can have passed."""
-    found: list[Response] = []
+    """Return a 429 for one of many requests at once, of which not all can have passed."""
+    refusals: list[Response] = []
 
-    def refused() -> bool:
+    def any_refused() -> bool:
         load = client.load(20, 10, Request(path=path))
-        found.extend(answer for answer in load.responses if answer.status == 429)
-        return bool(found)
+        refusals.extend(answer for answer in load.responses if answer.status == 429)
+        return bool(refusals)
 
-    eventually(refused, pause=0)
-    return found[0]
+    eventually(any_refused)
+    return refusals[0]
 
 
 def _assert_refused(response: Response) -> None:
@@ -55,7 +55,7 @@ def _assert_refused(response: Response) -> None:
     assert int(response.header("retry-after") or 0) >= 1
 
 
-def test_a_limit_of_all_lets_its_burst_through_and_no_more(kind: Kind) -> None:
+def test_limit_for_all_passes_its_burst_only(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "1/m", "burst": 4}) as (gateway, a):
         for number in range(4):
             assert gateway.get(headers={"x-user": str(number)}).ok
@@ -70,56 +70,56 @@ def test_a_limit_of_all_lets_its_burst_through_and_no_more(kind: Kind) -> None:
     )
 
 
-def test_without_a_burst_it_is_the_requests_of_the_rate(kind: Kind) -> None:
+def test_burst_is_the_rate_by_default(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "2/m"}) as (gateway, _):
         assert _statuses(gateway, 5) == [200] * 2 + [429] * 3
 
 
-def test_the_rate_is_what_passes_in_the_long_run(kind: Kind) -> None:
-    """Twenty at once and twenty a second, asked for far more often."""
-    with _limited(kind, {"by": "all", "rate": "20/s", "burst": 20}) as (gateway, _):
-        load = gateway.load(160, concurrency=4, gap=0.05)
+def test_rates_refill_over_time(kind: Kind) -> None:
+    """After three seconds, a request passes again at 60/m, and none at 1/m. At 20/s, a load of four times that rate
+    passes at 20/s in the long run, after a burst of twenty."""
+    routes = {
+        name: {"match": {"path": f"/{name}"}, "pool": "pool", "rate_limit": [{"by": "all", **limit}]}
+        for name, limit in (("quick", {"rate": "60/m", "burst": 1}), ("fast", {"rate": "20/s", "burst": 20}))
+    }
+    with _limited(kind, {"by": "all", "rate": "1/m", "burst": 1}, routes=routes) as (gateway, _):
+        assert [gateway.get().status for _ in range(2)] == [200, 429]
+        assert gateway.get("/quick").status == 200
+        _refused(gateway, "/quick")
+        refused = time.monotonic()
+        load = gateway.load(160, 4, Request(path="/fast"), gap=0.05)
+        time.sleep(max(0.0, refused + 3 - time.monotonic()))
+        assert [gateway.get(path).status for path in ("/", "/quick")] == [429, 200]
     passed, ideal = load.statuses[200], 20 * load.seconds
     assert load.statuses.total() == passed + load.statuses[429]
     assert 30 <= passed <= 20 + 1.1 * ideal + 2
 
 
-def test_a_rate_of_minutes_is_one_of_minutes(kind: Kind) -> None:
-    """After three seconds one of sixty a minute passes again, and none of one."""
-    quick = {"match": {"path": "/quick"}, "pool": "pool", "rate_limit": [{"by": "all", "rate": "60/m", "burst": 1}]}
-    with _limited(kind, {"by": "all", "rate": "1/m", "burst": 1}, routes={"quick": quick}) as (gateway, _):
-        assert [gateway.get().status for _ in range(2)] == [200, 429]
-        assert gateway.get("/quick").status == 200
-        _refused(gateway, "/quick")
-        time.sleep(3)
-        assert [gateway.get(path).status for path in ("/", "/quick")] == [429, 200]
-
-
-def test_who_comes_again_when_told_to_is_served(kind: Kind) -> None:
+def test_request_after_retry_after_is_served(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "2/s"}) as (gateway, _):
         assert int(_refused(gateway, "/").header("retry-after") or 0) == 1
         eventually(lambda: gateway.get().ok, pause=1.0)
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_slow_rate_tells_how_long_the_next_one_takes(kind: Kind) -> None:
-    """One in two seconds; of two limits the slower one; one that is quick beside them."""
+def test_retry_after_of_a_slow_rate(kind: Kind) -> None:
+    """One request in two seconds; the slower of two limits; a quick limit next to them."""
     slower = {"match": {"path": "/slower"}, "pool": "pool"}
     quick = {"match": {"path": "/quick"}, "pool": "pool", "rate_limit": [{"by": "all", "rate": "120/m", "burst": 1}]}
     rates = [{"by": "all", "rate": rate, "burst": 1} for rate in ("90/m", "7/m")]
     more = {"slower": {**slower, "rate_limit": rates}, "quick": quick}
     with _limited(kind, {"by": "all", "rate": "30/m", "burst": 1}, routes=more) as (gateway, _):
-        told = [_refused(gateway, path).header_list("retry-after") for path in ("/", "/slower", "/quick")]
-    assert told == [["2"], ["9"], ["1"]]
+        delays = [_refused(gateway, path).header_list("retry-after") for path in ("/", "/slower", "/quick")]
+    assert delays == [["2"], ["9"], ["1"]]
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_a_rate_may_be_of_hours(kind: Kind) -> None:
+def test_rate_per_hour(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "3/h"}) as (gateway, _):
         assert _statuses(gateway, 5) == [200, 200, 200, 429, 429]
 
 
-def test_nginx_which_counts_whole_requests_a_minute_closes_a_route_with_less() -> None:
+def test_nginx_closes_a_route_below_one_request_a_minute() -> None:
     free = {"match": {"path_prefix": "/free"}, "pool": "pool"}
     with _limited("nginx", {"by": "all", "rate": "30/h"}, routes={"free": free}) as (gateway, a):
         answer = gateway.get()
@@ -129,7 +129,7 @@ def test_nginx_which_counts_whole_requests_a_minute_closes_a_route_with_less() -
     assert "warning LB441 routes.everything.rate_limit" in gateway.messages
 
 
-def test_each_client_has_a_limit_of_its_own_and_cannot_make_up_others(kind: Kind) -> None:
+def test_each_client_has_a_limit_and_cannot_forge_others(kind: Kind) -> None:
     with _limited(kind, {"by": "client_ip", "rate": "2/m"}) as (gateway, _):
         one, two = (Client(gateway.port, source=source) for source in ("127.0.0.2", "127.0.0.3"))
         assert _statuses(one, 3) == [200, 200, 429]
@@ -138,7 +138,7 @@ def test_each_client_has_a_limit_of_its_own_and_cannot_make_up_others(kind: Kind
         assert _statuses(two, 3) == [200, 200, 429]
 
 
-def test_behind_a_trusted_balancer_the_client_is_who_it_says(kind: Kind) -> None:
+def test_trusted_balancer_names_the_limited_client(kind: Kind) -> None:
     trusting = {"client_address": {"trusted": ["127.0.0.9/32"]}}
     with _limited(kind, {"by": "client_ip", "rate": "2/m"}, listener=trusting) as (gateway, _):
         balancer, stranger = (Client(gateway.port, source=source) for source in ("127.0.0.9", "127.0.0.8"))
@@ -148,7 +148,7 @@ def test_behind_a_trusted_balancer_the_client_is_who_it_says(kind: Kind) -> None
     assert forged == [200, 200, 429]
 
 
-def test_each_value_of_a_header_has_a_limit_and_those_without_share_one(kind: Kind) -> None:
+def test_each_header_value_has_its_own_limit(kind: Kind) -> None:
     with _limited(kind, {"by": {"header": "x-user"}, "rate": "2/m"}) as (gateway, _):
         for user in ("ann", "bob", "Ann", "an", 'a"; $x %'):
             assert _statuses(gateway, 3, [("x-user", user)]) == [200, 200, 429]
@@ -157,7 +157,7 @@ def test_each_value_of_a_header_has_a_limit_and_those_without_share_one(kind: Ki
         assert _statuses(gateway, 4, [("x-user", "")])[2:] == [429, 429]
 
 
-def test_many_other_values_do_not_wipe_out_what_was_counted(kind: Kind) -> None:
+def test_many_header_values_do_not_reset_a_count(kind: Kind) -> None:
     with _limited(kind, {"by": {"header": "x-user"}, "rate": "1/m"}) as (gateway, _):
         assert _statuses(gateway, 2, [("x-user", "ann")]) == [200, 429]
         others = gateway.load(120, 30, lambda number: Request(headers={"x-user": f"u{number}"}))
@@ -165,7 +165,7 @@ def test_many_other_values_do_not_wipe_out_what_was_counted(kind: Kind) -> None:
         assert _statuses(gateway, 1, [("x-user", "ann")]) == [429]
 
 
-def test_a_tenant_has_one_limit_for_all_of_its_keys(kind: Kind) -> None:
+def test_tenant_has_one_limit_for_all_its_keys(kind: Kind) -> None:
     with _limited(kind, {"by": "tenant", "rate": "3/m"}, route={"auth": _AUTH}) as (gateway, _):
         keys = ("sk-a1", "sk-a2", "sk-a1", "sk-a2", "sk-a1", "sk-g")
         answers = [gateway.get(headers={"x-key": key}) for key in keys]
@@ -175,7 +175,7 @@ def test_a_tenant_has_one_limit_for_all_of_its_keys(kind: Kind) -> None:
     assert [line["tenant"] for line in lines] == ["acme"] * 5 + ["globex"]
 
 
-def test_of_several_limits_every_one_holds(kind: Kind) -> None:
+def test_each_of_several_limits_holds(kind: Kind) -> None:
     limits = [{"by": "tenant", "rate": "2/m"}, {"by": "all", "rate": "3/m"}]
     with _limited(kind, *limits, route={"auth": _AUTH}) as (gateway, _):
         assert _statuses(gateway, 2, [("x-key", "sk-g")]) == [200, 200]
@@ -183,13 +183,13 @@ def test_of_several_limits_every_one_holds(kind: Kind) -> None:
         assert _statuses(gateway, 2, [("x-key", "sk-a1")]) == [200, 429]
 
 
-def test_who_is_not_let_in_uses_up_nobodys_limit(kind: Kind) -> None:
+def test_refused_clients_do_not_count(kind: Kind) -> None:
     with _limited(kind, {"by": "all", "rate": "2/m"}, route={"auth": _AUTH}) as (gateway, _):
         assert _statuses(gateway, 5, [("x-key", "wrong")]) == [401] * 5
         assert _statuses(gateway, 3, [("x-key", "sk-g")]) == [200, 200, 429]
 
 
-def test_a_limit_is_for_its_route_alone(kind: Kind) -> None:
+def test_limit_applies_to_its_route_only(kind: Kind) -> None:
     other = {"match": {"path_prefix": "/other"}, "pool": "pool", "rate_limit": [{"by": "all", "rate": "1/m"}]}
     free = {"match": {"path_prefix": "/free"}, "pool": "pool"}
     with _limited(kind, {"by": "all", "rate": "2/m"}, routes={"other": other, "free": free}) as (gateway, _):
@@ -199,14 +199,14 @@ def test_a_limit_is_for_its_route_alone(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])
-def test_a_route_on_two_listeners_has_one_limit(kind: Kind) -> None:
+def test_route_on_two_listeners_has_one_limit(kind: Kind) -> None:
     second = {"second": {"bind": bind()}}
     with _limited(kind, {"by": "all", "rate": "2/m"}, listeners=second) as (gateway, _):
         assert _statuses(gateway, 2) == [200, 200]
         assert _statuses(gateway.connect("second"), 2) == [429, 429]
 
 
-def test_envoy_says_that_it_counts_apart_for_each_listener() -> None:
+def test_envoy_warns_that_it_counts_by_listener() -> None:
     second = {"second": {"bind": bind()}}
     with _limited("envoy", {"by": "all", "rate": "2/m"}, listeners=second) as (gateway, _):
         for client in (gateway, gateway.connect("second")):
@@ -214,7 +214,7 @@ def test_envoy_says_that_it_counts_apart_for_each_listener() -> None:
     assert "LB441 routes.everything.rate_limit" in gateway.messages
 
 
-def test_a_route_of_several_matches_and_pools_has_one_limit(kind: Kind) -> None:
+def test_route_with_several_matches_has_one_limit(kind: Kind) -> None:
     """Each host and each pool may be a rule of its own for the proxy."""
     with replicas("a", "b") as (a, b):
         pools = {"pool": pool_of([a]), "other": pool_of([b]), "third": pool_of([b])}
@@ -225,24 +225,24 @@ def test_a_route_of_several_matches_and_pools_has_one_limit(kind: Kind) -> None:
         }
         with running(kind, fleet_of(pools["pool"], route=route, pools=pools)) as gateway:
             ways = [("one", "0"), ("two", "0"), ("one", "1"), ("two", "1"), ("one", "0")]
-            got = [gateway.get(headers={"host": f"{host}.example.com", "x-other": other}) for host, other in ways]
-    assert [answer.status for answer in got] == [200, 200, 200, 429, 429]
+            answers = [gateway.get(headers={"host": f"{host}.example.com", "x-other": other}) for host, other in ways]
+    assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
 
 
 @pytest.mark.parametrize(("instances", "passed"), [(1, 4), (2, 2)])
-def test_each_of_several_proxies_has_its_part_of_the_fleets_limit(kind: Kind, instances: int, passed: int) -> None:
+def test_limit_is_divided_among_proxies(kind: Kind, instances: int, passed: int) -> None:
     proxy = {"kind": kind, "instances": instances, **({"admin": bind()} if kind == "envoy" else {})}
     with _limited(kind, {"by": "all", "rate": "4/m"}, proxies={"edge": proxy}) as (gateway, _):
         assert _statuses(gateway, 6).count(200) == passed
 
 
-def test_a_burst_is_divided_too(kind: Kind) -> None:
+def test_burst_is_divided_among_proxies(kind: Kind) -> None:
     proxy = {"kind": kind, "instances": 2, **({"admin": bind()} if kind == "envoy" else {})}
     with _limited(kind, {"by": "all", "rate": "2/m", "burst": 9}, proxies={"edge": proxy}) as (gateway, _):
         assert _statuses(gateway, 8).count(200) == 5
 
 
-def test_a_tenant_may_have_another_rate(kind: Kind) -> None:
+def test_tenant_may_have_its_own_rate(kind: Kind) -> None:
     tenants = {"acme": "3/m", "initech": "1/m", "default": "2/m", "include": "1/m"}
     limit = {"by": "tenant", "rate": "1/m", "tenants": tenants}
     with _limited(kind, limit, route={"auth": _AUTH}) as (gateway, a):

@@ -1,4 +1,4 @@
-"""An expression that a proxy's engine gives up on, on a long path, is neither a match nor none: nobody gets past it."""
+"""If a proxy's engine gives up on an expression for a long path, the request is refused and bypasses no route."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _sizes(first: int, most: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["nginx", "haproxy", "haproxy-2.8", "envoy"])
-def test_no_length_of_a_path_leads_past_an_expression(name: Binary) -> None:
+def test_no_path_length_bypasses_an_expression(name: Binary) -> None:
     with _beside_an_open_route(name) as gateway:
         for item in _NASTY.values():
             first = _first_refused(gateway, item, _LONGEST[name])
@@ -97,7 +97,7 @@ def test_no_length_of_a_path_leads_past_an_expression(name: Binary) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api" + "/a" * 1000, "/api" + "/a" * 1500, "/api" + "/a" * 3900])
-def test_a_long_path_of_a_guarded_expression_needs_a_key(kind: Kind, path: str) -> None:
+def test_long_path_of_a_protected_expression_needs_a_key(kind: Kind, path: str) -> None:
     with shared_replicas("a") as (a,):
         guarded = {"match": {"path_regex": "/api(/[a-z0-9]+)+"}, "pool": "pool", "auth": _AUTH}
         with shared(kind, fleet_of([a], routes={"guarded": guarded}), files=_FILES) as gateway:
@@ -109,7 +109,7 @@ def test_a_long_path_of_a_guarded_expression_needs_a_key(kind: Kind, path: str) 
             assert (short.status, a.requests) == (200, 1)
 
 
-def test_what_is_refused_says_why(kind: Kind) -> None:
+def test_refusal_states_its_reason(kind: Kind) -> None:
     """Envoy's engine never gives up."""
     with _beside_an_open_route(kind) as gateway:
         answer = gateway.get(_NASTY["alternatives"].path(4000))
@@ -121,7 +121,7 @@ def test_what_is_refused_says_why(kind: Kind) -> None:
     assert answer.header("x-request-id")
 
 
-def test_an_open_expression_beside_a_guarded_route_lets_nothing_in_that_it_does_not_match(kind: Kind) -> None:
+def test_open_expression_passes_matching_paths_only(kind: Kind) -> None:
     routes: dict[str, Any] = {
         "open": {"match": {"path_regex": "/api(/[a-z0-9]+)+!"}, "respond": {"status": _OPEN, "body": ""}},
         "guarded": {"match": {"path_prefix": "/"}, "respond": {"status": _GUARDED, "body": ""}},
@@ -132,7 +132,7 @@ def test_an_open_expression_beside_a_guarded_route_lets_nothing_in_that_it_does_
     assert statuses <= {_GUARDED, 400}
 
 
-def test_only_a_request_that_the_rule_could_have_been_for_is_refused(kind: Kind) -> None:
+def test_only_requests_for_the_rule_are_refused(kind: Kind) -> None:
     """More specific rules come first; one of another method, host or header asks nothing of the expression."""
     regex = "/api(/[a-z0-9]+)+"
     long = "/api" + "/a" * 2000
@@ -156,6 +156,6 @@ def test_only_a_request_that_the_rule_could_have_been_for_is_refused(kind: Kind)
     assert [answer.status for answer in refused] == [_GUARDED if kind == "envoy" else 400] * 3
 
 
-def test_a_request_without_a_path_is_refused() -> None:
+def test_request_without_a_path_is_refused() -> None:
     with _beside_an_open_route("haproxy") as gateway:
         assert gateway.request("OPTIONS", "*").status == 400

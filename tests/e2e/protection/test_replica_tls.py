@@ -1,28 +1,31 @@
-"""TLS to the replicas: their certificate must come from the authority that was named and hold the name."""
+"""TLS to the replicas: their certificate must come from the configured authority and contain the configured name."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.fleets import Fleet
-from tests.support.processes.binaries import Kind
-from tests.support.processes.certs import Authority, Pair, server_context
+from tests.support.processes.binaries import KINDS, Kind
+from tests.support.processes.certs import Authority, server_context
 from tests.support.processes.checks import OFTEN
-from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.grpc_replica import grpc_replicas
-from tests.support.processes.http1 import Response
+from tests.support.processes.http1 import Request, Response
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _NAME = "embedder.internal"
+_TLS = {"ca": "tls/ca.crt", "server_name": _NAME}
 
 
-class _Site:
-    """Two authorities of the same name; what the fleet names as files lies in `files`."""
+class _Pki:
+    """Two authorities of the same name. `files` has the first and a client certificate, for the fleet."""
 
     def __init__(self, directory: Path) -> None:
         self.authority, self.other = Authority(directory / "one"), Authority(directory / "two")
@@ -33,143 +36,133 @@ class _Site:
             "tls/client.key": client.key.read_bytes(),
         }
 
-    def ask(self, kind: Kind, replica: Replica, **tls: Any) -> Response:
-        with running(kind, _fleet(replica, **tls), files=self.files) as gateway:
-            return gateway.post("/v1/embeddings")
+    def contexts(self) -> dict[str, ssl.SSLContext | None]:
+        """Return pool → the TLS settings of its replica; None for a replica without TLS."""
+        old = server_context(self.authority.issue(_NAME))
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        asks_for_certificate = server_context(self.authority.issue(_NAME), client_ca=self.authority.ca)
+        return {
+            "good": server_context(self.authority.issue(_NAME)),
+            "other-authority": server_context(self.other.issue(_NAME)),
+            "other-name": server_context(self.authority.issue("other.internal")),
+            "plain": None,
+            "unverified": server_context(self.other.issue("other.internal")),
+            "client-certificate": asks_for_certificate,
+            "no-client-certificate": asks_for_certificate,
+            "old-version": old,
+        }
 
 
-def _fleet(replica: Replica, **tls: Any) -> Fleet:
-    return fleet_of(pool_of([replica], tls={"ca": "tls/ca.crt", "server_name": _NAME, **tls}))
+class _Gateway(NamedTuple):
+    """A proxy in front of a pool for each kind of certificate. `names` are the server names that "good" was sent."""
+
+    gateway: Gateway
+    replicas: Mapping[str, Replica]
+    names: list[str | None]
+
+    def post(self, pool: str) -> Response:
+        return self.gateway.post(f"/{pool}/v1/embeddings")
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> _Pki:
+    return _Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tls_gateway(request: pytest.FixtureRequest, pki: _Pki) -> Iterator[_Gateway]:
+    contexts, names = pki.contexts(), []
+    assert contexts["good"] is not None
+    contexts["good"].sni_callback = lambda _, name, __: names.append(name)  # type: ignore[assignment]
+    with ExitStack() as stack:
+        members = {pool: stack.enter_context(Replica(pool, tls=context)) for pool, context in contexts.items()}
+        bad_members = {name: members[name] for name in ("good", "other-authority")}
+        pools = {pool: pool_of([replica], tls=_TLS) for pool, replica in members.items()}
+        pools["unverified"]["tls"] = {}
+        pools["client-certificate"]["tls"] = {**_TLS, "certificate": "tls/client.crt", "key": "tls/client.key"}
+        pools["mixed"] = pool_of(list(bad_members.values()), tls=_TLS)
+        gateway = stack.enter_context(running(request.param, _fleet_by_path(pools), files=pki.files))
+        yield _Gateway(gateway, members, names)
+
+
+def _fleet_by_path(pools: Mapping[str, Any], **listener: Any) -> Fleet:
+    """Return a fleet in which requests for /POOL/… go to that pool."""
+    routes = {pool: {"match": {"path_prefix": f"/{pool}/"}, "pool": pool} for pool in pools}
+    return fleet_of(next(iter(pools.values())), listener=listener, routes=routes, pools=pools)
 
 
 def _is_503(answer: Response) -> bool:
     return (answer.status, answer.header("content-type"), answer.replica) == (503, "application/json", None)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> _Site:
-    return _Site(tmp_path)
+def test_good_certificate_is_accepted_by_server_name(tls_gateway: _Gateway) -> None:
+    assert tls_gateway.post("good").replica == "good"
+    assert set(tls_gateway.names) == {_NAME}
 
 
-def test_a_replica_with_the_right_certificate_serves_and_is_told_its_name(kind: Kind, site: _Site) -> None:
-    context, told = server_context(site.authority.issue(_NAME)), []
-    context.sni_callback = lambda _, name, __: told.append(name)  # type: ignore[assignment]
-    with replicas("a", tls=context) as (a,):
-        assert site.ask(kind, a).replica == "a"
-    assert set(told) == {_NAME}
+@pytest.mark.parametrize("pool", ["other-authority", "other-name", "plain", "old-version"])
+def test_bad_certificate_is_a_503(tls_gateway: _Gateway, pool: str) -> None:
+    assert _is_503(tls_gateway.post(pool))
+    assert tls_gateway.replicas[pool].requests == 0
 
 
-def test_another_authority_is_a_503(kind: Kind, site: _Site) -> None:
-    with replicas("a", tls=server_context(site.other.issue(_NAME))) as (a,):
-        assert _is_503(site.ask(kind, a))
-    assert a.requests == 0
-
-
-def test_another_name_is_a_503(kind: Kind, site: _Site) -> None:
-    with replicas("a", tls=server_context(site.authority.issue("other.internal"))) as (a,):
-        assert _is_503(site.ask(kind, a))
-    assert a.requests == 0
-
-
-def test_a_replica_without_tls_is_a_503(kind: Kind, site: _Site) -> None:
-    with replicas("a") as (a,):
-        assert _is_503(site.ask(kind, a))
-    assert a.requests == 0
-
-
-def test_a_replica_with_a_bad_certificate_is_left_for_a_good_one(kind: Kind, site: _Site) -> None:
-    good, bad = server_context(site.authority.issue(_NAME)), server_context(site.other.issue(_NAME))
-    with replicas("a", tls=good) as (a,), replicas("b", tls=bad) as (b,):
-        pool = pool_of([a, b], tls={"ca": "tls/ca.crt", "server_name": _NAME})
-        with running(kind, fleet_of(pool), files=site.files) as gateway:
-            load = gateway.load(20, 2)
+def test_replica_with_good_certificate_replaces_a_bad_one(tls_gateway: _Gateway) -> None:
+    load = tls_gateway.gateway.load(20, 2, Request(path="/mixed/"))
     load.assert_no_failure()
-    assert (load.by_replica, b.requests) == ({"a": 20}, 0)
+    assert load.by_replica == {"good": 20}
+    assert tls_gateway.replicas["other-authority"].requests == 0
 
 
-def test_without_an_authority_any_certificate_will_do(kind: Kind, site: _Site) -> None:
-    any_certificate = server_context(site.other.issue("other.internal"))
+def test_any_certificate_is_accepted_without_an_authority(tls_gateway: _Gateway) -> None:
+    assert tls_gateway.post("unverified").replica == "unverified"
+
+
+def test_replica_may_require_a_certificate(tls_gateway: _Gateway) -> None:
+    assert tls_gateway.post("client-certificate").replica == "client-certificate"
+    assert tls_gateway.post("no-client-certificate").status in (502, 503)
+    assert tls_gateway.replicas["no-client-certificate"].requests == 0
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_grpc_replica_certificate_is_verified(kind: Kind, pki: _Pki) -> None:
+    good, bad = pki.authority.issue(_NAME), pki.other.issue(_NAME)
+    with grpc_replicas("good", tls=good) as (a,), grpc_replicas("bad", tls=bad) as (b,):
+        pools = {"good.s": pool_of([a], protocol="grpc", tls=_TLS), "bad.s": pool_of([b], protocol="grpc", tls=_TLS)}
+        with running(kind, _fleet_by_path(pools), files=pki.files) as gateway:
+            codes = [gateway.grpc(f"/{pool}/Echo", b"hello").code for pool in pools]
+    assert (codes, a.requests, b.requests) == (["OK", "UNAVAILABLE"], 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_health_checks_use_tls_except_on_another_port(kind: Kind, pki: _Pki) -> None:
+    """Another port is checked without TLS. Requests use the replica's port and TLS in any case."""
+    pair = pki.authority.issue(_NAME)
+    context = server_context(pair)
+    http = {"http": {"path": "/health"}, **OFTEN}
     with (
-        replicas("a", tls=any_certificate) as (a,),
-        running(kind, fleet_of(pool_of([a], tls={})), files=site.files) as gateway,
+        replicas("own", "same-port", "other-port", tls=context) as (own, same_port, other_port),
+        replicas("health") as (health,),
+        grpc_replicas("grpc", tls=pair) as (grpc,),
+        grpc_replicas("grpc-health") as (grpc_health,),
     ):
-        assert gateway.get().ok
-
-
-@pytest.mark.parametrize("shown", [True, False], ids=["shown", "not shown"])
-def test_a_replica_may_want_a_certificate(kind: Kind, site: _Site, shown: bool) -> None:
-    context = server_context(site.authority.issue(_NAME), client_ca=site.authority.ca)
-    keys = {"certificate": "tls/client.crt", "key": "tls/client.key"} if shown else {}
-    with replicas("a", tls=context) as (a,):
-        answer = site.ask(kind, a, **keys)
-    assert (answer.ok, a.requests) == (shown, int(shown))
-    assert shown or answer.status in (502, 503)
-
-
-@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-@pytest.mark.parametrize("trusted", [True, False], ids=["right", "wrong authority"])
-def test_grpc_replicas_by_tls(kind: Kind, site: _Site, trusted: bool) -> None:
-    with grpc_replicas("a", tls=_issued(site, trusted)) as (a,):
-        pool = pool_of([a], protocol="grpc", tls={"ca": "tls/ca.crt", "server_name": _NAME})
-        with running(kind, fleet_of(pool), files=site.files) as gateway:
-            reply = gateway.grpc("/s.S/Echo", b"hello")
-    assert (reply.code, a.requests) == (("OK", 1) if trusted else ("UNAVAILABLE", 0))
-
-
-def _issued(site: _Site, trusted: bool) -> Pair:
-    return (site.authority if trusted else site.other).issue(_NAME)
-
-
-@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_checks_speak_tls_too(kind: Kind, site: _Site) -> None:
-    check = {"http": {"path": "/health"}, **OFTEN}
-    with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,):
-        pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
-        with running(kind, fleet_of(pool), files=site.files) as gateway:
-            eventually(lambda: a.checks > 2)
-            assert gateway.get().ok
-
-
-@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_a_health_port_of_its_own_is_asked_without_tls_and_requests_never_are(kind: Kind, site: _Site) -> None:
-    with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,), replicas("health") as (health,):
-        check = {"http": {"path": "/health"}, "port": health.port, **OFTEN}
-        pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
-        with running(kind, fleet_of(pool), files=site.files) as gateway:
-            eventually(lambda: health.checks > 2)
-            assert (gateway.get().replica, a.checks, health.requests) == ("a", 0, 0)
+        grpc_check = {"grpc": {"service": ""}, "port": grpc_health.port, **OFTEN}
+        pools = {
+            "own": pool_of([own], tls=_TLS, health={"active": http}),
+            "same-port": pool_of([same_port], tls=_TLS, health={"active": {**http, "port": same_port.port}}),
+            "other-port": pool_of([other_port], tls=_TLS, health={"active": {**http, "port": health.port}}),
+            "grpc.s": pool_of([grpc], protocol="grpc", tls=_TLS, health={"active": grpc_check}),
+        }
+        with running(kind, _fleet_by_path(pools, http2=True), files=pki.files) as gateway:
+            checked = (own, same_port, health, grpc_health)
+            eventually(lambda: min(replica.checks for replica in checked) > 2)
+            assert [gateway.get(f"/{pool}/").replica for pool in pools][:3] == ["own", "same-port", "other-port"]
+            assert gateway.grpc("/grpc.s/Echo", b"x").replica == "grpc"
+            assert [replica.checks for replica in (other_port, grpc)] == [0, 0]
+            assert [replica.requests for replica in (health, grpc_health)] == [0, 0]
             health.behave(health=503)
-            eventually(lambda: _is_503(gateway.get()))
-
-
-@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_a_grpc_health_port_of_its_own_too(kind: Kind, site: _Site) -> None:
-    with grpc_replicas("a", tls=site.authority.issue(_NAME)) as (a,), grpc_replicas("health") as (health,):
-        check = {"grpc": {"service": ""}, "port": health.port, **OFTEN}
-        tls = {"ca": "tls/ca.crt", "server_name": _NAME}
-        pool = pool_of([a], protocol="grpc", tls=tls, health={"active": check})
-        with running(kind, fleet_of(pool, listener={"http2": True}), files=site.files) as gateway:
-            eventually(lambda: health.checks > 2)
-            assert gateway.grpc("/a.B/C", b"x").replica == "a"
-            assert (a.checks, health.requests) == (0, 0)
-            health.behave(serving=False)
-            eventually(lambda: gateway.grpc("/a.B/C", b"x").code == "UNAVAILABLE")
-
-
-@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_a_health_port_that_is_the_replicas_own_is_asked_by_tls(kind: Kind, site: _Site) -> None:
-    with replicas("a", tls=server_context(site.authority.issue(_NAME))) as (a,):
-        check = {"http": {"path": "/health"}, "port": a.port, **OFTEN}
-        pool = pool_of([a], tls={"ca": "tls/ca.crt", "server_name": _NAME}, health={"active": check})
-        with running(kind, fleet_of(pool), files=site.files) as gateway:
-            eventually(lambda: a.checks > 2)
-            assert gateway.get().ok
-
-
-def test_the_least_version_is_1_2(kind: Kind, site: _Site) -> None:
-    old = server_context(site.authority.issue(_NAME))
-    old.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with replicas("a", tls=old) as (a,):
-        assert _is_503(site.ask(kind, a))
+            grpc_health.behave(serving=False)
+            eventually(lambda: _is_503(gateway.get("/other-port/")))
+            eventually(lambda: gateway.grpc("/grpc.s/Echo", b"x").code == "UNAVAILABLE")
+            assert gateway.get("/own/").ok

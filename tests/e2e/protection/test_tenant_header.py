@@ -1,4 +1,4 @@
-"""The header with the tenant comes from the gateway alone, and what proves a client goes no further unless it may."""
+"""Only the gateway sets the tenant header, and credentials reach the replica only if they are forwarded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _tenants(seen: Seen) -> list[str]:
     return [value for name, value in seen.headers if name.lower().replace("_", "-") == "x-tenant"]
 
 
-def test_the_replica_is_told_the_tenant_and_only_by_the_gateway(kind: Kind) -> None:
+def test_only_the_gateway_names_the_tenant(kind: Kind) -> None:
     with _protected(kind, {"api_keys": _KEYS}, routes={"open": _OPEN}) as (gateway, a):
         gateway.get(headers=[*_FORGED, ("x-key", "sk-abc")])
         gateway.post("/v1/chat", b"{}", [("x-key", "sk-abc")])
@@ -58,7 +58,7 @@ def test_the_replica_is_told_the_tenant_and_only_by_the_gateway(kind: Kind) -> N
     assert [line["tenant"] for line in lines] == ["acme", "acme", None, None]
 
 
-def test_no_trailer_names_a_tenant(kind: Kind) -> None:
+def test_http1_trailer_names_no_tenant(kind: Kind) -> None:
     """Servers such as uvicorn with httptools read trailers as headers; HAProxy wants a length instead of chunks."""
     chunks = b"2\r\nab\r\n0\r\nx-tenant: forged\r\n\r\n"
     head = b"POST / HTTP/1.1\r\nHost: h\r\nx-key: sk-abc\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
@@ -80,7 +80,7 @@ def test_no_trailer_names_a_tenant(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_no_trailer_of_http_2_names_a_tenant(kind: Kind) -> None:
+def test_http2_trailer_names_no_tenant(kind: Kind) -> None:
     """nginx 1.22 ends the connection."""
     received: list[bytes] = []
     with (
@@ -148,7 +148,7 @@ def _recorder(received: list[bytes]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_so_it_is_with_tokens(kind: Kind) -> None:
+def test_only_the_gateway_names_the_tenant_of_a_token(kind: Kind) -> None:
     with _protected(kind, {"jwt": _JWT}, routes={"open": _OPEN}) as (gateway, a):
         gateway.get(headers=[*_FORGED, *bearer(_ISSUER.rs256()).items()])
         gateway.get(headers=[*_FORGED, *bearer(_ISSUER.rs256(org=None)).items()])
@@ -163,14 +163,14 @@ def test_so_it_is_with_tokens(kind: Kind) -> None:
         ("envoy", {"rate_limit": [{"by": "all", "concurrent": 5}]}),
     ],
 )
-def test_beside_a_route_that_had_to_be_closed_nobody_can_forge_it_either(kind: Kind, keys: dict[str, Any]) -> None:
+def test_tenant_cannot_be_forged_next_to_a_closed_route(kind: Kind, keys: dict[str, Any]) -> None:
     with _protected(kind, {"api_keys": _KEYS}, route=keys, routes={"open": _OPEN}) as (gateway, a):
         assert gateway.get(headers=[("x-key", "sk-abc")]).status == 503
         assert gateway.get("/open", _FORGED).ok
     assert _tenants(a.seen[0]) == []
 
 
-def test_two_names_are_both_the_gateways_on_every_route(kind: Kind) -> None:
+def test_two_tenant_headers_are_protected_on_every_route(kind: Kind) -> None:
     other = {"match": {"path_prefix": "/other"}, "pool": "pool", "auth": {"api_keys": _KEYS, "forward_tenant": "X-Org"}}
     silent = {"match": {"path_prefix": "/silent"}, "pool": "pool", "auth": {"api_keys": _KEYS}}
     with _protected(kind, {"api_keys": _KEYS}, routes={"other": other, "silent": silent}) as (gateway, a):
@@ -186,7 +186,7 @@ def test_two_names_are_both_the_gateways_on_every_route(kind: Kind) -> None:
     assert [line["tenant"] for line in lines] == ["acme"] * 3
 
 
-def test_on_a_second_listener_it_cannot_be_forged_either(kind: Kind) -> None:
+def test_tenant_cannot_be_forged_on_a_second_listener(kind: Kind) -> None:
     with _protected(kind, {"api_keys": _KEYS}, listeners={"b": {"bind": bind()}}, routes={"open": _OPEN}) as (
         gateway,
         a,
@@ -197,7 +197,7 @@ def test_on_a_second_listener_it_cannot_be_forged_either(kind: Kind) -> None:
     assert [_tenants(seen) for seen in a.seen] == [["acme"], []]
 
 
-def test_trusted_peers_cannot_forge_it_either(kind: Kind) -> None:
+def test_trusted_peers_cannot_forge_the_tenant(kind: Kind) -> None:
     trusting = {"client_address": {"trusted": ["127.0.0.0/8"]}}
     with _protected(kind, {"api_keys": _KEYS}, listener=trusting, routes={"open": _OPEN}) as (gateway, a):
         gateway.get("/open", [*_FORGED, ("x-forwarded-for", "203.0.113.1")])
@@ -205,7 +205,7 @@ def test_trusted_peers_cannot_forge_it_either(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("forwarded", [False, True])
-def test_the_key_reaches_the_replica_only_where_that_is_allowed(kind: Kind, forwarded: bool) -> None:
+def test_key_reaches_the_replica_only_if_forwarded(kind: Kind, forwarded: bool) -> None:
     for header, value in (("authorization", "Bearer sk-abc"), ("x-key", "sk-abc")):
         auth = {"api_keys": {"file": "keys", "header": header}, "forward_credentials": forwarded}
         with _protected(kind, auth, routes={"open": _OPEN}) as (gateway, a):
@@ -216,14 +216,14 @@ def test_the_key_reaches_the_replica_only_where_that_is_allowed(kind: Kind, forw
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 @pytest.mark.parametrize("forwarded", [False, True])
-def test_the_token_reaches_the_replica_only_where_that_is_allowed(kind: Kind, forwarded: bool) -> None:
+def test_token_reaches_the_replica_only_if_forwarded(kind: Kind, forwarded: bool) -> None:
     token = bearer(_ISSUER.rs256())
     with _protected(kind, {"jwt": _JWT, "forward_credentials": forwarded}) as (gateway, a):
         assert gateway.get(headers=token).ok
     assert a.seen[0].header("authorization") == (token["Authorization"] if forwarded else None)
 
 
-def test_a_retry_a_pin_and_a_fallback_say_the_same(kind: Kind) -> None:
+def test_pin_and_fallback_get_the_same_tenant(kind: Kind) -> None:
     """The pool of the route refuses connections, so that the fallback gets the request; the pin leads elsewhere."""
     with replicas("a", "spare", "pinned") as (a, spare, pinned):
         a.refuse()
@@ -245,7 +245,7 @@ def test_a_retry_a_pin_and_a_fallback_say_the_same(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_mirror_learns_the_tenant_and_no_key(kind: Kind) -> None:
+def test_mirror_gets_the_tenant_and_no_key(kind: Kind) -> None:
     with replicas("a", "shadow") as (a, shadow):
         pools = {"pool": pool_of([a]), "shadow": pool_of([shadow])}
         auth = {"api_keys": _KEYS, "forward_tenant": "x-tenant"}

@@ -1,4 +1,4 @@
-"""TLS at a listener: SNI chooses the certificate, old protocols stay out, HTTP/2 is offered where it is wanted."""
+"""TLS at a listener: SNI selects the certificate, old protocols are refused, HTTP/2 is offered unless disabled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> _Site:
     return _Site(tmp_path_factory.mktemp("pki"))
 
 
-def test_the_name_chooses_the_certificate(kind: Kind, site: _Site) -> None:
+def test_server_name_selects_the_certificate(kind: Kind, site: _Site) -> None:
     chosen = {}
     with shared_replicas("a") as pool, shared(kind, site.fleet(pool), files=site.files) as gateway:
         for name in (_FIRST, _OTHER, "OTHER.example.com", "llama.models.example.com"):
@@ -74,14 +74,14 @@ def test_the_name_chooses_the_certificate(kind: Kind, site: _Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["unknown.example.org", None], ids=["unknown", "no name"])
-def test_an_unknown_name_gets_the_first_certificate(kind: Kind, site: _Site, name: str | None) -> None:
+def test_unknown_name_gets_the_first_certificate(kind: Kind, site: _Site, name: str | None) -> None:
     with shared_replicas("a") as pool, shared(kind, site.fleet(pool), files=site.files) as gateway:
         answer = gateway.connect("gateway", site.trust(checked=False), name).get()
     assert (answer.ok, _shown(answer)) == (True, (_FIRST,))
 
 
 @pytest.mark.parametrize("name", [_FIRST, _OTHER])
-def test_a_minimum_of_1_3_refuses_1_2(kind: Kind, site: _Site, name: str) -> None:
+def test_min_version_1_3_refuses_1_2(kind: Kind, site: _Site, name: str) -> None:
     old = site.trust()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with shared_replicas("a") as (a,), shared(kind, site.fleet([a], min_version="1.3"), files=site.files) as gateway:
@@ -90,7 +90,7 @@ def test_a_minimum_of_1_3_refuses_1_2(kind: Kind, site: _Site, name: str) -> Non
         assert gateway.connect("gateway", site.trust(), name).get().ok
 
 
-def test_1_2_is_taken_by_default_and_1_1_is_not(kind: Kind, site: _Site) -> None:
+def test_default_min_version_is_1_2(kind: Kind, site: _Site) -> None:
     old, older = site.trust(), site.trust()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     older.set_ciphers("ALL:@SECLEVEL=0")
@@ -102,7 +102,7 @@ def test_1_2_is_taken_by_default_and_1_1_is_not(kind: Kind, site: _Site) -> None
     assert a.requests == 1
 
 
-def test_http2_is_offered_and_http1_spoken_with_who_has_no_other(kind: Kind, site: _Site) -> None:
+def test_http2_is_offered_and_http1_is_accepted(kind: Kind, site: _Site) -> None:
     with shared_replicas("a") as pool, shared(kind, site.fleet(pool), files=site.files) as gateway:
         modern = gateway.connect("gateway", site.trust("h2", "http/1.1"), _FIRST).get()
         plain = gateway.connect("gateway", site.trust("http/1.1"), _FIRST).get()
@@ -111,20 +111,20 @@ def test_http2_is_offered_and_http1_spoken_with_who_has_no_other(kind: Kind, sit
     assert plain.ok
 
 
-def test_http2_is_not_offered_where_it_is_not_wanted(kind: Kind, site: _Site) -> None:
+def test_disabled_http2_is_not_offered(kind: Kind, site: _Site) -> None:
     with shared_replicas("a") as pool, shared(kind, site.fleet(pool, {"http2": False}), files=site.files) as gateway:
         answer = gateway.connect("gateway", site.trust("h2", "http/1.1"), _FIRST).get()
     assert answer.ok
     assert _spoken(answer) in ("http/1.1", None)
 
 
-def test_plain_http_is_refused_on_a_tls_listener(kind: Kind, site: _Site) -> None:
+def test_tls_listener_refuses_plain_http(kind: Kind, site: _Site) -> None:
     with shared_replicas("a") as (a,), shared(kind, site.fleet([a]), files=site.files) as gateway:
         assert not gateway.connect("gateway").get().ok
     assert a.requests == 0
 
 
-def test_a_certificate_in_one_file_with_its_key(kind: Kind, tmp_path: Path) -> None:
+def test_certificate_and_key_in_one_file(kind: Kind, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = {"tls/both.pem": authority.issue(_FIRST).bundle.read_bytes()}
     tls = {"certificates": [{"certificate": "tls/both.pem", "key": "tls/both.pem"}]}

@@ -1,4 +1,4 @@
-"""Requests at once, however long the machine takes: nobody is answered before all have come."""
+"""Requests at once, however long the machine takes: none is answered before all have arrived."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def at_once(
     turned_away: int | None = None,
     *,
     served_first: int = 0,
+    quiet: float = 2.0,
 ) -> list[Response]:
-    """The answers to these requests, of which the proxy refuses `turned_away` while the replicas answer nobody; without
-    a number, those that it refuses before nothing happens any more.
+    """Return the answers to these requests, of which the proxy refuses `turned_away` while the replicas answer none;
+    without a number, those that it refuses until nothing changes for `quiet` seconds.
 
     `served_first` come one after the other: of two at the same instant, two threads of HAProxy may both take a
     replica's last place.
@@ -39,7 +40,7 @@ def at_once(
         if number < served_first:
             eventually(lambda: in_flight() == len(sent))
     if turned_away is None:
-        at_rest(lambda: refused() + in_flight(), 2.0)
+        at_rest(lambda: refused() + in_flight(), quiet)
     else:
         eventually(lambda: refused() == turned_away)
     for replica in members:
