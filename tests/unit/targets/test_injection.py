@@ -6,9 +6,9 @@ free texts, which the targets quote and `tests/e2e/traffic/test_free_text.py` ha
 
 from __future__ import annotations
 
-import copy
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -91,29 +91,39 @@ def document() -> dict[str, Any]:
 
 
 @cache
+def path_of(leaf: tuple[str, ...]) -> tuple[str | int, ...]:
+    """Return the path of one such value or name in the full fleet."""
+    return next(places(document(), leaf))
+
+
+@cache
 def adapter(section: str) -> TypeAdapter[Any]:
-    """Checks one section of the file: sooner done than all of it."""
+    """Return a validator of one section, which takes less time than that of a complete file."""
     return TypeAdapter(Fleet.model_fields[section].annotation)
 
 
 def changed(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> Any:
-    """A section with one object of the full fleet in it, and in that this text for, or behind, one value or name."""
-    path = next(places(document(), leaf))
-    section: dict[Any, Any] = {}
-    if len(path) > 1:
-        complete = document()[path[0]]
-        section = copy.deepcopy(complete if path[0] == "control" else {path[1]: complete[path[1]]})
-    here = section
-    for step in path[1:-1]:
-        here = here[step]
-    last = path[-1]
-    if len(path) == 1:
+    """Return a section with one object of the full fleet, with this text instead of one value or name, or behind it."""
+    first, *rest = path_of(leaf)
+    if not rest:
         return text
-    if leaf[-1] == NAME:
-        here[f"{last}{text}" if behind else text] = here.pop(last)
+    section = document()[str(first)]
+    return with_text(
+        section if first == "control" else {rest[0]: section[rest[0]]}, rest, leaf[-1] == NAME, text, behind
+    )
+
+
+def with_text(tree: Any, path: Sequence[str | int], is_name: bool, text: str, behind: bool) -> Any:
+    """Return a copy of the tree with the text at this path. Parts that do not change are shared."""
+    step, *rest = path
+    copy = list(tree) if isinstance(tree, list) else dict(tree)
+    if rest:
+        copy[step] = with_text(tree[step], rest, is_name, text, behind)
+    elif is_name:
+        copy[f"{step}{text}" if behind else text] = copy.pop(step)
     else:
-        here[last] = f"{here[last]}{text}" if behind else text
-    return section
+        copy[step] = f"{tree[step]}{text}" if behind else text
+    return copy
 
 
 def takes(leaf: tuple[str, ...], text: str, *, behind: bool = False) -> bool:
