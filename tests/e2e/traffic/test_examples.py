@@ -157,9 +157,7 @@ def test_vllm_canary_splits_clients_and_keeps_them(kind: Kind) -> None:
 def test_triton_grpc_uses_tls_and_readiness(kind: Kind) -> None:
     method = "/inference.GRPCInferenceService/ModelInfer"
     with example("triton-grpc", kind) as site:
-        eventually(
-            lambda: {each.replica for each in site.gateway.grpc_load(method, 8, 2, b"")} == set(site.grpc), pause=0.3
-        )
+        eventually(lambda: {call.replica for call in site.gateway.grpc_load(method, 8, 2)} == set(site.grpc), pause=0.3)
         replies = site.gateway.grpc_load(method, 24, 4, b"tensor")
         assert {(reply.code, reply.messages) for reply in replies} == {("OK", (b"tensor",))}
         assert {reply.replica for reply in replies} == {"triton-0", "triton-1"}

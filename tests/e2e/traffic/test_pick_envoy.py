@@ -1,4 +1,4 @@
-"""Envoy asks the picker for a replica for each request, obeys it, and goes on without it."""
+"""Envoy uses the replica that the picker names for each request, and works without a picker."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
@@ -25,7 +28,7 @@ TIMEOUT = 0.2
 
 
 def _pick(timeout: str = "2s", **keys: Any) -> dict[str, Any]:
-    """`timeout`: long enough that every request gets the picker's answer, on a busy machine too."""
+    """Return the keys of a pool. The default timeout is so long that each request gets the picker's answer."""
     return {"balance": {"algorithm": "pick", "pick": {"timeout": timeout, **keys}}}
 
 
@@ -40,18 +43,47 @@ def _served(fleet: Fleet) -> Iterator[tuple[ControlPlane, XdsEnvoy]]:
         yield control, envoy
 
 
-def _chat(session: str = "", prompt: str = "hello") -> Request:
+@dataclass(frozen=True, slots=True)
+class _Site:
+    control: ControlPlane
+    envoy: XdsEnvoy
+    members: Mapping[str, list[Replica]]
+    """Pool → its replicas."""
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator[_Site]:
+    """One control plane with a pool and a route of the same name for each test that does not change the fleet."""
+    names = {"sessions": "abc", "one": "a", "other": "b", "refusing": "abc", "busy": "abc", "bodies": "a"}
+    with ExitStack() as stack:
+        members = {pool: stack.enter_context(replicas(*names[pool])) for pool in names}
+        pools = {pool: _pool(items) for pool, items in members.items()}
+        routes: Fleet = {pool: {"match": {"path_prefix": f"/{pool}"}, "pool": pool} for pool in pools}
+        routes["busy"]["retry"] = {"attempts": 1, "when": ["connect_failure", "replica_busy"]}
+        pin = {"header": "x-pool", "equals": "other", "pool": "other"}
+        routes["split"] = {"match": {"path_prefix": "/split"}, "split": {"one": 1, "other": 1}, "pin": [pin]}
+        control, envoy = stack.enter_context(_served({**_fleet(pools["one"]), "pools": pools, "routes": routes}))
+        yield _Site(control, envoy, members)
+
+
+@pytest.fixture
+def site(shared_site: _Site) -> _Site:
+    await_picker(shared_site.envoy)
+    return shared_site
+
+
+def _chat(session: str = "", prompt: str = "hello", path: str = "/") -> Request:
     headers = (("content-type", "application/json"), *((("x-session-id", session),) if session else ()))
-    return Request("POST", "/v1/completions", headers, json.dumps({"model": "m", "prompt": prompt}).encode())
+    return Request("POST", path, headers, json.dumps({"model": "m", "prompt": prompt}).encode())
 
 
 def _pool(all_replicas: list[Replica], **keys: Any) -> dict[str, Any]:
     return {"replicas": [entry(item) for item in all_replicas], **_pick(), **keys}
 
 
-def _by_session(envoy: XdsEnvoy, count: int = 60, sessions: int = 12) -> dict[str, set[str | None]]:
-    """Session → the replicas that answered it, for so many requests of so many sessions."""
-    load = envoy.client().load(count, 4, lambda number: _chat(f"s{number % sessions}", f"{number % sessions} " * 1500))
+def _by_session(envoy: XdsEnvoy, path: str = "/") -> dict[str, set[str | None]]:
+    """Return session → the replicas that answered it, for 60 requests of 12 sessions."""
+    load = envoy.client().load(60, 4, lambda number: _chat(f"s{number % 12}", f"{number % 12} " * 1500, path))
     load.assert_no_failure()
     homes: dict[str, set[str | None]] = {}
     for response in load.responses:
@@ -59,18 +91,61 @@ def _by_session(envoy: XdsEnvoy, count: int = 60, sessions: int = 12) -> dict[st
     return homes
 
 
-def test_a_session_stays_with_its_replica_and_sessions_are_spread() -> None:
-    with replicas("a", "b", "c") as three, _served(_fleet(_pool(three))) as (control, envoy):
-        _by_session(envoy)
-        homes = _by_session(envoy)
-        assert all(len(home) == 1 for home in homes.values()), homes
-        assert {name for home in homes.values() for name in home} == {"a", "b", "c"}
-        explained = control.explain_pick({"pool": "pool", "session": "s1", "body": '{"prompt": "hello"}'})
-        assert (explained["reason"], set(explained["choices"])) == ("session", homes["s1"])
-        eventually(lambda: any(row["decisions"].get("session") for row in control.get("picks")["pools"]))
+def test_session_stays_with_its_replica_and_sessions_spread(site: _Site) -> None:
+    _by_session(site.envoy, "/sessions")
+    homes = _by_session(site.envoy, "/sessions")
+    assert all(len(home) == 1 for home in homes.values()), homes
+    assert {name for home in homes.values() for name in home} == {"a", "b", "c"}
+    explained = site.control.explain_pick({"pool": "sessions", "session": "s1", "body": '{"prompt": "hello"}'})
+    assert (explained["reason"], set(explained["choices"])) == ("session", homes["s1"])
+    eventually(lambda: any(row["decisions"].get("session") for row in site.control.get("picks")["pools"]))
 
 
-def test_no_drained_replica_and_no_other_region_is_picked() -> None:
+def test_pinned_variant_of_a_split_gets_the_request(site: _Site) -> None:
+    load = site.envoy.client().load(20, 2, lambda _: Request("POST", "/split", {"x-pool": "other"}, b"{}"))
+    load.assert_no_failure()
+    assert load.by_replica == {"b": 20}
+
+
+def test_replica_that_refuses_connections_is_skipped(site: _Site) -> None:
+    """No check detects it before the first request."""
+    site.members["refusing"][0].refuse()
+    load = site.envoy.client().load(60, 4, _chat(path="/refusing"))
+    load.assert_no_failure()
+    assert load.by_replica.keys() == {"b", "c"}
+
+
+def test_busy_replica_is_skipped_until_it_is_free(site: _Site) -> None:
+    busy = site.members["busy"][0]
+    busy.behave(status=503)
+    load = site.envoy.client().load(60, 4, _chat(path="/busy"))
+    load.assert_no_failure()
+    assert (load.by_replica.keys(), busy.requests > 0) == ({"b", "c"}, True)
+    busy.behave(status=200)
+    eventually(lambda: "a" in site.envoy.client().load(12, 4, _chat(path="/busy")).by_replica, pause=0.2)
+
+
+def test_long_bodies_pass_unchanged(site: _Site) -> None:
+    bodies = [b"", b"{", b"\xff" * 3_000_000, b"[" * 100_000, json.dumps({"prompt": "y" * 2_000_000}).encode()]
+    for body in bodies:
+        for chunked in (False, True):
+            response = site.envoy.client().post("/bodies", body, {"x-session-id": "k" * 7_000}, chunked=chunked)
+            assert response.status == 200
+            assert len(response.json["body"]) == len(body)
+
+
+def test_client_cannot_choose_its_replica(site: _Site) -> None:
+    (other,) = site.members["other"]
+    other.forget()
+    header = {"x-gateway-destination-endpoint": other.address}
+    assert site.envoy.client().post("/one", b"{}", header).replica == "a"
+    os.kill(pid_of(site.control), signal.SIGKILL)
+    load = site.envoy.client().load(20, 2, lambda _: Request("POST", "/one", header, b"{}"))
+    load.assert_no_failure()
+    assert other.requests == 0
+
+
+def test_picks_exclude_drained_replicas_and_other_regions() -> None:
     with replicas("a", "b", "c") as (a, b, c):
         places = [entry(a, region="eu"), entry(b, region="eu"), entry(c, region="us")]
         fleet = _fleet({"replicas": places, **_pick()}, route={"regions": ["eu"]})
@@ -85,7 +160,7 @@ def test_no_drained_replica_and_no_other_region_is_picked() -> None:
             assert b.requests
 
 
-def test_a_farther_replica_is_picked_only_when_no_nearer_one_can_take_it() -> None:
+def test_farther_replica_is_picked_only_without_a_nearer_one() -> None:
     with replicas("a", "b", "spare") as (a, b, spare):
         places = [entry(b, region="west"), entry(a, region="east"), entry(spare, region="east", priority=1)]
         pool = {"replicas": places, "locality": {"prefer": "region"}, **_pick()}
@@ -107,50 +182,10 @@ def test_a_farther_replica_is_picked_only_when_no_nearer_one_can_take_it() -> No
             assert {row["proxy"] for row in control.get("picks")["samples"]} == {EDGE}
 
 
-def test_a_variant_of_a_split_gets_no_request_of_the_other() -> None:
-    with replicas("a", "b") as (a, b):
-        fleet = _fleet({"replicas": [entry(a)], **_pick()}, pools={"other": {"replicas": [entry(b)], **_pick()}})
-        pin = {"header": "x-pool", "equals": "other", "pool": "other"}
-        route = {"match": {"path_prefix": "/"}, "split": {"pool": 1, "other": 1}, "pin": [pin]}
-        with _served({**fleet, "routes": {"everything": route}}) as (_, envoy):
-            load = envoy.client().load(20, 2, lambda _: Request("POST", "/", {"x-pool": "other"}, b"{}"))
-            load.assert_no_failure()
-            assert load.by_replica == {"b": 20}
-
-
-def test_a_client_cannot_choose_its_replica() -> None:
-    with replicas("a", "b") as (a, b), _served(_fleet({"replicas": [entry(a)], **_pick()})) as (control, envoy):
-        header = {"x-gateway-destination-endpoint": b.address}
-        assert envoy.client().post("/", b"{}", header).replica == "a"
-        os.kill(pid_of(control), signal.SIGKILL)
-        load = envoy.client().load(20, 2, lambda _: Request("POST", "/", header, b"{}"))
-        load.assert_no_failure()
-        assert b.requests == 0
-
-
-def test_a_dead_replica_is_left_before_any_check_has_seen_it() -> None:
-    with replicas("a", "b", "c") as three, _served(_fleet(_pool(three))) as (_, envoy):
-        three[0].refuse()
-        load = envoy.client().load(120, 4, _chat())
-        load.assert_no_failure()
-        assert load.by_replica.keys() == {"b", "c"}
-
-
-def test_a_busy_replica_is_left_and_gets_requests_again_when_it_is_not() -> None:
-    route = {"retry": {"attempts": 1, "when": ["connect_failure", "replica_busy"]}}
-    with replicas("a", "b", "c") as three, _served(_fleet(_pool(three), route=route)) as (_, envoy):
-        three[0].behave(status=503)
-        load = envoy.client().load(120, 4, _chat())
-        load.assert_no_failure()
-        assert (load.by_replica.keys(), three[0].requests > 0) == ({"b", "c"}, True)
-        three[0].behave(status=200)
-        eventually(lambda: "a" in envoy.client().load(12, 4, _chat()).by_replica)
-
-
-def test_requests_go_on_by_the_old_policy_while_the_picker_is_dead_or_hangs() -> None:
+def test_requests_use_otherwise_without_a_working_picker() -> None:
     with replicas("a", "b", "c") as three:
         fleet = _fleet(
-            {"replicas": [entry(a_b_c) for a_b_c in three], **_pick(f"{TIMEOUT * 1000:.0f}ms", otherwise="round_robin")}
+            {"replicas": [entry(item) for item in three], **_pick(f"{TIMEOUT * 1000:.0f}ms", otherwise="round_robin")}
         )
         with _served(fleet) as (control, envoy):
             with envoy.client().steady(100, _chat("s1")) as load:
@@ -174,13 +209,3 @@ def test_requests_go_on_by_the_old_policy_while_the_picker_is_dead_or_hangs() ->
             assert set(meanwhile.by_replica) == {"a", "b", "c"}
             shares = meanwhile.shares()
             assert max(shares.values()) - min(shares.values()) < 0.1
-
-
-def test_long_bodies_of_any_kind_pass_unchanged() -> None:
-    bodies = [b"", b"{", b"\xff" * 3_000_000, b"[" * 100_000, json.dumps({"prompt": "y" * 2_000_000}).encode()]
-    with replicas("a") as (a,), _served(_fleet(_pool([a]))) as (_, envoy):
-        for body in bodies:
-            for chunked in (False, True):
-                response = envoy.client().post("/", body, {"x-session-id": "k" * 7_000}, chunked=chunked)
-                assert response.status == 200
-                assert len(response.json["body"]) == len(body)
