@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from lbctl.serve.fleet.reload import LoadOutcome
-from tests.support.reload import Fleet, sizes
+from tests.support.reload import FileClock, Fleet, sizes
 
 KEYS = "".join(f"sk-{number}: tenant{number}\n" for number in range(10))
 _JWK = {"kty": "RSA", "n": "AQ", "e": "AQAB"}
@@ -21,8 +20,8 @@ def jwks(*names: str) -> str:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    fleet = Fleet(tmp_path)
+def fleet(tmp_path: Path, file_clock: FileClock) -> Fleet:
+    fleet = Fleet(tmp_path, file_clock)
     (tmp_path / "routes.yaml").write_text(
         'version: 1\nroutes: {token: {match: {path_prefix: /t}, pool: llama, auth: {jwt: {issuer: "https://i", '
         "jwks_file: secrets/jwks.json}}}}\n"
@@ -140,8 +139,8 @@ def test_new_path_to_fewer_keys_needs_confirmation(fleet: Fleet) -> None:
     assert [item.code for item in fleet.load().shrink] == ["LB531"]
 
 
-def test_missing_key_file_is_an_error_at_its_position(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
+def test_missing_key_file_is_an_error_at_its_position(tmp_path: Path, file_clock: FileClock) -> None:
+    fleet = Fleet(tmp_path, file_clock)
     (tmp_path / "secrets/keys.yaml").unlink()
     outcome = fleet.load()
     assert outcome.loaded is None
@@ -149,24 +148,24 @@ def test_missing_key_file_is_an_error_at_its_position(tmp_path: Path) -> None:
     assert fleet.folder / "secrets/keys.yaml" in outcome.files
 
 
-def test_slowly_written_file_is_not_used_before_it_is_complete(fleet: Fleet) -> None:
+def test_slowly_written_file_is_not_used_before_it_is_complete(fleet: Fleet, file_clock: FileClock) -> None:
     """A file that is more than half written would pass as a small change."""
+    lines = KEYS.splitlines(keepends=True)
+    file = fleet.folder / "secrets/keys.yaml"
+    file.write_text("")
+    sleeps = itertools.count(1)
 
-    def write_slowly() -> None:
-        with (fleet.folder / "secrets/keys.yaml").open("w") as file:
-            for line in KEYS.splitlines(keepends=True):
-                file.write(line)
-                file.flush()
-                time.sleep(0.25)
+    def write_every_fifth_time() -> None:
+        if lines and next(sleeps) % 5 == 0:
+            with file.open("a") as opened:
+                opened.write(lines.pop(0))
+            file_clock.restart()
 
-    thread = threading.Thread(target=write_slowly)
-    thread.start()
-    try:
-        while thread.is_alive():
-            outcome = fleet.load()
-            assert outcome.fleet is None or len(tenants(outcome)) == 10
-    finally:
-        thread.join()
+    file_clock.while_sleeping = write_every_fifth_time
+    for _ in range(10):
+        outcome = fleet.load()
+        assert outcome.fleet is None or len(tenants(outcome)) == 10
+    assert not lines
     assert len(tenants(fleet.load())) == 10
 
 

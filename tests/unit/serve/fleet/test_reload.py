@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ import pytest
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
-from lbctl.serve.fleet import reload
 from lbctl.serve.settings import parse_lenient
-from tests.support.reload import Fleet, sizes
+from tests.support.reload import FileClock, Fleet, sizes
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+def fleet(tmp_path: Path, file_clock: FileClock) -> Fleet:
+    return Fleet(tmp_path, file_clock)
 
 
 # ── Good and bad files ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,96 +115,69 @@ def test_broken_targets_or_keys_reject_the_fleet(fleet: Fleet, name: str, text: 
 # ── Half-written files ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be patient with a writing thread that a busy machine delays."""
-    monkeypatch.setattr(reload, "_QUIET", 1.5)
-    monkeypatch.setattr(reload, "_ATTEMPTS", 200)
-
-
-@pytest.fixture
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat a file as being written for a minute, however rarely the writing thread runs."""
-    monkeypatch.setattr(reload, "_QUIET", 60.0)
-
-
-def test_file_is_not_loaded_while_it_is_written(fleet: Fleet, patient: None) -> None:
+def test_file_is_not_loaded_while_it_is_written(fleet: Fleet, file_clock: FileClock) -> None:
     """Every prefix of whole lines is a valid, smaller fleet."""
-    fleet.write(60)
-    lines = (fleet.folder / "fleet.yaml").read_text().splitlines(keepends=True)
+    fleet.write(20)
+    file = fleet.folder / "fleet.yaml"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("")
 
-    def write() -> None:
-        with (fleet.folder / "fleet.yaml").open("w") as file:
-            for line in lines:
-                file.write(line)
-                file.flush()
-                time.sleep(0.01)
+    def write_next_line() -> None:
+        if lines:
+            with file.open("a") as opened:
+                opened.write(lines.pop(0))
+            file_clock.restart()
 
-    thread = threading.Thread(target=write)
-    thread.start()
+    file_clock.while_sleeping = write_next_line
+    assert fleet.load().refused == f"{file} is still being written"
+    assert sizes(fleet.load())["llama"] == 20
+
+
+def _keep_changing(file: Path, clock: FileClock) -> None:
+    """Write the same content to a file again whenever the reloader sleeps."""
+
+    def write_again() -> None:
+        file.write_bytes(file.read_bytes())
+        clock.restart()
+
+    clock.while_sleeping = write_again
+    write_again()
+
+
+def test_file_that_keeps_changing_is_rejected(fleet: Fleet, file_clock: FileClock) -> None:
+    _keep_changing(fleet.folder / "fleet.yaml", file_clock)
     outcome = fleet.load()
-    thread.join()
-    assert sizes(outcome)["llama"] == 60
-
-
-def test_file_that_keeps_changing_is_rejected(fleet: Fleet, restless: None) -> None:
-    with RepeatedWrites(fleet.folder / "fleet.yaml"):
-        began = time.monotonic()
-        outcome = fleet.load()
-        elapsed = time.monotonic() - began
     assert outcome.loaded is None
     assert outcome.refused == f"{fleet.folder}/fleet.yaml is still being written"
     assert "LB932" in fleet.messages(outcome)[0]
-    assert 1 < elapsed < 60
+    assert 1 < file_clock.slept < 60
 
 
-@pytest.mark.slow
-def test_followed_file_that_keeps_changing_is_reported(
-    fleet: Fleet, patient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reload, "_ATTEMPTS", 60)
+def test_followed_file_that_keeps_changing_is_reported(fleet: Fleet, file_clock: FileClock) -> None:
     file = fleet.folder / "targets.json"
-    with RepeatedWrites(file):
-        outcome = fleet.load()
+    time.sleep(0.15)  # the other files are no longer new
+    _keep_changing(file, file_clock)
+    outcome = fleet.load()
     assert outcome.loaded is None
     assert outcome.files[file] == "moving"
 
 
-def test_unchanging_fleet_is_read_at_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanging_fleet_is_read_at_once(fleet: Fleet, file_clock: FileClock) -> None:
+    fleet.load()
+    slept = file_clock.slept
     time.sleep(0.15)
-    pauses: list[float] = []
-    monkeypatch.setattr(reload.time, "sleep", pauses.append)
     assert fleet.load().loaded is not None
-    assert pauses == []
+    assert file_clock.slept == slept
 
 
-def test_modification_time_in_the_future_does_not_delay(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modification_time_in_the_future_does_not_delay(
+    fleet: Fleet, file_clock: FileClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file server's clock may be ahead."""
     now = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: now() - 3_600_000_000_000)
     assert fleet.load().refused is None
-
-
-class RepeatedWrites:
-    """Writes the same content to a file in place, again and again."""
-
-    def __init__(self, file: Path) -> None:
-        self._data = file.read_bytes()
-        self._file = file
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-
-    def _write(self) -> None:
-        while not self._stop.wait(0.005):
-            self._file.write_bytes(self._data)
-
-    def __enter__(self) -> None:
-        self._file.write_bytes(self._data)
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    assert file_clock.slept == 0.0
 
 
 # ── Too few replicas ─────────────────────────────────────────────────────────────────────────────────────────────────

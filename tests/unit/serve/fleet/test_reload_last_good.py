@@ -10,13 +10,13 @@ import pytest
 
 from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.serve.state.records import SavedFleet
-from tests.support.reload import SECRET, Fleet, certificate, sizes
+from tests.support.reload import SECRET, FileClock, Fleet, certificate, sizes
 from tests.support.state import led
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+def fleet(tmp_path: Path, file_clock: FileClock) -> Fleet:
+    return Fleet(tmp_path, file_clock)
 
 
 # ── Certificates in rotation ─────────────────────────────────────────────────────────────────────────────────────────
