@@ -16,23 +16,23 @@ CANARIES = {"g": "good", "b": "bad"}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Up:
-    """For its variables, and for finding its processes."""
+def folder(tmp_path: Path) -> Up:
+    """A directory that identifies the processes of the demo."""
     tmp_path.chmod(0o755)
     return Up(tmp_path)
 
 
 def press(terminal: PseudoTerminal, key: str, *texts: str) -> None:
-    """Presses the key, and waits until it is shown what came of it."""
+    """Press the key, and wait until the terminal shows these texts."""
     terminal.forget()
     terminal.press(key)
     for text in texts:
         terminal.await_text(text, PATIENCE)
 
 
-def test_a_person_begins_and_ends_faults_starts_canaries_and_quits(place: Up) -> None:
+def test_keys_control_faults_canaries_and_exit(folder: Up) -> None:
     require("envoy")
-    with on_terminal("demo", "--proxy", "envoy", columns=80, lines=24, environment=place.own_env) as terminal:
+    with on_terminal("demo", "--proxy", "envoy", columns=80, lines=24, environment=folder.own_env) as terminal:
         terminal.await_text("replicas behind lbctl serve", PATIENCE)
         terminal.await_text("lbctl demo · envoy", PATIENCE)
         for name in ("dashboard http://127.0.0.1:", "l40s-1", "static weights by GPU", "round robin", "[q] quit"):
@@ -46,4 +46,4 @@ def test_a_person_begins_and_ends_faults_starts_canaries_and_quits(place: Up) ->
         terminal.press("q")
         assert terminal.end(PATIENCE) == 0
         assert "the same requests, " in terminal.text
-        assert place.processes() == {}
+        assert folder.processes() == {}

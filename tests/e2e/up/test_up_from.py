@@ -1,4 +1,4 @@
-"""`lbctl up` in an empty directory: from model servers to a URL in one command, also where it has to ask for them."""
+"""`lbctl up` in an empty directory: from model servers to a URL in one command."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def run(tmp_path: Path) -> Iterator[Up]:
 
 
 @contextmanager
-def _taken(port: int) -> Iterator[None]:
-    """Somebody listens at the port: this test, where nobody else does."""
+def _occupied(port: int) -> Iterator[None]:
+    """Listen on the port, unless another program does."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(socket.create_server((HOST, port)))
         yield
 
 
-def test_model_servers_get_a_file_and_a_url_whose_port_is_free(run: Up) -> None:
+def test_model_servers_get_a_fleet_file_and_a_free_port(run: Up) -> None:
     run.api = None
-    with servers.serving(servers.answering(VLLM)) as (server,), _taken(8080), _taken(18080):
+    with servers.serving(servers.answering(VLLM)) as (server,), _occupied(8080), _occupied(18080):
         run.start("--proxy", "haproxy", "--from", server.url)
         ready = run.await_ready()
         (port,) = URL.findall(ready)
@@ -52,7 +52,7 @@ def test_model_servers_get_a_file_and_a_url_whose_port_is_free(run: Up) -> None:
         assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {run.key}"}).ok
 
 
-def test_a_person_at_a_terminal_is_asked_for_servers_and_sees_logs_in_colour(run: Up) -> None:
+def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
     with (
         servers.serving(servers.answering(VLLM)) as (server,),
         on_terminal("up", "--proxy", "haproxy", columns=200, environment=run.own_env, directory=run.folder) as terminal,

@@ -1,53 +1,51 @@
-"""`lbctl up` with a picker: it has free ports where nobody has chosen them, and a chosen port in use is an error."""
+"""`lbctl up` with a picker: it gets free ports by default, and a configured port in use is an error."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
+from lbctl import cli
 from lbctl.base.ports import PICKER
+from tests.support.fleets import fleet_of, write_fleet
 from tests.support.processes.binaries import Kind, require
 from tests.support.processes.client import Client
 from tests.support.processes.ports import HOST, free_port
-from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.up import up
+from tests.support.processes.replicas import replicas
+from tests.support.processes.up import Up, up
 from tests.support.processes.waiting import eventually
-
-FLEET = """\
-version: 1
-listeners: {{gateway: {{bind: "127.0.0.1:{port}"}}}}
-routes: {{chat: {{match: {{path_prefix: /}}, pool: llama}}}}
-pools: {{llama: {{model: {{name: m}}, balance: {{algorithm: pick}}, replicas: {replicas}}}}}
-{more}
-"""
 
 
 @contextmanager
-def _taken(port: int) -> Iterator[None]:
-    """Somebody listens at the port: this test, where nobody else does."""
+def _occupied(port: int) -> Iterator[None]:
+    """Listen on the port, unless another program does."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(socket.create_server((HOST, port)))
         yield
 
 
-def _write(folder: Path, port: int, members: list[Replica], more: str = "") -> None:
-    rows = json.dumps([{"address": item.address} for item in members])
-    (folder / "fleet.yaml").write_text(FLEET.format(port=port, replicas=rows, more=more))
+def _write(folder: Path, port: int, addresses: Sequence[str], **sections: Any) -> None:
+    members = [{"address": address} for address in addresses]
+    pool = {"model": {"name": "m"}, "balance": {"algorithm": "pick"}, "replicas": members}
+    write_fleet(folder, fleet_of(pool, listener={"bind": f"{HOST}:{port}"}, **sections))
 
 
-def test_the_picker_gets_free_ports_where_nobody_has_chosen_them(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", ["haproxy", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("envoy", "nginx"))]
+)
+def test_picker_gets_free_ports_by_default(tmp_path: Path, kind: Kind) -> None:
     require(kind)
-    with up(tmp_path) as run, replicas("a", "b") as two, _taken(PICKER):
+    with up(tmp_path) as run, replicas("a", "b") as two, _occupied(PICKER):
         client = Client(free_port())
-        _write(tmp_path, client.port, two)
+        _write(tmp_path, client.port, [replica.address for replica in two])
         run.start("--proxy", kind)
         run.await_ready()
 
@@ -61,28 +59,33 @@ def test_the_picker_gets_free_ports_where_nobody_has_chosen_them(tmp_path: Path,
             assert client.get("/v1/models", {"authorization": f"Bearer {run.key}"}).ok
             page = requests.get(f"http://{HOST}:{run.api}/metrics", timeout=10).text
             return any(
-                line.startswith("lbctl_pick_decisions_total{") and 'pool="llama"' in line for line in page.splitlines()
+                line.startswith("lbctl_pick_decisions_total{") and 'pool="pool"' in line for line in page.splitlines()
             )
 
         eventually(picks)
 
 
-def test_a_chosen_port_of_the_picker_that_is_in_use_is_named_with_its_owner_and_its_line(tmp_path: Path) -> None:
+def test_picker_port_in_use_is_reported_with_owner_and_line(tmp_path: Path) -> None:
     require("haproxy")
-    with up(tmp_path) as run, replicas("a") as one, socket.create_server((HOST, 0)) as server:
-        taken = f"{HOST}:{server.getsockname()[1]}"
-        _write(tmp_path, free_port(), one, f'control: {{picker: {{bind: "{taken}"}}}}')
+    with up(tmp_path) as run, socket.create_server((HOST, 0)) as server:
+        address = f"{HOST}:{server.getsockname()[1]}"
+        _write(tmp_path, free_port(), ["127.0.0.1:9"], control={"picker": {"bind": address}})
+        line = 1 + (tmp_path / "fleet.yaml").read_text().splitlines().index("  picker:") + 1
         done = run.run("--proxy", "haproxy")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "fleet.yaml:5:26: error LB972 control.picker.bind: " in done.stderr
-    assert f"process {os.getpid()} has {taken}" in done.stderr
+    assert f"fleet.yaml:{line}:11: error LB972 control.picker.bind: " in done.stderr
+    assert f"process {os.getpid()} has {address}" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:65535", "127.0.0.1", "unix:/run/x"])
-def test_an_address_without_a_next_port_is_no_address_of_a_picker(tmp_path: Path, text: str) -> None:
-    require("haproxy")
-    with up(tmp_path) as run, replicas("a") as one:
-        _write(tmp_path, free_port(), one)
-        done = run.run("--proxy", "haproxy", env={"LBCTL_SERVE_PICKER_BIND": text})
-    assert (done.returncode, done.stdout) == (64, "")
-    assert "LBCTL_SERVE_PICKER_BIND: " in done.stderr
+def test_picker_address_without_a_next_port_is_refused(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(tmp_path, free_port(), ["127.0.0.1:9"])
+    monkeypatch.chdir(tmp_path)
+    for name, value in {**Up(tmp_path).own_env, "LBCTL_SERVE_PICKER_BIND": text}.items():
+        monkeypatch.setenv(name, value)
+    assert cli.run(["up", "--proxy", "haproxy"]) == 64
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "LBCTL_SERVE_PICKER_BIND: " in output.err
