@@ -1,4 +1,4 @@
-"""A real HAProxy on a rendered View, before small replicas; for the tests of the HAProxy target alone."""
+"""A real HAProxy with a rendered view, in front of small replicas."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_view(
     secrets: Secrets | None = None,
     **proxy: Any,
 ) -> View:
-    """Return a view for an HAProxy; `proxy` has what the fleet says of it besides its version."""
+    """Return a view for an HAProxy; `proxy` has the keys of its entry in the fleet."""
     topology = Topology(
         listeners, tuple(sorted(routes, key=lambda r: r.name)), tuple(sorted(pools, key=lambda p: p.name))
     )
@@ -57,19 +57,19 @@ def everything(*routes: str) -> tuple[Rule, ...]:
 
 
 def checked(shown: View, tmp_path: Path, version: binaries.Binary = "haproxy") -> str:
-    """Return the rendered text, once HAProxy's own checker has accepted it."""
+    """Render the view, check the files with HAProxy, and return the text of the configuration."""
     bundle = TARGET.render(shown)
     write_bundle(bundle, str(tmp_path))
     command = TARGET.check_command(str(binaries.require(version)), str(tmp_path), str(tmp_path / bundle.main.name))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd="/")
-    assert done.returncode == 0, done.stderr
-    assert "[WARNING]" not in done.stderr, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd="/")
+    assert process.returncode == 0, process.stderr
+    assert "[WARNING]" not in process.stderr, process.stderr
     return bundle.main.text
 
 
 @dataclass
 class Served:
-    """A replica: what it got, and how it answers (a status, or None to hang up)."""
+    """A replica: the requests that it received, and its response (a status, or None to close the connection)."""
 
     name: str
     status: int | None = 200
@@ -109,11 +109,11 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
             if served.status is None:
                 self.close_connection = True
                 return
-            answer = served.name.encode()
+            content = served.name.encode()
             self.send_response(served.status)
-            self.send_header("content-length", str(len(answer)))
+            self.send_header("content-length", str(len(content)))
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(content)
 
         do_POST = do_PUT = do_GET  # noqa: N815 -- the server's own names
 
@@ -137,7 +137,7 @@ class Running:
     pid: int
 
     def send(self, path: str = "/", method: str = "GET", body: str | None = None, **headers: str) -> Answer:
-        """Send one request on a connection of its own; `_` in header names stands for `-`."""
+        """Send one request on its own connection; `_` in header names becomes `-`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
@@ -148,8 +148,8 @@ class Running:
             pass_millisecond()
 
     def log(self, lines: int = 1) -> list[dict[str, Any]]:
-        """Return the access log once it holds at least `lines` lines, in the order in which the requests began, which
-        is not that of the file, because threads write it."""
+        """Return the access log once it has at least `lines` lines, in the order in which the requests began: threads
+        write the file in another order."""
         until = time.monotonic() + 30
         while True:
             rows = [json.loads(item) for item in self.output.read_text().splitlines() if item.startswith("{")]

@@ -23,11 +23,6 @@ routes:
 pools: {{stable: {{replicas: [{{name: a, address: "127.0.0.1:9001", weight: 1}}]}}}}
 proxies: {{site: {{kind: {kind}, {keys}}}}}
 """
-_PLACES = {
-    "nginx": ("http: [own]", "server: {public: [own]}", "location: {chat: [own]}"),
-    "haproxy": ("global: [own]", "frontend: {public: [own]}", "backend: {stable: [own]}"),
-    "envoy": ("http_filters: [own]",),
-}
 _FILTER = """\
 name: own
 typed_config:
@@ -49,7 +44,7 @@ def _bundle(loaded: Loaded) -> Bundle:
 
 
 def _refused(directory: Path, kind: str, include: str, text: str) -> str:
-    """The only error, as `code message`."""
+    """Return the only error as `code message`."""
     (directory / "own").write_text(text)
     loaded, errors = _load(directory, kind, f"include: {{{include}}}")
     assert loaded is None
