@@ -1,4 +1,4 @@
-"""A client stays with its replica by a cookie that says nothing of the fleet, and chooses nothing by itself."""
+"""A client stays with its replica by a cookie, which reveals nothing of the fleet and cannot be forged."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind, is_rendered_for
 from tests.support.processes.certs import Authority, client_context
 from tests.support.processes.checks import TCP
-from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.fleet import fleet_of, pool_of, running, side_by_side
 from tests.support.processes.http1 import Request, Response
 from tests.support.processes.replicas import Replica, Seen, replicas
 from tests.support.processes.waiting import eventually
 
 _NAME = "lb_replica"
-_KEEPS = pytest.mark.parametrize(
+_WITH_AFFINITY = pytest.mark.parametrize(
     "kind", [*(["nginx"] if is_rendered_for("nginx", "1.29.6") else []), "haproxy", "envoy"]
 )
 
@@ -34,7 +34,7 @@ def _fleet(pool: list[Replica], **more: Any) -> Fleet:
 
 
 def _given(answer: Response) -> str | None:
-    """The cookie's value, where the proxy set it."""
+    """Return the value of the cookie, or None if the proxy did not set it."""
     ours = [value for value in answer.header_list("set-cookie") if value.startswith(f"{_NAME}=")]
     assert len(ours) < 2
     return ours[0].split(";")[0].removeprefix(f"{_NAME}=").strip('"') if ours else None
@@ -44,8 +44,8 @@ def _with(value: str) -> dict[str, str]:
     return {"cookie": f"a=1; {_NAME}={value}; b=2"}
 
 
-@_KEEPS
-def test_clients_are_spread_and_each_stays_with_its_replica(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_clients_spread_and_stay_with_their_replica(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool)) as gateway:
         first = gateway.load(30)
         homes = {answer.replica: _given(answer) for answer in first.responses}
@@ -56,12 +56,12 @@ def test_clients_are_spread_and_each_stays_with_its_replica(kind: Kind) -> None:
     assert set(homes) == {"a", "b", "c"}
     assert len({(answer.replica, _given(answer)) for answer in first.responses}) == len(
         {_given(answer) for answer in first.responses}
-    )  # none stands for two
+    )  # no cookie is shared by two replicas
     assert stays == {name: {name: 30} for name in homes}
 
 
-@_KEEPS
-def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_cookie_is_hidden_from_scripts_and_other_sites(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, _fleet(pool)) as gateway:
         (cookie,) = gateway.get("/deep/path").header_list("set-cookie")
     words = {word.strip().lower() for word in cookie.split(";")[1:]}
@@ -69,8 +69,8 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(kind: Kind) ->
     assert "secure" not in words
 
 
-@_KEEPS
-def test_on_tls_listeners_the_cookie_is_secure(kind: Kind, tmp_path: Path) -> None:
+@_WITH_AFFINITY
+def test_cookie_is_secure_on_tls_listeners(kind: Kind, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("a.example.com")
     files = {"tls/a.crt": pair.certificate.read_bytes(), "tls/a.key": pair.key.read_bytes()}
@@ -83,8 +83,8 @@ def test_on_tls_listeners_the_cookie_is_secure(kind: Kind, tmp_path: Path) -> No
     assert "secure" in {word.strip().lower() for word in cookie.split(";")[1:]}
 
 
-@_KEEPS
-def test_the_cookie_says_nothing_of_the_replica(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_cookie_reveals_nothing_of_the_replica(kind: Kind) -> None:
     with replicas("replica-a", "replica-b") as pool, running(kind, _fleet(pool)) as gateway:
         values = {_given(gateway.get()) or "" for _ in range(4)}
     assert len(values) == 2
@@ -104,19 +104,19 @@ def test_the_cookie_says_nothing_of_the_replica(kind: Kind) -> None:
 
 
 def _readings(value: str) -> list[bytes]:
-    """The value as it is, and as what it could be the encoding of."""
+    """Return the value as it is, and decoded in each way that fits."""
     plain = unquote(value).encode()
-    found = [value.encode(), plain]
+    readings = [value.encode(), plain]
     for decode in (base64.b64decode, base64.urlsafe_b64decode, bytes.fromhex):
         try:
-            found.append(decode(plain.decode() + ("" if decode is bytes.fromhex else "===")))
+            readings.append(decode(plain.decode() + ("" if decode is bytes.fromhex else "===")))
         except ValueError:
             continue
-    return found
+    return readings
 
 
-@_KEEPS
-def test_a_forged_cookie_chooses_no_replica(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_forged_cookie_is_ignored(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool)) as gateway:
         target = pool[1]
         protobuf = b"\n" + bytes([len(target.address)]) + target.address.encode()
@@ -138,8 +138,8 @@ def test_a_forged_cookie_chooses_no_replica(kind: Kind) -> None:
         assert all(_given(answer) for answer in load.responses), value
 
 
-@_KEEPS
-def test_a_client_whose_replica_is_gone_gets_another_and_loses_nothing(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_client_of_a_dead_replica_moves_without_failures(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool)) as gateway:
         first = gateway.get()
         home = next(replica for replica in pool if replica.name == first.replica)
@@ -153,21 +153,21 @@ def test_a_client_whose_replica_is_gone_gets_another_and_loses_nothing(kind: Kin
     assert stays.by_replica == {moved.replica: 10}
 
 
-@_KEEPS
-def test_a_drained_replica_lets_its_clients_go(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_drained_replica_loses_its_clients(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, fleet := _fleet(pool)) as gateway:
         first = gateway.get()
         for entry in fleet["pools"]["pool"]["replicas"]:
             entry["drain"] = entry["name"] == first.replica
         gateway.reload(fleet)
-        eventually(lambda: gateway.get(headers=_with(_given(first) or "")).replica != first.replica)
+        eventually(lambda: gateway.get(headers=_with(_given(first) or "")).replica != first.replica, pause=0.2)
         load = gateway.load(30, 2, Request(headers=_with(_given(first) or "")))
     load.assert_no_failure()
     assert first.replica not in load.by_replica
 
 
-@_KEEPS
-def test_a_replica_keeps_its_clients_when_others_come_and_go(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_clients_stay_if_other_replicas_change(kind: Kind) -> None:
     with replicas("a", "b", "c", "d") as pool, running(kind, fleet := _fleet(pool[:3])) as gateway:
         homes = {answer.replica: _given(answer) or "" for answer in gateway.load(30).responses}
         gateway.reload({**fleet, "pools": {"pool": {**_fleet([pool[3], *pool[1:3]])["pools"]["pool"]}}})
@@ -176,8 +176,8 @@ def test_a_replica_keeps_its_clients_when_others_come_and_go(kind: Kind) -> None
     assert stays == {"b": {"b": 10}, "c": {"c": 10}}
 
 
-@_KEEPS
-def test_in_a_split_each_pool_keeps_its_own_clients(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_pools_of_a_split_keep_their_own_clients(kind: Kind) -> None:
     keys: dict[str, Any] = {"health": TCP, "balance": {"algorithm": "round_robin"}}
     with replicas("a", "b", "c", "d") as (a, b, c, d):
         pools = {
@@ -190,7 +190,7 @@ def test_in_a_split_each_pool_keeps_its_own_clients(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
             drawn = gateway.load(40)
             cookies = {answer.replica: answer.header_list("set-cookie") for answer in drawn.responses}
-            home, (cookie,) = next((name, found) for name, found in cookies.items() if name in ("a", "b"))
+            home, (cookie,) = next((name, values) for name, values in cookies.items() if name in ("a", "b"))
             held = {"cookie": cookie.split(";")[0]}
             stays = gateway.load(40, 1, Request(headers=held))
             pinned = gateway.load(10, 1, Request(headers={**held, "x-pool": "one"}))
@@ -201,8 +201,8 @@ def test_in_a_split_each_pool_keeps_its_own_clients(kind: Kind) -> None:
     assert pinned.by_replica == {home: 10}
 
 
-@_KEEPS
-def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_application_cookies_pass_both_ways(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, _fleet(pool)) as gateway:
         for replica in pool:
             replica.behave(headers=(("set-cookie", "session=s; Path=/"),))
@@ -213,56 +213,62 @@ def test_cookies_of_the_application_pass_both_ways(kind: Kind) -> None:
     assert {"session=s", "theme=dark"} <= {word.strip() for word in sent.split(";")}
 
 
-@_KEEPS
-@pytest.mark.parametrize(
-    ("rules", "cookies"), [({"remove": ["cookie"]}, set()), ({"set": {"cookie": "theme=dark"}}, {"theme=dark"})]
-)
-def test_header_rules_about_the_clients_cookies_let_no_client_go(
-    kind: Kind, rules: dict[str, Any], cookies: set[str]
-) -> None:
-    fleet = {"route": {"headers": {"request": rules}}}
-    with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, **fleet)) as gateway:
-        first = gateway.get()
-        stays = gateway.load(30, 1, Request(headers=_with(_given(first) or "")))
-        spread = [gateway.load(15, 1, Request(headers=_with(forged))) for forged in ("x", '"%[src]', "")]
-    assert stays.by_replica == {first.replica: 30}
-    assert [set(load.by_replica) for load in spread] == [{"a", "b", "c"}] * 3
-    seen = [request for replica in pool for request in replica.seen]
-    assert [_cookies(request) for request in seen] == [cookies] * len(seen)
+@_WITH_AFFINITY
+def test_request_header_rules_keep_the_clients(kind: Kind) -> None:
+    cases: dict[str, tuple[dict[str, Any], set[str]]] = {
+        "remove": ({"remove": ["cookie"]}, set()),
+        "set": ({"set": {"cookie": "theme=dark"}}, {"theme=dark"}),
+    }
+    with replicas("a", "b", "c") as pool:
+        fleets = {case: _fleet(pool, route={"headers": {"request": rules}}) for case, (rules, _) in cases.items()}
+        with running(kind, side_by_side(fleets)) as gateway:
+            for case, (_, cookies) in cases.items():
+                client = gateway.connect(case)
+                for replica in pool:
+                    replica.forget()
+                first = client.get()
+                stays = client.load(20, 1, Request(headers=_with(_given(first) or "")))
+                spread = [client.load(12, 1, Request(headers=_with(forged))) for forged in ("x", '"%[src]', "")]
+                assert stays.by_replica == {first.replica: 20}, case
+                assert [set(load.by_replica) for load in spread] == [{"a", "b", "c"}] * 3, case
+                seen = [request for replica in pool for request in replica.seen]
+                assert [_cookies(request) for request in seen] == [cookies] * len(seen), case
 
 
 def _cookies(seen: Seen) -> set[str]:
     return {value for name, value in seen.headers if name.lower() == "cookie"}
 
 
-@_KEEPS
-@pytest.mark.parametrize(
-    ("rules", "cookies"), [({"remove": ["set-cookie"]}, []), ({"set": {"set-cookie": "site=1"}}, ["site=1"])]
-)
-def test_header_rules_about_the_replicas_cookies_leave_that_of_the_proxy(
-    kind: Kind, rules: dict[str, Any], cookies: list[str]
-) -> None:
-    fleet = {"route": {"headers": {"response": rules}}}
-    with replicas("a", "b") as pool, running(kind, _fleet(pool, **fleet)) as gateway:
-        for replica in pool:
-            replica.behave(headers=(("set-cookie", "session=s"), ("set-cookie", f"{_NAME}=mine")))
-        answer = gateway.get()
-        stays = gateway.load(20, 1, Request(headers=_with(_given(answer) or "")))
-        for replica in pool:
-            replica.refuse()
-        refused = gateway.get()
-    assert _others(answer) == cookies
-    assert stays.by_replica == {answer.replica: 20}
-    assert (refused.status, _others(refused)) == (503, cookies)
+@_WITH_AFFINITY
+def test_response_header_rules_keep_the_cookie(kind: Kind) -> None:
+    cases: dict[str, tuple[dict[str, Any], list[str]]] = {
+        "remove": ({"remove": ["set-cookie"]}, []),
+        "set": ({"set": {"set-cookie": "site=1"}}, ["site=1"]),
+    }
+    with replicas("a", "b") as pool:
+        fleets = {case: _fleet(pool, route={"headers": {"response": rules}}) for case, (rules, _) in cases.items()}
+        with running(kind, side_by_side(fleets)) as gateway:
+            for replica in pool:
+                replica.behave(headers=(("set-cookie", "session=s"), ("set-cookie", f"{_NAME}=mine")))
+            for case, (_, cookies) in cases.items():
+                answer = gateway.connect(case).get()
+                stays = gateway.connect(case).load(20, 1, Request(headers=_with(_given(answer) or "")))
+                assert (case, _others(answer)) == (case, cookies)
+                assert stays.by_replica == {answer.replica: 20}, case
+            for replica in pool:
+                replica.refuse()
+            for case, (_, cookies) in cases.items():
+                refused = gateway.connect(case).get()
+                assert (case, refused.status, _others(refused)) == (case, 503, cookies)
 
 
 def _others(answer: Response) -> list[str]:
-    """The cookies that are not of the replica."""
+    """Return the cookies other than that of the affinity."""
     return [value for value in answer.header_list("set-cookie") if not value.startswith(f"{_NAME}=")]
 
 
-@_KEEPS
-def test_clients_of_a_hosted_api_stay_too_and_it_gets_no_cookie(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_hosted_api_keeps_clients_and_gets_no_cookie(kind: Kind) -> None:
     with replicas("a", "b") as pool:
         fleet = _fleet(pool)
         fleet["pools"]["pool"]["upstream"] = {"host": "api.example.com"}
@@ -273,8 +279,8 @@ def test_clients_of_a_hosted_api_stay_too_and_it_gets_no_cookie(kind: Kind) -> N
         assert all(request.header("cookie") is None for replica in pool for request in replica.seen)
 
 
-@_KEEPS
-def test_in_a_split_header_rules_leave_the_cookie_to_its_pool_alone(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_header_rules_of_a_split_keep_the_cookie_of_a_pool(kind: Kind) -> None:
     headers = {"request": {"remove": ["cookie"]}, "response": {"remove": ["set-cookie"]}}
     keys: dict[str, Any] = {"health": TCP, "balance": {"algorithm": "round_robin"}}
     with replicas("a", "b", "c") as (a, b, c):
@@ -296,8 +302,8 @@ def test_in_a_split_header_rules_leave_the_cookie_to_its_pool_alone(kind: Kind) 
     assert [_cookies(request) for replica in (a, b, c) for request in replica.seen] == [set()] * 80
 
 
-@_KEEPS
-def test_a_cookie_leads_nobody_out_of_his_regions(kind: Kind) -> None:
+@_WITH_AFFINITY
+def test_cookie_does_not_override_regions(kind: Kind) -> None:
     with replicas("a", "b", "west") as pool:
         fleet = _fleet(
             pool, routes={"bound": {"match": {"path_prefix": "/bound"}, "pool": "pool", "regions": ["east"]}}
@@ -312,7 +318,7 @@ def test_a_cookie_leads_nobody_out_of_his_regions(kind: Kind) -> None:
     assert stays.by_replica == {"a": 20}
 
 
-def test_beside_a_fallback_haproxy_keeps_clients() -> None:
+def test_haproxy_keeps_clients_with_a_fallback() -> None:
     with replicas("a", "b", "spare") as (a, b, spare):
         fleet = _fleet([a, b], route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
         with running("haproxy", fleet) as gateway:
@@ -321,7 +327,7 @@ def test_beside_a_fallback_haproxy_keeps_clients() -> None:
     assert load.by_replica == {first.replica: 20}
 
 
-def test_beside_a_fallback_envoy_says_that_it_keeps_nobody() -> None:
+def test_envoy_reports_no_affinity_with_a_fallback() -> None:
     with replicas("a", "b", "spare") as (a, b, spare):
         fleet = _fleet([a, b], route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
         with running("envoy", fleet) as gateway:
@@ -331,7 +337,7 @@ def test_beside_a_fallback_envoy_says_that_it_keeps_nobody() -> None:
     assert not any(answer.header_list("set-cookie") for answer in load.responses)
 
 
-def test_replicas_with_a_host_name_keep_nobody_on_envoy_which_says_so() -> None:
+def test_envoy_reports_no_affinity_for_host_names() -> None:
     with replicas("a", "b") as pool:
         fleet = _fleet(pool)
         for entry, replica in zip(fleet["pools"]["pool"]["replicas"], pool, strict=True):
@@ -342,7 +348,7 @@ def test_replicas_with_a_host_name_keep_nobody_on_envoy_which_says_so() -> None:
             assert not gateway.get().header_list("set-cookie")
 
 
-def test_nginx_says_that_it_keeps_nobody() -> None:
+def test_nginx_reports_that_it_has_no_affinity() -> None:
     with replicas("a", "b") as pool, running("nginx", _fleet(pool)) as gateway:
         assert "LB463" in gateway.messages
         load = gateway.load(20, 1, Request(headers=_with("a")))

@@ -61,6 +61,35 @@ def fleet_of(
     return fleets.fleet_of(whole, route=route, listener={"bind": bind(), **(listener or {})}, **sections)
 
 
+def side_by_side(fleets: Mapping[str, Fleet]) -> Fleet:
+    """Return one fleet that contains these, so that one proxy runs all of them.
+
+    The listener of each has the name of the fleet, for `Gateway.connect`; its routes and pools get it as a prefix.
+    """
+    whole: Fleet = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
+    for name, fleet in fleets.items():
+        (whole["listeners"][name],) = fleet["listeners"].values()
+        whole["pools"].update({f"{name}-{pool}": keys for pool, keys in fleet["pools"].items()})
+        for route, keys in fleet["routes"].items():
+            whole["routes"][f"{name}-{route}"] = {**_with_pool_prefix(keys, f"{name}-"), "listeners": [name]}
+    return whole
+
+
+def _with_pool_prefix(route: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the route with the prefix before the name of each pool."""
+    keys = dict(route)
+    for key in ("pool", "fallback"):
+        if key in keys:
+            keys[key] = prefix + keys[key]
+    if "split" in keys:
+        keys["split"] = {prefix + pool: share for pool, share in keys["split"].items()}
+    if "mirror" in keys:
+        keys["mirror"] = {**keys["mirror"], "pool": prefix + keys["mirror"]["pool"]}
+    if "pin" in keys:
+        keys["pin"] = [{**pin, "pool": prefix + pin["pool"]} for pin in keys["pin"]]
+    return keys
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """What `lbctl render` did: exit code, both outputs, and the directory that it wrote to."""
