@@ -198,8 +198,11 @@ def _driven(site: _Site) -> Iterator[tuple[ControlPlane, dict[str, Client]]]:
     with edges.haproxy(min_interval="100ms") as ha, edges.nginx(min_interval="100ms") as ng, ExitStack() as stack:
         fleet = site.fleet(**driven("edge"))
         del fleet["listeners"]["gateway"]
+        everything = fleet["routes"]["everything"]
+        fleet["routes"]["api"] = {**everything, "match": {"path_prefix": "/api/"}, "pool": "provider"}
+        fleet["routes"]["api"].pop("fallback")
         for route in fleet["routes"].values():
-            route["auth"].pop("forward_tenant", None)
+            route["auth"] = {key: value for key, value in route["auth"].items() if key != "forward_tenant"}
         for edge in (ha, ng):
             for section, entries in edge.sections.items():
                 fleet[section] = {**fleet[section], **entries}
@@ -216,7 +219,7 @@ def test_serve_rotates_a_key_and_keeps_the_last_valid_one(tmp_path: Path) -> Non
 
         def keys() -> set[str | None]:
             site.provider.forget()
-            statuses = {client.get("/onward/x", _CLIENT).status for client in clients.values()}
+            statuses = {client.get("/api/x", _CLIENT).status for client in clients.values()}
             return {seen.header("authorization") for seen in site.provider.seen} if statuses == {200} else set()
 
         eventually(lambda: keys() == {f"Bearer {_KEYS[0]}"})

@@ -6,6 +6,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -88,8 +89,13 @@ def test_http2_trailer_names_no_tenant(kind: Kind) -> None:
         running(kind, _tenant_fleet(replica), files={"keys": "sk-abc: acme\n"}) as gateway,
     ):
         bodies: tuple[bytes | None, ...] = (None, b"", b"ab")
-        statuses = [_h2(gateway.port, body, trailers) for body in bodies for trailers in (False, True)]
-        with_length = [_h2(gateway.port, body, True, ("content-length", str(len(body)))) for body in (b"", b"ab")]
+        with ThreadPoolExecutor() as pool:
+            sent = [pool.submit(_h2, gateway.port, body, trailers) for body in bodies for trailers in (False, True)]
+            sent += [
+                pool.submit(_h2, gateway.port, body, True, ("content-length", str(len(body)))) for body in (b"", b"ab")
+            ]
+        statuses = [each.result() for each in sent[:6]]
+        with_length = [each.result() for each in sent[6:]]
     assert statuses == ["200", *(["411"] * 5 if kind == "haproxy" else ["200"] * 5)]
     assert with_length == ["200"] * 2
     assert b"forged" not in b"".join(received)
