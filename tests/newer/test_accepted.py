@@ -1,4 +1,4 @@
-"""The proxy's own checker takes each fleet of tests/golden as it is rendered for that version of the proxy."""
+"""The proxy's own checker accepts each golden fleet, rendered for that version of the proxy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from lbctl.cli import run
-from tests.golden.cases import CASES, DIRECTORY
+from tests.golden.cases import DIRECTORY, configurations
 from tests.support.processes.binaries import KINDS, Kind, rendered_version, require
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("invalid-")])
-def test_the_proxy_accepts_what_is_rendered_for_its_version(
-    name: str, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("case", "kind"), [(case, kind) for kind in KINDS for case in configurations(kind)])
+def test_proxy_accepts_the_configuration_for_its_version(
+    case: str, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(kind)
     version = rendered_version(kind)
-    assert version, "`make test-newer` names the version"
-    monkeypatch.chdir(DIRECTORY / name)
+    assert version, "`make test-newer` sets the version"
+    monkeypatch.chdir(DIRECTORY / case)
     code = run(["render", "-t", kind, "--proxy-version", version, "--check", "-d", str(tmp_path), "in.yaml"])
     assert code == 0, capsys.readouterr().err
