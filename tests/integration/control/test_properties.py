@@ -110,7 +110,7 @@ def test_a_pool_without_samples_returns_to_its_capacities(looks: Any) -> None:
     talk = Talk(pool(FLEET))
     for samples, seconds in looks:
         talk.look(samples, seconds)
-    talk.wait(1000.0)
+    talk.wait(1000.0, interval=20.0)
     assert "out" not in talk.verdicts.values()
     home = {item.name: item.capacity for item in FLEET if talk.verdicts[item.name] == "in"}
     assert {name: talk.weights[name] for name in home} == home

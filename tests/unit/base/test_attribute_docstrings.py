@@ -14,7 +14,8 @@ def test_public_frozen_dataclasses_document_their_attributes() -> None:
     undocumented = [
         f"{path.relative_to(ROOT)}: {place}"
         for path in sorted((ROOT / "lbctl").rglob("*.py"))
-        for place in _undocumented(ast.parse(path.read_text(encoding="utf-8")))
+        if "frozen=True" in (text := path.read_text(encoding="utf-8")) or "NamedTuple" in text
+        for place in _undocumented(ast.parse(text))
     ]
     assert undocumented == []
 

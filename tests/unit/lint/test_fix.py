@@ -159,13 +159,13 @@ def test_a_query_keeps_its_quotes_inside_quotes() -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_replicas_are_fixed_in_place() -> None:
-    """Without ruamel.yaml, which takes a minute for them."""
+def test_fix_does_not_use_ruamel() -> None:
+    """ruamel.yaml takes a minute for ten thousand replicas."""
     code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     with TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.yaml"
         text = sample(LLM + "connections: {idle: 60s}\n", replicas="".join(
-            f'- name: r{i}\n  address: "10.0.{i // 250}.{i % 250 + 1}:8000"\n' for i in range(10_000)
+            f'- name: r{i}\n  address: "10.0.{i // 250}.{i % 250 + 1}:8000"\n' for i in range(1000)
         ))  # fmt: skip
         file.write_text(text)
         command = [sys.executable, "-c", code, "lint", "--fix", str(file)]

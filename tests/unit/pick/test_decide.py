@@ -363,14 +363,14 @@ def test_adapters_use_separate_replicas_until_a_restart() -> None:
 @pytest.mark.parametrize(("unread", "in_flight"), [(16, 60), (100, 200)])
 def test_only_sessions_of_added_and_removed_replicas_move(unread: int, in_flight: int) -> None:
     """10,000 sessions of different length on 8 replicas; one replica is added, then one is removed."""
-    rng = Random(3)
+    rng, sessions = Random(3), 10_000
     eight = [candidate(name) for name in "abcdefgh"]
     world = World(table(*eight))
-    sizes = [min(40_000.0, rng.lognormvariate(6, 1.2)) for _ in range(10_000)]
+    sizes = [min(40_000.0, rng.lognormvariate(6, 1.2)) for _ in range(sessions)]
 
     def homes_after_one_round() -> list[str]:
         homes_by_session = []
-        for number in rng.sample(range(10_000), 10_000):
+        for number in rng.sample(range(sessions), sessions):
             homes_by_session.append((number, names(world.ask(session=str(number), prompt_tokens=sizes[number]))[0]))
             world.books.first_token(str(world.number - unread))
             world.books.finished(str(world.number - in_flight))
@@ -388,7 +388,7 @@ def test_only_sessions_of_added_and_removed_replicas_move(unread: int, in_flight
     world.table = table(*eight, candidate("i"))
     added = homes_after_one_round()
     assert_within_the_bound(added)
-    assert _moved(settled, added) <= 1.5 * 10_000 / 9, "at most the share of the new replica"
+    assert _moved(settled, added) <= 1.5 * sessions / 9, "at most the share of the new replica"
     world.table = table(*eight[1:], candidate("i"))
     removed = homes_after_one_round()
     assert_within_the_bound(removed)
