@@ -11,14 +11,11 @@ import pytest
 
 from lbctl.cli import run
 from lbctl.serve.fleet import key_files, reload
+from tests.support.fleets import fleet_of, write_fleet
 from tests.support.reload import Fleet, certificate, sizes
 
-FLEET = """\
-version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {all: {pool: p, auth: {api_keys: {file: KEYS}, jwt: {issuer: "https://i", jwks_file: JWKS}}}}
-pools: {p: {replicas: [{address: "127.0.0.1:1"}]}, q: {discovery: {file: {path: TARGETS}}, tls: {ca: CA}}}
-"""
+AUTH = {"api_keys": {"file": "KEYS"}, "jwt": {"issuer": "https://i", "jwks_file": "JWKS"}}
+DISCOVERED = {"discovery": {"file": {"path": "TARGETS"}}, "tls": {"ca": "CA"}}
 ODD = {
     "loop": ("too many levels of symbolic links", "cannot be read: too many levels of symbolic links"),
     "fifo": ("not a regular file", "is not a regular file"),
@@ -49,7 +46,7 @@ def test_validate_and_render_report_unreadable_files(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path may not be long
-    Path("fleet.yaml").write_text(FLEET)
+    write_fleet(Path(), fleet_of(route={"auth": AUTH}, pools={"discovered": DISCOVERED}))
     for name in ("KEYS", "JWKS", "TARGETS", "CA"):
         place_odd_file(Path(name), kind)
     assert run(["validate", "fleet.yaml"]) == 0
@@ -57,10 +54,10 @@ def test_validate_and_render_report_unreadable_files(
     assert [
         line.partition(": warning ")[2].partition(": no request")[0] for line in capfd.readouterr().err.splitlines()
     ] == [
-        f"LB503 routes.all.auth.api_keys.file: 'KEYS' cannot be read ({in_parentheses})",
-        f"LB503 routes.all.auth.jwt.jwks_file: 'JWKS' cannot be read ({in_parentheses})",
-        f"LB110 pools.q.discovery.file.path: 'TARGETS' {at_the_end}",
-        f"LB110 pools.q.tls.ca: 'CA' {at_the_end}",
+        f"LB503 routes.everything.auth.api_keys.file: 'KEYS' cannot be read ({in_parentheses})",
+        f"LB503 routes.everything.auth.jwt.jwks_file: 'JWKS' cannot be read ({in_parentheses})",
+        f"LB110 pools.discovered.discovery.file.path: 'TARGETS' {at_the_end}",
+        f"LB110 pools.discovered.tls.ca: 'CA' {at_the_end}",
     ]
     assert run(["render", "-t", "nginx", "--require-files", "fleet.yaml"]) == 1
     assert "Traceback" not in capfd.readouterr().err

@@ -10,6 +10,7 @@ from lbctl.cli import run
 from lbctl.ir import stability
 from lbctl.simulate import capacity
 from lbctl.simulate.engine import CostModel
+from tests.support.fleets import fleet_of, write_fleet
 from tests.support.simulate import load, pool
 
 
@@ -26,10 +27,6 @@ def test_lint_and_the_simulation_share_the_utilisation(
     monkeypatch.setattr(stability, "utilisation", lambda *_: 3.33)
     where = pool(1.0)
     assert capacity.load_of(capacity.engines_of(where, CostModel()), load(10, 1.0)) == 3.33
-    fleet = tmp_path / "fleet.yaml"
-    fleet.write_text(
-        'version: 1\nlisteners: {l: {bind: "127.0.0.1:8000"}}\nroutes: {r: {match: {path_prefix: /}, pool: p}}\n'
-        'pools: {p: {replicas: [{address: "127.0.0.1:8001"}]}}\n'
-    )
+    fleet = write_fleet(tmp_path, fleet_of())
     assert run(["lint", "--select", "LB222", "--rate", "1/s", "--mean-service", "1ms", str(fleet)]) == 1
     assert "333% of it" in capsys.readouterr().out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from lbctl.lint.fleet_view import StatedLoad
 from lbctl.lint.rules import rules
 from lbctl.lint.rules.load import PAGE_LOAD
 from lbctl.lint.sample import LLM, TWO, sample
+from tests.support.fleets import fleet_text, pool, replica
 from tests.support.lint import codes, findings, pointed
 
 CODES = list(rules())
@@ -393,32 +396,30 @@ def test_other_dollar_and_percent_signs_are_text(value: str) -> None:
 
 # ── The picker ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-PICKED = """\
-version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {everything: {match: {path_prefix: /}, pool: llama}}
-pools:
-  llama:
-    balance: {algorithm: ALGORITHM}
-    health: {active: {http: {path: /health}}}
-    replicas: [{address: "127.0.0.1:9001"}, {address: "127.0.0.1:9002"}]
-proxies: {edge: {kind: nginxMORE}}
-"""
 
-
-def codes_of_picked_fleet(algorithm: str = "pick", more: str = "") -> list[str]:
-    return codes(PICKED.replace("ALGORITHM", algorithm).replace("MORE", more))
+def codes_of_fleet(algorithm: str, *proxies: Mapping[str, Any], **keys: Any) -> list[str]:
+    """Return the findings for a pool with this algorithm and further keys, behind nginx with these keys."""
+    text = fleet_text(
+        pool(
+            replica("a", "127.0.0.1:9001"),
+            replica("b", "127.0.0.1:9002"),
+            balance={"algorithm": algorithm},
+            health={"active": {"http": {"path": "/health"}}},
+            **keys,
+        ),
+        proxies={f"edge-{number}": {"kind": "nginx", **proxy} for number, proxy in enumerate(proxies)},
+    )
+    return codes(text)
 
 
 def test_a_pool_without_a_model_is_not_called_an_embedder() -> None:
-    assert "LB225" not in codes_of_picked_fleet()
-    assert "LB225" in codes(PICKED.replace("ALGORITHM", "pick}\n    model: {name: bge-embedder").replace("MORE", ""))
+    assert "LB225" not in codes_of_fleet("pick", {})
+    assert "LB225" in codes_of_fleet("pick", {}, model={"name": "bge-embedder"})
 
 
 def test_checks_by_serve_are_not_reported_as_missing() -> None:
-    driven = ", config: /etc/nginx/nginx.conf, reload: {command: [nginx, -s, reload]}"
-    assert "LB475" in codes_of_picked_fleet("round_robin")
-    assert "LB475" not in codes_of_picked_fleet("round_robin", driven)
-    assert "LB475" not in codes_of_picked_fleet()
-    two = PICKED.replace("ALGORITHM", "round_robin").replace("MORE", f"{driven}}}, other: {{kind: nginx")
-    assert "LB475" in codes(two)
+    driven = {"config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "-s", "reload"]}}
+    assert "LB475" in codes_of_fleet("round_robin", {})
+    assert "LB475" not in codes_of_fleet("round_robin", driven)
+    assert "LB475" not in codes_of_fleet("pick", {})
+    assert "LB475" in codes_of_fleet("round_robin", driven, {})
