@@ -116,7 +116,7 @@ def test_running_proxies_follow_a_renewed_list(site: _Site) -> None:
 
         eventually(lambda: all(accepted(revoked).values()))
         renew({"tls/clients.crl": site.clients.revoke(revoked)})
-        eventually(lambda: not any(accepted(revoked).values()))
+        eventually(lambda: not any(accepted(revoked).values()), pause=0.2)
         eventually(lambda: all(accepted(site.known).values()))
 
 
