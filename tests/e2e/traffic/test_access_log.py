@@ -31,7 +31,7 @@ def _fleet(members: list[Replica], **more: Any) -> Fleet:
     return fleet_of(members, route={"match": {"path_prefix": "/v1/"}}, **more)
 
 
-def test_a_line_says_what_happened(kind: Kind) -> None:
+def test_line_describes_the_request(kind: Kind) -> None:
     body = b'{"prompt": "hello"}' * 50
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         before = datetime.now(UTC)
@@ -60,7 +60,7 @@ def test_a_line_says_what_happened(kind: Kind) -> None:
     }
 
 
-def test_a_route_may_be_left_out_of_the_log_whoever_answers(kind: Kind) -> None:
+def test_route_can_be_left_out_of_the_log(kind: Kind) -> None:
     routes: dict[str, Any] = {
         "health": {"match": {"path": "/health"}, "pool": "pool", "access_log": "off", "deny_from": ["127.0.0.4/32"]},
         "me.too-1": {"match": {"path": "/too"}, "respond": {"status": 200, "body": "here"}, "access_log": "off"},
@@ -75,7 +75,7 @@ def test_a_route_may_be_left_out_of_the_log_whoever_answers(kind: Kind) -> None:
     assert [line["status"] for line in lines] == [503, 404, 400]
 
 
-def test_the_replicas_status_and_name_are_in_the_line(kind: Kind) -> None:
+def test_line_has_the_status_and_name_of_the_replica(kind: Kind) -> None:
     with replicas("a", "b.c-d") as (a, b), running(kind, _fleet([a, b])) as gateway:
         a.behave(status=503)
         b.behave(status=429)
@@ -86,7 +86,7 @@ def test_the_replicas_status_and_name_are_in_the_line(kind: Kind) -> None:
     assert {line["replica"] for line in lines} == {"a", "b.c-d"}
 
 
-def test_what_the_proxy_answers_has_no_replica(kind: Kind) -> None:
+def test_answer_of_the_proxy_has_no_replica(kind: Kind) -> None:
     gone = {"match": {"path": "/gone"}, "respond": {"status": 410, "body": "gone"}}
     with replicas("a") as (a,), running(kind, _fleet([a], routes={"gone": gone})) as gateway:
         gateway.get("/nowhere")
@@ -99,7 +99,7 @@ def test_what_the_proxy_answers_has_no_replica(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("method", ['X","status":200,"tenant":"acme', 'A"\xff', "A\\", "GET X"])
-def test_a_method_of_http2_writes_no_field(kind: Kind, method: str, tmp_path: Path) -> None:
+def test_http2_method_cannot_inject_fields(kind: Kind, method: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pki")
     pair, trust = authority.issue("gw.test"), client_context(authority.ca)
     tls = {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}
@@ -141,7 +141,7 @@ def _ask_http2(port: int, context: ssl.SSLContext, method: str) -> None:
                 return
 
 
-def test_a_pool_that_cannot_be_reached_is_named(kind: Kind) -> None:
+def test_line_names_an_unreachable_pool(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         a.refuse()
         assert gateway.post("/v1/x").status == 503
@@ -149,7 +149,7 @@ def test_a_pool_that_cannot_be_reached_is_named(kind: Kind) -> None:
     assert [line[name] for name in ("route", "pool", "status")] == ["everything", "pool", 503]
 
 
-def test_the_variant_is_the_pools_version(kind: Kind) -> None:
+def test_variant_is_the_version_of_the_pool(kind: Kind) -> None:
     with replicas("a", "b") as (a, b):
         pools = {"one": pool_of([a], model={"name": "llama", "version": "v1.2"}), "two": pool_of([b])}
         fleet = _fleet([a], pools=pools)
@@ -164,7 +164,7 @@ def test_the_variant_is_the_pools_version(kind: Kind) -> None:
     }
 
 
-def test_retries_are_counted_and_the_last_replica_named(kind: Kind) -> None:
+def test_line_has_retries_and_the_last_replica(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
         b.refuse()
         for _ in range(4):
@@ -187,7 +187,7 @@ def test_times_are_milliseconds(kind: Kind) -> None:
     assert max(fast["t_first_byte"], fast["t_total"]) < 1000
 
 
-def test_the_first_byte_of_a_stream_is_told_from_its_end(kind: Kind) -> None:
+def test_line_has_first_byte_and_end_of_a_stream(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
         gateway.get("/sse?n=2&gap=1.2&first=0.06")
         (line,) = lines_of(gateway.proxy, 1)
@@ -195,7 +195,7 @@ def test_the_first_byte_of_a_stream_is_told_from_its_end(kind: Kind) -> None:
     assert 1200 <= line["t_total"] < 4000
 
 
-def test_a_client_that_goes_away_is_in_the_log(kind: Kind) -> None:
+def test_request_of_a_client_that_leaves_is_logged(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
         stream = gateway.send("GET", "/sse?n=600&gap=0.1")
         eventually(lambda: a.in_flight == 1)
@@ -233,7 +233,7 @@ _HOSTILE = [
 ]
 
 
-def test_hostile_requests_leave_every_line_readable(kind: Kind) -> None:
+def test_hostile_requests_keep_each_line_valid(kind: Kind) -> None:
     """`lines_of` parses all of them; the plain request afterwards shows that none of them broke into another line."""
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         for request in _HOSTILE:
@@ -249,14 +249,14 @@ def test_hostile_requests_leave_every_line_readable(kind: Kind) -> None:
     assert 999 not in {line["status"] for line in lines}
 
 
-def test_without_a_log_nothing_is_written(kind: Kind) -> None:
+def test_format_none_writes_nothing(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool, listener={"access_log": {"format": "none"}})) as gateway:
         gateway.load(20, 2).assert_no_failure()
         time.sleep(0.3)
         assert gateway.proxy.stdout.read_text() == ""
 
 
-def test_a_text_log_has_a_line_for_each_request(kind: Kind) -> None:
+def test_text_log_has_a_line_for_each_request(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool, listener={"access_log": {"format": "text"}})) as gateway:
         answers = [gateway.post(f"/v1/request{number}?secret=1") for number in range(3)]
         eventually(lambda: gateway.proxy.stdout.read_text().count("\n") == 3)
@@ -268,7 +268,7 @@ def test_a_text_log_has_a_line_for_each_request(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_log_goes_to_the_file_that_was_named(kind: Kind, tmp_path: Path) -> None:
+def test_log_goes_to_the_configured_file(kind: Kind, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     listener = {"access_log": {"path": str(log)}}
     with replicas("a") as pool, running(kind, fleet_of(pool, listener=listener)) as gateway:
@@ -277,7 +277,7 @@ def test_a_log_goes_to_the_file_that_was_named(kind: Kind, tmp_path: Path) -> No
         assert gateway.proxy.stdout.read_text() == ""
 
 
-def test_haproxy_says_that_it_writes_to_no_file(tmp_path: Path) -> None:
+def test_haproxy_reports_that_it_writes_no_file(tmp_path: Path) -> None:
     listener = {"access_log": {"path": str(tmp_path / "access.log")}}
     with replicas("a") as pool, running("haproxy", fleet_of(pool, listener=listener)) as gateway:
         gateway.get("/v1/x")
@@ -285,7 +285,7 @@ def test_haproxy_says_that_it_writes_to_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "access.log").exists()
 
 
-def test_each_listener_writes_its_own_name(kind: Kind) -> None:
+def test_line_has_the_name_of_its_listener(kind: Kind) -> None:
     with replicas("a") as pool:
         fleet = fleet_of(pool)
         fleet["listeners"]["inner"] = {**fleet_of(pool)["listeners"]["gateway"]}

@@ -27,7 +27,7 @@ def test_connections_to_replicas_serve_many_requests(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_connection_carries_at_most_max_requests(kind: Kind) -> None:
+def test_connection_carries_at_most_max_requests(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], connections={"max_requests": 10}))) as gateway:
         gateway.load(200, 2, _POST).assert_no_failure()
         carried = Counter(seen.connection for seen in a.seen)
@@ -36,7 +36,7 @@ def test_a_connection_carries_at_most_max_requests(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_an_http2_connection_carries_at_most_max_requests(kind: Kind) -> None:
+def test_http2_connection_carries_at_most_max_requests(kind: Kind) -> None:
     with grpc_replicas("a") as (a,):
         pool = pool_of([a], protocol="grpc", connections={"max_requests": 10})
         with running(kind, fleet_of(pool)) as gateway:
@@ -47,13 +47,13 @@ def test_an_http2_connection_carries_at_most_max_requests(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_an_idle_connection_is_closed_in_its_time(kind: Kind) -> None:
+def test_idle_connection_is_closed_in_time(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], connections={"idle": "500ms"}))) as gateway:
         gateway.load(3, 1, _POST, gap=1.2, jitter=0.0).assert_no_failure()
     assert a.connections == 3
 
 
-def test_haproxy_gives_each_request_to_an_http1_replica_its_own_connection() -> None:
+def test_haproxy_opens_a_connection_for_each_http1_request() -> None:
     """It cannot close idle connections before a server does, and a POST on one that was just closed would be lost."""
     with replicas("a") as (a,), running("haproxy", fleet_of([a])) as gateway:
         gateway.load(50, 2, _POST).assert_no_failure()
@@ -65,7 +65,7 @@ _TRITON = {"sources": [{"kind": "triton", "url": "http://{host}:{port}/metrics"}
 
 @pytest.mark.parametrize("keys", [{"connections": {"idle": "unlimited"}}, {"telemetry": _TRITON}])
 @pytest.mark.parametrize("name", ["haproxy", "haproxy-2.8"])
-def test_haproxy_keeps_connections_to_servers_that_close_none(name: Binary, keys: dict[str, Any]) -> None:
+def test_haproxy_keeps_connections_if_the_server_does(name: Binary, keys: dict[str, Any]) -> None:
     with replicas("a") as (a,), running(name, fleet_of(pool_of([a], **keys))) as gateway:
         gateway.load(50, 2, _POST).assert_no_failure()
     assert a.connections <= 4
@@ -79,13 +79,13 @@ def test_haproxy_keeps_connections_to_servers_that_close_none(name: Binary, keys
         {"connections": {"idle": "unlimited"}, "circuit_breaker": {"per_replica": {"max_connections": 8}}},
     ],
 )
-def test_haproxy_keeps_none_that_may_be_closed_or_must_be_counted(keys: dict[str, Any]) -> None:
+def test_haproxy_keeps_no_limited_connection(keys: dict[str, Any]) -> None:
     with replicas("a") as (a,), running("haproxy", fleet_of(pool_of([a], **keys))) as gateway:
         gateway.load(50, 2, _POST).assert_no_failure()
     assert a.connections == 50
 
 
-def test_without_a_limit_connections_of_all_proxies_stay(kind: Kind) -> None:
+def test_connections_stay_open_without_a_limit(kind: Kind) -> None:
     pool_keys = {"connections": {"idle": "unlimited"}}
     with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], **pool_keys))) as gateway:
         gateway.load(40, 2, _POST).assert_no_failure()

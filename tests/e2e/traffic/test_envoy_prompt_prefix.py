@@ -34,7 +34,7 @@ def _chat(*contents: object, model: str = "m", **more: object) -> bytes:
     return json.dumps({"temperature": 0.5, "messages": messages, "model": model, **more}).encode()
 
 
-def test_prompts_with_one_beginning_share_a_replica_and_others_spread() -> None:
+def test_prompts_with_the_same_beginning_share_a_replica() -> None:
     alike = [json.dumps({"prompt": "x" * 24 + f" {n}", "n": n, "model": "m"}).encode() for n in range(12)]
     unlike = [json.dumps({"prompt": f"question {n}", "model": "m"}).encode() for n in range(40)]
     with _served() as (_, gateway):
@@ -44,7 +44,7 @@ def test_prompts_with_one_beginning_share_a_replica_and_others_spread() -> None:
     assert set(homes) == set(_MEMBERS)
 
 
-def test_a_chat_is_known_by_its_first_two_messages_and_its_model() -> None:
+def test_chat_key_is_the_model_and_two_messages() -> None:
     system = 'You "help" \\ [with] {all} \n of it. '
     long = [_chat(system, "first", f"turn {n}" * 5000, stream=True) for n in range(6)]
     listed = [_chat([{"type": "text", "text": "part"}], "b", str(n)) for n in range(6)]
@@ -58,7 +58,7 @@ def test_a_chat_is_known_by_its_first_two_messages_and_its_model() -> None:
         assert set(_homes(gateway, users)) == set(_MEMBERS)
 
 
-def test_what_holds_no_prompt_is_served_all_the_same() -> None:
+def test_request_without_a_prompt_is_served() -> None:
     bodies = [
         b"",
         b"{",
@@ -80,7 +80,7 @@ def test_what_holds_no_prompt_is_served_all_the_same() -> None:
     assert not [name for one in members for seen in one.seen for name, _ in seen.headers if "lbctl" in name.lower()]
 
 
-def test_a_body_that_is_too_long_to_be_held_is_refused() -> None:
+def test_body_beyond_the_buffer_is_refused() -> None:
     with _served() as (members, gateway):
         answer = gateway.post("/", _chat("x" * 2_000_000), _JSON)
         assert (answer.status, answer.json["error"]["type"]) == (413, "too_large")

@@ -9,11 +9,11 @@ from tests.support.processes.http1 import Response
 from tests.support.processes.replicas import replicas
 
 
-def _told(response: Response) -> tuple[int, str | None, Any]:
+def _reply_of(response: Response) -> tuple[int, str | None, Any]:
     return response.status, response.header("content-type"), response.json["error"]["type"]
 
 
-def test_each_of_envoys_own_answers_has_the_projects_form() -> None:
+def test_answers_of_envoy_have_the_common_format() -> None:
     listener = {"max_body": "1KiB", "timeouts": {"request_headers": "300ms"}}
     with replicas("a", "gone", "silent", "broken") as (a, gone, silent, broken):
         gone.refuse()
@@ -30,16 +30,17 @@ def test_each_of_envoys_own_answers_has_the_projects_form() -> None:
         fleet = fleet_of([a], route={"match": {"path": "/here"}}, listener=listener, routes=routes, pools=pools)
         with running("envoy", fleet) as gateway:
             gateway.get("/often")
-            told = {
-                path: _told(gateway.get(f"/{path}")) for path in ("gone", "drained", "silent", "broken", "often", "x")
+            replies = {
+                path: _reply_of(gateway.get(f"/{path}"))
+                for path in ("gone", "drained", "silent", "broken", "often", "x")
             }
-            told["body"] = _told(gateway.post("/here", b"x" * 5000))
-            told["headers"] = _told(gateway.get("/here", {"x-long": "x" * 100_000}))
-            told["websocket"] = _told(gateway.get("/here", {"Connection": "upgrade", "Upgrade": "websocket"}))
+            replies["body"] = _reply_of(gateway.post("/here", b"x" * 5000))
+            replies["headers"] = _reply_of(gateway.get("/here", {"x-long": "x" * 100_000}))
+            replies["websocket"] = _reply_of(gateway.get("/here", {"Connection": "upgrade", "Upgrade": "websocket"}))
             said = [gateway.get(f"/said-{status}") for status in (401, 404, 503)]
             reply = gateway.grpc("/x.Y/Z")
     json_ = "application/json"
-    assert told == {
+    assert replies == {
         "gone": (503, json_, "unavailable"),
         "drained": (503, json_, "unavailable"),
         "silent": (504, json_, "timeout"),

@@ -29,18 +29,18 @@ def _fleet(own: list[Replica], spare: list[Replica], *, route: dict[str, Any] | 
 
 def _settled(client: Client, wanted: set[str]) -> Load:
     """The first twenty answers that come from exactly `wanted`."""
-    found: list[Load] = []
+    loads: list[Load] = []
 
     def serves() -> bool:
-        found.append(client.load(20, 2, _POST))
-        return set(found[-1].by_replica) == wanted and not found[-1].failures
+        loads.append(client.load(20, 2, _POST))
+        return set(loads[-1].by_replica) == wanted and not loads[-1].failures
 
     eventually(serves, pause=0.1)
-    return found[-1]
+    return loads[-1]
 
 
 @pytest.mark.parametrize("algorithm", ["least_request", "round_robin"])
-def test_with_one_of_three_fit_nothing_goes_to_the_fallback(kind: Kind, algorithm: str) -> None:
+def test_one_of_three_replicas_keeps_all_requests(kind: Kind, algorithm: str) -> None:
     with replicas("a", "b", "c", "spare") as (a, b, c, spare):
         fleet = _fleet([a, b, c], [spare], balance={"algorithm": algorithm})
         with running(kind, fleet) as gateway:
@@ -60,7 +60,7 @@ def test_with_one_of_three_fit_nothing_goes_to_the_fallback(kind: Kind, algorith
     assert spare.requests == 0
 
 
-def test_one_of_ten_is_enough(kind: Kind) -> None:
+def test_one_of_ten_replicas_keeps_all_requests(kind: Kind) -> None:
     names = [f"r{number}" for number in range(10)]
     with replicas(*names, "spare") as (*own, spare), running(kind, _fleet(own, [spare])) as gateway:
         for replica in own[1:]:
@@ -71,7 +71,7 @@ def test_one_of_ten_is_enough(kind: Kind) -> None:
     assert (load.by_replica, spare.requests) == ({"r0": 100}, 0)
 
 
-def test_without_a_fit_replica_the_fallback_serves_and_gives_back(kind: Kind) -> None:
+def test_fallback_serves_until_a_replica_recovers(kind: Kind) -> None:
     with replicas("a", "b", "spare") as (a, b, spare), running(kind, _fleet([a, b], [spare])) as gateway:
         a.refuse()
         b.refuse()
@@ -85,7 +85,7 @@ def test_without_a_fit_replica_the_fallback_serves_and_gives_back(kind: Kind) ->
     assert bodies == {_POST.body}
 
 
-def test_with_neither_the_answer_is_503(kind: Kind) -> None:
+def test_without_any_replica_the_answer_is_503(kind: Kind) -> None:
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare])) as gateway:
         a.refuse()
         spare.refuse()
@@ -94,7 +94,7 @@ def test_with_neither_the_answer_is_503(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("fault", ["reset", "close"])
-def test_a_post_that_a_replica_had_goes_nowhere_else(kind: Kind, fault: str) -> None:
+def test_post_that_reached_a_replica_is_not_repeated(kind: Kind, fault: str) -> None:
     """nginx's error_page would repeat it: it catches every 502."""
     with replicas("a", "b", "spare") as (a, b, spare), running(kind, _fleet([a, b], [spare])) as gateway:
         a.behave(fault=fault)
@@ -106,7 +106,7 @@ def test_a_post_that_a_replica_had_goes_nowhere_else(kind: Kind, fault: str) -> 
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_an_error_of_the_model_is_its_answer(kind: Kind, status: int) -> None:
+def test_error_of_a_replica_is_passed_on(kind: Kind, status: int) -> None:
     health = {**TCP, "passive": {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}}
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], health=health)) as gateway:
         a.behave(status=status)
@@ -115,7 +115,7 @@ def test_an_error_of_the_model_is_its_answer(kind: Kind, status: int) -> None:
     assert [(answer.status, answer.replica) for answer in answers] == [(status, "a")] * 4
 
 
-def test_silence_is_no_reason_for_the_fallback(kind: Kind) -> None:
+def test_silent_replica_does_not_trigger_the_fallback(kind: Kind) -> None:
     route = {"timeouts": {"idle": "1s"}}
     with replicas("a", "spare") as (a, spare), running(kind, _fleet([a], [spare], route=route)) as gateway:
         a.held = True
@@ -124,7 +124,7 @@ def test_silence_is_no_reason_for_the_fallback(kind: Kind) -> None:
     assert answer.status == 504
 
 
-def test_drained_replicas_are_not_fit(kind: Kind) -> None:
+def test_fallback_serves_for_a_drained_pool(kind: Kind) -> None:
     with replicas("a", "b", "spare") as (a, b, spare):
         fleet = _fleet([a, b], [spare])
         for entry in fleet["pools"]["pool"]["replicas"]:
@@ -151,7 +151,7 @@ def test_each_pool_of_a_split_has_the_fallback(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_request_that_goes_to_the_fallback_is_copied_once(kind: Kind) -> None:
+def test_request_to_the_fallback_is_mirrored_once(kind: Kind) -> None:
     with replicas("a", "spare", "shadow") as (a, spare, shadow):
         fleet = _fleet([a], [spare], route={"mirror": {"pool": "shadow"}})
         fleet["pools"]["shadow"] = pool_of([shadow])
@@ -167,7 +167,7 @@ def test_a_request_that_goes_to_the_fallback_is_copied_once(kind: Kind) -> None:
             assert (spare.requests, shadow.requests) == (20, 20)
 
 
-def test_without_active_checks_the_fallback_serves_as_soon_as_nobody_is_reached(kind: Kind) -> None:
+def test_fallback_serves_without_active_checks(kind: Kind) -> None:
     with replicas("a", "b", "c", "spare") as (*own, spare):
         fleet = fleet_of(own, route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
         with running(kind, fleet) as gateway:
@@ -179,7 +179,7 @@ def test_without_active_checks_the_fallback_serves_as_soon_as_nobody_is_reached(
     assert all(answer.replica == "spare" for answer in load.responses[-20:])
 
 
-def test_without_active_checks_one_of_three_keeps_everything_to_itself(kind: Kind) -> None:
+def test_one_replica_keeps_all_requests_without_checks(kind: Kind) -> None:
     with replicas("a", "b", "c", "spare") as (a, b, c, spare):
         fleet = fleet_of([a, b, c], route={"fallback": "spare"}, pools={"spare": pool_of([spare])})
         with running(kind, fleet) as gateway:
@@ -191,7 +191,7 @@ def test_without_active_checks_one_of_three_keeps_everything_to_itself(kind: Kin
     assert (load.statuses[200] >= 90, set(load.by_replica), spare.requests) == (True, {"c"}, 0)
 
 
-def test_envoy_says_that_a_limit_of_ejections_keeps_the_fallback_out() -> None:
+def test_envoy_reports_limits_that_block_the_fallback() -> None:
     with replicas("a", "spare") as (a, spare):
         pool = pool_of([a], health={"passive": {"max_ejection": "50%"}})
         route = {"fallback": "spare", "retry": {"budget": "20%"}}

@@ -1,4 +1,4 @@
-"""The free texts of a fleet mean to the real proxy exactly what they say, whatever they are made of."""
+"""A proxy takes each free text of a fleet literally, whatever its characters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _wrong(gateway: Gateway, paths: dict[str, str]) -> list[str]:
     ]
 
 
-def test_a_body_is_answered_byte_by_byte(kind: Kind) -> None:
+def test_response_body_is_exact(kind: Kind) -> None:
     routes = {
         f"b{i}": {"match": {"path": f"/{i}"}, "respond": {"status": 200, "body": body}} for i, body in enumerate(BODIES)
     }
@@ -69,7 +69,7 @@ def test_a_body_is_answered_byte_by_byte(kind: Kind) -> None:
         assert _wrong(gateway, {f"/{i}": body for i, body in enumerate(BODIES)}) == []
 
 
-def test_a_header_is_set_to_exactly_its_value(kind: Kind) -> None:
+def test_header_is_set_to_its_exact_value(kind: Kind) -> None:
     values = [value for value in VALUES if not unknown_words(value)]
     routes = {
         f"h{i}": {
@@ -87,7 +87,7 @@ def test_a_header_is_set_to_exactly_its_value(kind: Kind) -> None:
     assert [(value, got) for value, got in zip(values, answered, strict=True) if value != got] == []
 
 
-def test_a_header_matches_its_value_and_nothing_else(kind: Kind) -> None:
+def test_header_matches_only_its_value(kind: Kind) -> None:
     routes = {
         f"m{i}": {"match": {"headers": {"x-match": value}}, "respond": {"status": 200, "body": f"{i}"}}
         for i, value in enumerate(VALUES)
@@ -104,7 +104,7 @@ def _sent(name: str, value: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "key"), [("header", "x-pin"), ("cookie", "pin")])
-def test_a_pin_holds_for_its_value_and_nothing_else(kind: Kind, name: str, key: str) -> None:
+def test_pin_matches_only_its_value(kind: Kind, name: str, key: str) -> None:
     values = [value for value in VALUES if name == "header" or (not set(value) & set(' ",;\\') and len(value) < 257)]
     pins = [{name: key, "equals": value, "pool": "pinned"} for value in values]
     with replicas("drawn", "pinned") as (drawn, pinned):
@@ -117,7 +117,7 @@ def test_a_pin_holds_for_its_value_and_nothing_else(kind: Kind, name: str, key: 
     assert others == ["drawn"] * 4
 
 
-def test_a_path_matches_itself_and_a_prefix_its_segments(kind: Kind) -> None:
+def test_path_and_prefix_match_exactly(kind: Kind) -> None:
     exact = {
         f"e{i}": {"match": {"path": path}, "respond": {"status": 200, "body": f"exact {i}"}}
         for i, path in enumerate(PATHS)
@@ -138,7 +138,7 @@ def test_a_path_matches_itself_and_a_prefix_its_segments(kind: Kind) -> None:
         assert _wrong(gateway, expected) == []
 
 
-def test_an_expression_matches_whole_paths(kind: Kind) -> None:
+def test_regex_matches_the_whole_path(kind: Kind) -> None:
     routes = {
         f"r{i}": {"match": {"path_regex": regex}, "respond": {"status": 200, "body": f"{i}"}}
         for i, regex in enumerate(REGEXES)
@@ -150,7 +150,7 @@ def test_an_expression_matches_whole_paths(kind: Kind) -> None:
         assert _wrong(gateway, expected) == []
 
 
-def test_a_rewritten_prefix_is_exactly_that(kind: Kind) -> None:
+def test_rewritten_prefix_is_exact(kind: Kind) -> None:
     routes = {
         f"w{i}": {"match": {"path_prefix": f"/p{i}"}, "pool": "pool", "rewrite": {"path_prefix": path}}
         for i, path in enumerate(PATHS)

@@ -45,7 +45,7 @@ def _served_over_tls(kind: Kind, fleet: Fleet, directory: Path) -> Iterator[Gate
         yield gateway
 
 
-def test_a_call_is_answered_over_tls(kind: Kind, tmp_path: Path) -> None:
+def test_call_is_answered_over_tls(kind: Kind, tmp_path: Path) -> None:
     with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
         reply = gateway.grpc(_ECHO, b"\x00\xff" * 50_000, x_user="u1", trace_id="t1")
     assert (reply.code, reply.messages, reply.replica) == ("OK", (b"\x00\xff" * 50_000,), "a")
@@ -61,7 +61,7 @@ def test_messages_of_a_stream_arrive_as_they_are_sent(kind: Kind, tmp_path: Path
     assert min(gaps) > 0.1
 
 
-def test_a_call_is_rewritten(kind: Kind, tmp_path: Path) -> None:
+def test_call_is_rewritten(kind: Kind, tmp_path: Path) -> None:
     route = {"match": {"path_prefix": "/models/a.b"}, "rewrite": {"path_prefix": "/"}}
     with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path, route) as gateway:
         reply = gateway.grpc(f"/models/a.b{_ECHO}", b"x")
@@ -70,7 +70,7 @@ def test_a_call_is_rewritten(kind: Kind, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
 @pytest.mark.parametrize("rewrite", [{}, {"rewrite": {"path_prefix": "/other"}}], ids=["as it is", "rewritten"])
-def test_a_call_is_copied(kind: Kind, rewrite: dict[str, Any], tmp_path: Path) -> None:
+def test_call_is_mirrored(kind: Kind, rewrite: dict[str, Any], tmp_path: Path) -> None:
     match = {"match": {"path_prefix": "/inference.GRPCInferenceService"}}
     with grpc_replicas("a", "shadow") as (a, shadow):
         fleet = _fleet([a], {**match, "mirror": {"pool": "shadow"}, **rewrite})
@@ -84,7 +84,7 @@ def test_a_call_is_copied(kind: Kind, rewrite: dict[str, Any], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "INVALID_ARGUMENT"])
-def test_a_replicas_status_reaches_the_client_and_is_not_retried(kind: Kind, code: str, tmp_path: Path) -> None:
+def test_status_of_a_replica_is_passed_on_without_retry(kind: Kind, code: str, tmp_path: Path) -> None:
     with grpc_replicas("a", "b") as (a, b), _over_tls(kind, [a, b], tmp_path) as gateway:
         a.behave(code=code)
         b.behave(code=code)
@@ -93,7 +93,7 @@ def test_a_replicas_status_reaches_the_client_and_is_not_retried(kind: Kind, cod
     assert a.requests + b.requests == 1
 
 
-def test_calls_spread_and_a_replica_that_refuses_loses_none(kind: Kind, tmp_path: Path) -> None:
+def test_calls_spread_and_survive_a_refusing_replica(kind: Kind, tmp_path: Path) -> None:
     loses = kind == "haproxy" and is_rendered_for(kind, "3.1")
     with grpc_replicas("a", "b") as (a, b), _over_tls(kind, [a, b], tmp_path) as gateway:
         assert {reply.replica for reply in gateway.grpc_load(_ECHO, 12, 3)} == {"a", "b"}
@@ -108,13 +108,13 @@ def test_calls_spread_and_a_replica_that_refuses_loses_none(kind: Kind, tmp_path
     assert {reply.replica for reply in replies if reply.code == "OK"} == {"a"}
 
 
-def test_without_a_replica_a_call_is_unavailable(kind: Kind, tmp_path: Path) -> None:
+def test_call_without_a_replica_is_unavailable(kind: Kind, tmp_path: Path) -> None:
     with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path) as gateway:
         a.refuse()
         assert {reply.code for reply in gateway.grpc_load(_ECHO, 20)} == {"UNAVAILABLE"}
 
 
-def test_a_method_without_a_route_is_unimplemented(kind: Kind, tmp_path: Path) -> None:
+def test_method_without_a_route_is_unimplemented(kind: Kind, tmp_path: Path) -> None:
     route = {"match": {"path_prefix": "/inference.GRPCInferenceService/"}}
     with grpc_replicas("a") as (a,), _over_tls(kind, [a], tmp_path, route) as gateway:
         assert {reply.code for reply in gateway.grpc_load("/other.Service/Call", 20)} == {"UNIMPLEMENTED"}
@@ -123,7 +123,7 @@ def test_a_method_without_a_route_is_unimplemented(kind: Kind, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_calls_pass_in_cleartext_beside_plain_http(kind: Kind) -> None:
+def test_cleartext_calls_pass_next_to_plain_http(kind: Kind) -> None:
     with grpc_replicas("a") as (a,), running(kind, _fleet([a], http2=True)) as gateway:
         reply = gateway.grpc(_ECHO, b"x")
         stream = gateway.grpc(_STREAM, b"token", count="3")
@@ -132,7 +132,7 @@ def test_calls_pass_in_cleartext_beside_plain_http(kind: Kind) -> None:
     assert stream.messages == (b"token",) * 3
 
 
-def test_nginx_says_that_cleartext_is_http1_alone() -> None:
+def test_nginx_reports_that_cleartext_is_http1_only() -> None:
     with grpc_replicas("a") as (a,), running("nginx", _fleet([a], http2=True)) as gateway:
         assert "warning LB405" in gateway.messages
         assert gateway.grpc(_ECHO, b"x").code == "UNAVAILABLE"

@@ -24,7 +24,7 @@ def test_shares_follow_the_weights() -> None:
     assert load.shares() == pytest.approx({"a": 0.5, "b": 0.3, "c": 0.2}, abs=0.03)
 
 
-def test_a_refused_connection_is_tried_elsewhere_and_a_failed_post_is_not() -> None:
+def test_refused_connection_is_retried_and_failed_post_is_not() -> None:
     with replicas("a", "b") as (a, b), running(KIND, _as_2_8(fleet_of([a, b]))) as gateway:
         a.refuse()
         gateway.load(50, 1).assert_no_failure()
@@ -34,7 +34,7 @@ def test_a_refused_connection_is_tried_elsewhere_and_a_failed_post_is_not() -> N
         assert b.requests == 1
 
 
-def test_a_split_a_pin_a_drain_and_a_stream() -> None:
+def test_split_pin_drain_and_stream_work() -> None:
     with replicas("a", "b", "c") as (a, b, c):
         fleet = {
             "version": 1,

@@ -43,7 +43,7 @@ def _spread(homes: dict[int, str]) -> int:
 
 
 @_READS_BODIES
-def test_a_field_of_the_body_has_its_replica(kind: Kind) -> None:
+def test_body_field_selects_the_replica(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.user"})) as gateway:
         homes = _homes(gateway, lambda number: {"user": f"u{number}"})
         elsewhere = _homes(gateway, lambda number: {"messages": ["x" * 9000], "user": f"u{number}"}, chunked=True)
@@ -55,7 +55,7 @@ def test_a_field_of_the_body_has_its_replica(kind: Kind) -> None:
 
 @pytest.mark.parametrize("key", [{"json_body": "$.user"}, {"prompt_prefix": 64}], ids=["field", "prompt"])
 @_READS_BODIES
-def test_an_escaped_slash_is_the_same_slash(kind: Kind, key: dict[str, Any]) -> None:
+def test_escaped_slash_equals_a_slash(kind: Kind, key: dict[str, Any]) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, key)) as gateway:
         texts = [json.dumps({"user": f"team/u{number}", "prompt": f"say a/{number}"}) for number in range(30)]
         written, escaped = (
@@ -67,7 +67,7 @@ def test_an_escaped_slash_is_the_same_slash(kind: Kind, key: dict[str, Any]) -> 
 
 
 @_READS_BODIES
-def test_the_field_may_lie_deeper(kind: Kind) -> None:
+def test_nested_body_field_selects_the_replica(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.metadata.user"})) as gateway:
         homes = _homes(gateway, lambda number: {"user": str(number % 3), "metadata": {"user": f"u{number}"}})
         again = _homes(gateway, lambda number: {"metadata": {"x": 1, "user": f"u{number}"}})
@@ -76,7 +76,7 @@ def test_the_field_may_lie_deeper(kind: Kind) -> None:
 
 
 @_READS_BODIES
-def test_without_the_field_a_request_is_served_all_the_same(kind: Kind) -> None:
+def test_request_without_the_field_is_served(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"json_body": "$.user"})) as gateway:
         for body in (b"", b"no json", b"{}", b'{"user": null}', b'{"user": 5}', b'{"user": ""}', b'["user"]'):
             assert gateway.post("/v1", body, _JSON).ok
@@ -85,7 +85,7 @@ def test_without_the_field_a_request_is_served_all_the_same(kind: Kind) -> None:
 
 
 @_READS_BODIES
-def test_a_field_that_lies_too_deep_is_413(kind: Kind) -> None:
+def test_field_beyond_the_inspected_body_is_413(kind: Kind) -> None:
     limit = {"haproxy": {"inspect": "32KiB"}, "envoy": {"max_body": "32KiB"}}[kind]
     deep = json.dumps({"messages": "x" * 200_000, "user": "u"}).encode()
     with replicas("a", "b", "c") as pool:
@@ -96,7 +96,7 @@ def test_a_field_that_lies_too_deep_is_413(kind: Kind) -> None:
 
 
 @_READS_PROMPTS
-def test_prompts_that_begin_alike_share_a_replica(kind: Kind) -> None:
+def test_prompts_with_the_same_beginning_share_a_replica(kind: Kind) -> None:
     """The first 64 bytes count: what comes after them does not, what differs within them does."""
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool, {"prompt_prefix": 64})) as gateway:
         homes = _homes(gateway, lambda number: {"model": "m", "prompt": f"{number:04} " + "y" * 80})
@@ -110,7 +110,7 @@ def test_prompts_that_begin_alike_share_a_replica(kind: Kind) -> None:
 
 
 @_READS_PROMPTS
-def test_chats_that_begin_alike_share_a_replica(kind: Kind) -> None:
+def test_chats_with_the_same_beginning_share_a_replica(kind: Kind) -> None:
     def chat(system: str, question: str) -> dict[str, Any]:
         said = [{"role": "system", "content": system}, {"role": "user", "content": question}]
         return {"model": "m", "messages": said, "stream": False}
@@ -125,7 +125,7 @@ def test_chats_that_begin_alike_share_a_replica(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("key", "code"), [({"json_body": "$.user"}, "LB460"), ({"prompt_prefix": 64}, "LB461")])
-def test_nginx_says_that_it_reads_no_body_and_serves(key: dict[str, Any], code: str) -> None:
+def test_nginx_reports_that_it_reads_no_body(key: dict[str, Any], code: str) -> None:
     with replicas("a", "b", "c") as pool, running("nginx", _fleet(pool, key)) as gateway:
         assert code in gateway.messages
         homes = _homes(gateway, lambda _: {"user": "one", "prompt": "one"})

@@ -23,7 +23,7 @@ def _values(seen: Seen, name: str) -> list[str]:
     return [value for key, value in seen.headers if key.lower() == name.lower()]
 
 
-def test_a_request_header_is_set_whatever_the_client_sent(kind: Kind) -> None:
+def test_request_header_is_set(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a], {"set": {"X-Gateway": "lbctl", "x-b": "2"}})) as gateway:
         gateway.get("/v1/x")
         gateway.get("/v1/x", [("x-gateway", "mine"), ("X-GATEWAY", "mine too")])
@@ -32,7 +32,7 @@ def test_a_request_header_is_set_whatever_the_client_sent(kind: Kind) -> None:
     assert _values(a.seen[0], "x-b") == ["2"]
 
 
-def test_a_request_header_is_removed_in_any_case_and_number(kind: Kind) -> None:
+def test_request_header_is_removed_in_any_case_and_number(kind: Kind) -> None:
     sent = [("X-Internal-Debug", "1"), ("x-internal-debug", "2"), ("x-other", "stays")]
     with replicas("a") as (a,), running(kind, _fleet([a], {"remove": ["x-internal-debug"]})) as gateway:
         gateway.get("/v1/x", sent)
@@ -42,7 +42,7 @@ def test_a_request_header_is_removed_in_any_case_and_number(kind: Kind) -> None:
     assert _values(plain, "x-internal-debug") == ["2"]
 
 
-def test_a_response_header_is_set_whatever_the_replica_said(kind: Kind) -> None:
+def test_response_header_is_set(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a], response={"set": {"x-served-by": "inference"}})) as gateway:
         a.behave(headers=(("X-Served-By", "gpu-7"), ("x-served-by", "gpu-8")))
         ruled, plain = gateway.get("/v1/x"), gateway.get("/plain")
@@ -50,7 +50,7 @@ def test_a_response_header_is_set_whatever_the_replica_said(kind: Kind) -> None:
     assert plain.header_list("x-served-by") == ["gpu-7", "gpu-8"]
 
 
-def test_a_response_header_is_removed(kind: Kind) -> None:
+def test_response_header_is_removed(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a], response={"remove": ["X-Powered-By"]})) as gateway:
         a.behave(headers=(("x-powered-by", "uvicorn"), ("x-powered-by", "cuda"), ("x-other", "stays")))
         ruled, plain = gateway.get("/v1/x"), gateway.get("/plain")
@@ -59,14 +59,14 @@ def test_a_response_header_is_removed(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 500])
-def test_answers_of_any_status_are_changed(kind: Kind, status: int) -> None:
+def test_response_header_rules_apply_to_any_status(kind: Kind, status: int) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a], response={"set": {"x-served-by": "inference"}})) as gateway:
         a.behave(status=status)
         answer = gateway.get("/v1/x")
     assert (answer.status, answer.header_list("x-served-by")) == (status, ["inference"])
 
 
-def test_rules_change_nothing_of_what_the_gateway_needs(kind: Kind) -> None:
+def test_rules_keep_the_headers_of_the_gateway(kind: Kind) -> None:
     """The host, the client's address and the request's id are the gateway's, and a rule about them is obeyed."""
     rules = {"set": {"host": "models.internal"}, "remove": ["x-forwarded-for"]}
     with replicas("a") as (a,), running(kind, _fleet([a], rules)) as gateway:
@@ -76,7 +76,7 @@ def test_rules_change_nothing_of_what_the_gateway_needs(kind: Kind) -> None:
     assert _values(seen, "x-request-id") == [answer.header("x-request-id")]
 
 
-def test_a_server_header_is_removed_where_the_proxy_can(kind: Kind) -> None:
+def test_server_header_is_removed_if_supported(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a], response={"remove": ["server"]})) as gateway:
         answer = gateway.get("/v1/x")
         assert ("warning LB445" in gateway.messages) == (kind == "nginx")
@@ -100,7 +100,7 @@ def _refusing(pool: list[Replica]) -> Fleet:
     return fleet_of(pool, routes=routes, pools={"nobody": nobody})
 
 
-def test_the_proxys_own_answers_have_the_headers_of_their_route(kind: Kind) -> None:
+def test_answers_of_the_proxy_have_the_route_headers(kind: Kind) -> None:
     """Without them a browser shows an error of CORS instead of the status."""
     files = {"keys": "sk-0123456789abcdef: alice\n"}
     with replicas("a") as (a,), running(kind, _refusing([a]), files=files) as gateway:

@@ -22,7 +22,7 @@ def _smuggled(seen: Seen) -> list[str]:
     return [value for name, value in seen.headers if name.lower().replace("_", "-") == "x-tenant-id"]
 
 
-def test_each_variable_is_the_requests_own_and_none_is_a_clients(kind: Kind) -> None:
+def test_variables_are_not_taken_from_clients(kind: Kind) -> None:
     routes = {
         "keyed": {"match": {"path_prefix": "/keyed"}, "pool": "pool", "headers": _RULES,
                   "auth": {"api_keys": {"file": "keys"}}},

@@ -24,7 +24,7 @@ _OCCUPIED = 4
         ("envoy", (3, 1), 0.4),  # by weight ÷ (active + 1): the busy one is larger here; round robin would give 0.25
     ],
 )
-def test_the_idle_replica_is_preferred(kind: Kind, weights: tuple[int, ...], least: float) -> None:
+def test_idle_replica_is_preferred(kind: Kind, weights: tuple[int, ...], least: float) -> None:
     with replicas("busy", "idle") as (busy, idle), running(kind, fleet_of(pool_of([busy, idle], weights))) as gateway:
         _occupy(gateway, busy, idle)
         load = gateway.load(200)

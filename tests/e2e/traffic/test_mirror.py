@@ -23,7 +23,7 @@ def _fleet(main: Replica, shadow: Replica, percent: str = "100%", **keys: Any) -
 
 
 @_MIRRORS
-def test_the_copy_is_the_request_and_its_answer_goes_nowhere(kind: Kind) -> None:
+def test_mirror_gets_the_request_and_its_answer_is_dropped(kind: Kind) -> None:
     body = b"y" * 70_000
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
         shadow.behave(status=500, headers=(("set-cookie", "shadow=1"),))
@@ -40,7 +40,7 @@ def test_the_copy_is_the_request_and_its_answer_goes_nowhere(kind: Kind) -> None
 
 
 @_MIRRORS
-def test_a_share_of_the_requests_is_copied(kind: Kind) -> None:
+def test_part_of_the_requests_is_mirrored(kind: Kind) -> None:
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow, "20%")) as gateway:
         load = gateway.load(1500, 4, Request("POST", body=b"{}"))
         copies = at_rest(lambda: shadow.requests)
@@ -51,7 +51,7 @@ def test_a_share_of_the_requests_is_copied(kind: Kind) -> None:
 
 @_MIRRORS
 @pytest.mark.parametrize("trouble", ["slow", "reset", "refused"])
-def test_a_shadow_in_trouble_delays_and_fails_nobody(kind: Kind, trouble: str) -> None:
+def test_failing_mirror_does_not_affect_clients(kind: Kind, trouble: str) -> None:
     """Each client on a connection of its own: with nginx a connection waits for its copy before its next request."""
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
         if trouble == "slow":
@@ -65,7 +65,7 @@ def test_a_shadow_in_trouble_delays_and_fails_nobody(kind: Kind, trouble: str) -
     assert load.by_replica == {"main": 30}
 
 
-def test_on_envoy_a_slow_shadow_delays_no_connection() -> None:
+def test_slow_mirror_delays_no_connection_of_envoy() -> None:
     with replicas("main", "shadow") as (main, shadow), running("envoy", _fleet(main, shadow)) as gateway:
         shadow.held = True
         load = gateway.load(40, 2, Request("POST", body=b"{}"))
@@ -73,7 +73,7 @@ def test_on_envoy_a_slow_shadow_delays_no_connection() -> None:
     assert load.connections == 2
 
 
-def test_on_nginx_a_slow_shadow_holds_the_connection_and_no_longer_than_itself() -> None:
+def test_slow_mirror_occupies_only_its_connection_of_nginx() -> None:
     """What the capability table says of nginx."""
     with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
         shadow.held = True
@@ -86,7 +86,7 @@ def test_on_nginx_a_slow_shadow_holds_the_connection_and_no_longer_than_itself()
 
 
 @_MIRRORS
-def test_a_conversation_over_a_websocket_is_not_disturbed(kind: Kind) -> None:
+def test_mirror_does_not_disturb_websockets(kind: Kind) -> None:
     messages = ["one", "two", "three"]
     with (
         replicas("main", "shadow") as (main, shadow),
@@ -99,7 +99,7 @@ def test_a_conversation_over_a_websocket_is_not_disturbed(kind: Kind) -> None:
 
 
 @_MIRRORS
-def test_the_copy_is_rewritten_as_the_request_is(kind: Kind) -> None:
+def test_mirrored_request_is_rewritten(kind: Kind) -> None:
     keys: dict[str, Any] = {
         "match": {"path_prefix": "/v1/chat"},
         "rewrite": {"path_prefix": "/generate", "host": "models.internal"},
@@ -114,24 +114,24 @@ def test_the_copy_is_rewritten_as_the_request_is(kind: Kind) -> None:
 
 
 @_MIRRORS
-def test_the_log_tells_the_request_and_nothing_of_its_copy(kind: Kind) -> None:
+def test_log_contains_no_mirrored_request(kind: Kind) -> None:
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
         for _ in range(3):
             assert gateway.post("/v1").ok
         eventually(lambda: shadow.requests == 3)
         lines = gateway.access_log(3)
-    found = [(line["route"], line["pool"], line["replica"], line["path"], line["status"]) for line in lines]
-    assert found == [("everything", "pool", "main", "/v1", 200)] * 3
+    logged = [(line["route"], line["pool"], line["replica"], line["path"], line["status"]) for line in lines]
+    assert logged == [("everything", "pool", "main", "/v1", 200)] * 3
 
 
-def test_the_path_of_copies_is_closed_to_clients() -> None:
+def test_mirror_path_is_closed_to_clients() -> None:
     """nginx sends copies by a location of its own."""
     with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
         answers = [gateway.get(f"/.lbctl/mirror/{number}") for number in (0, 1)]
     assert {(answer.status, answer.replica) for answer in answers} <= {(404, None), (200, "main")}
 
 
-def test_haproxy_says_that_it_copies_nothing() -> None:
+def test_haproxy_reports_that_it_does_not_mirror() -> None:
     with replicas("main", "shadow") as (main, shadow), running("haproxy", _fleet(main, shadow)) as gateway:
         assert "LB428" in gateway.messages
         assert gateway.post().replica == "main"

@@ -31,7 +31,7 @@ def _body(size: int) -> bytes:
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
-def test_a_model_that_lies_too_deep_is_413(kind: Kind, chunked: bool) -> None:
+def test_model_beyond_the_inspected_body_is_413(kind: Kind, chunked: bool) -> None:
     with replicas("gpt", "other") as (gpt, other), running(kind, _fleet(kind, gpt, other)) as gateway:
         deep = [gateway.post("/v1", _body(size), _JSON, chunked=chunked) for size in (2 * _HELD, 1 << 20)]
         within = gateway.post("/v1", _body(_HELD), {**_JSON, "cookie": "x" * 6000}, chunked=chunked)
@@ -40,7 +40,7 @@ def test_a_model_that_lies_too_deep_is_413(kind: Kind, chunked: bool) -> None:
     assert (gpt.requests, other.requests) == (1, 0)
 
 
-def test_what_haproxy_finds_early_or_in_the_header_may_be_long() -> None:
+def test_haproxy_accepts_long_bodies_with_an_early_model() -> None:
     early = json.dumps({"model": "gpt", "messages": "x" * 3 * _HELD}).encode()
     with replicas("gpt", "other") as (gpt, other), running("haproxy", _fleet("haproxy", gpt, other)) as gateway:
         answers = [
@@ -53,7 +53,7 @@ def test_what_haproxy_finds_early_or_in_the_header_may_be_long() -> None:
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
-def test_by_default_a_chat_of_200_kib_is_routed(kind: Kind) -> None:
+def test_chat_of_200_kib_is_routed_by_default(kind: Kind) -> None:
     with replicas("gpt", "other") as (gpt, other):
         fleet = _fleet(kind, gpt, other)
         fleet["listeners"]["gateway"] = {"bind": fleet["listeners"]["gateway"]["bind"]}
@@ -67,7 +67,7 @@ def test_by_default_a_chat_of_200_kib_is_routed(kind: Kind) -> None:
 
 @pytest.mark.parametrize("rest", [None, {"status": 410, "body": "gone"}], ids=["404", "respond"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
-def test_no_other_route_is_needed_for_a_long_body(rest: dict[str, Any] | None, chunked: bool) -> None:
+def test_long_body_needs_no_other_route(rest: dict[str, Any] | None, chunked: bool) -> None:
     """Before Envoy has read a body, no pool takes the request; what holds the body then must hold as much."""
     with replicas("gpt") as (gpt,):
         route = {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"}
@@ -83,7 +83,7 @@ def test_no_other_route_is_needed_for_a_long_body(rest: dict[str, Any] | None, c
     assert [answer.status for answer in (other, small)] == [410 if rest else 404] * 2
 
 
-def test_nginx_and_envoy_say_what_they_do_not_inspect() -> None:
+def test_nginx_and_envoy_report_the_lack_of_inspection() -> None:
     for kind in ("nginx", "envoy"):
         with replicas("gpt", "other") as (gpt, other):
             fleet = _fleet("haproxy", gpt, other)
@@ -91,7 +91,7 @@ def test_nginx_and_envoy_say_what_they_do_not_inspect() -> None:
                 assert "LB410" in gateway.messages
 
 
-def test_a_route_that_asks_for_no_model_takes_longer_bodies_on_the_same_listener() -> None:
+def test_route_without_model_accepts_longer_bodies() -> None:
     with replicas("gpt", "files") as (gpt, files):
         fleet = fleet_of([gpt], listener={"inspect": "64KiB", "max_body": "20MiB"})
         fleet["pools"]["files"] = pool_of([files])

@@ -66,7 +66,7 @@ _BODIES: list[tuple[object, str]] = [
 ]
 
 
-def test_a_multipart_form_is_routed_by_its_path_and_by_x_model(kind: Kind) -> None:
+def test_multipart_form_is_routed_by_path_and_header(kind: Kind) -> None:
     """The field `model` of OpenAI's audio requests may stand behind the file: no proxy looks for it there."""
     form = b"".join(
         b'--x\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n' % part
@@ -79,47 +79,47 @@ def test_a_multipart_form_is_routed_by_its_path_and_by_x_model(kind: Kind) -> No
 
 
 @_READS_BODIES
-def test_the_model_of_a_json_body_chooses_the_pool(kind: Kind) -> None:
+def test_model_in_a_json_body_selects_the_pool(kind: Kind) -> None:
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        found = [(body, _chat(gateway, body)) for body, _ in _BODIES]
-    assert found == _BODIES
+        chosen = [(body, _chat(gateway, body)) for body, _ in _BODIES]
+    assert chosen == _BODIES
 
 
 @_READS_BODIES
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON", "application/x+json"])
-def test_json_is_known_by_any_of_its_content_types(kind: Kind, content_type: str) -> None:
+def test_each_json_content_type_is_read(kind: Kind, content_type: str) -> None:
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
         assert _chat(gateway, {"model": "gpt"}, {"content-type": content_type}) == "gpt"
 
 
 @_READS_BODIES
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
-def test_json_by_a_wrong_name_is_read_and_what_is_none_goes_on(kind: Kind, content_type: str) -> None:
+def test_json_with_another_content_type_is_read(kind: Kind, content_type: str) -> None:
     """curl says that its -d is a form."""
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
         bodies: list[object] = [{"model": "gpt"}, b"model=gpt&x=1", b'"model": "gpt"', b"{", b"[]", b"\xff\x00"]
-        found = [_chat(gateway, body, {"content-type": content_type}) for body in bodies]
+        chosen = [_chat(gateway, body, {"content-type": content_type}) for body in bodies]
         long = _chat(gateway, b"model=gpt&x=" + b"y" * 100_000, {"content-type": content_type})
-    assert (found, long) == (["gpt", *["other"] * 5], "other")
+    assert (chosen, long) == (["gpt", *["other"] * 5], "other")
 
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "application/octet-stream", "audio/wav"])
-def test_an_upload_is_not_held_by_envoy(content_type: str) -> None:
+def test_envoy_does_not_buffer_uploads(content_type: str) -> None:
     with replicas("llama", "gpt", "other") as pools, running("envoy", _fleet(pools)) as gateway:
         assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type, "x-model": "gpt"}) == "gpt"
         assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type}) == "other"
 
 
 @_READS_BODIES
-def test_a_body_without_a_length_or_a_content_type_is_read_too(kind: Kind) -> None:
+def test_body_without_length_or_content_type_is_read(kind: Kind) -> None:
     long = {"messages": "x" * 30_000, "model": "gpt"}
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
         chunked = [_chat(gateway, body, chunked=True) for body in ({"model": "gpt"}, long)]
-        untold = _chat(gateway, {"model": "gpt"}, {})
-    assert (chunked, untold) == (["gpt", "gpt"], "gpt")
+        untyped = _chat(gateway, {"model": "gpt"}, {})
+    assert (chunked, untyped) == (["gpt", "gpt"], "gpt")
 
 
-def test_the_header_chooses_the_pool_too_and_has_the_last_word(kind: Kind) -> None:
+def test_model_header_overrides_the_body(kind: Kind) -> None:
     cases = [
         ("gpt", b"{}", "gpt"),
         ("llama-3.1-70b-sql", b"{}", "llama"),
@@ -130,22 +130,22 @@ def test_the_header_chooses_the_pool_too_and_has_the_last_word(kind: Kind) -> No
         ("gpt", b"x" * 20_000, "gpt"),
     ]
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        found = [(model, body, _chat(gateway, body, {**_JSON, "X-Model": model})) for model, body, _ in cases]
+        chosen = [(model, body, _chat(gateway, body, {**_JSON, "X-Model": model})) for model, body, _ in cases]
         assert gateway.get("/v1/models", {"x-model": "gpt"}).replica == "gpt"
         assert gateway.get("/v1/models").replica == "other"
         logged = gateway.access_log(len(cases) + 2)
-    assert found == cases
+    assert chosen == cases
     assert [line["model"] for line in logged][: len(cases)] == [model for model, _, _ in cases]
 
 
-def test_nginx_says_that_it_reads_no_body() -> None:
+def test_nginx_reports_that_it_reads_no_body() -> None:
     with replicas("llama", "gpt", "other") as pools, running("nginx", _fleet(pools)) as gateway:
         assert "LB421" in gateway.messages
         assert _chat(gateway, {"model": "gpt"}) == "other"
 
 
 @_READS_BODIES
-def test_a_stream_of_events_is_not_held_up_by_it(kind: Kind) -> None:
+def test_model_routing_does_not_delay_events(kind: Kind) -> None:
     with replicas("llama", "gpt", "other") as pools:
         fleet = _fleet(pools)
         fleet["routes"]["gpt"]["match"] = {"path_prefix": "/", "model": ["gpt"]}
@@ -156,7 +156,7 @@ def test_a_stream_of_events_is_not_held_up_by_it(kind: Kind) -> None:
 
 
 @_READS_BODIES
-def test_a_broken_body_goes_to_the_rest_or_to_the_model_that_it_names_and_to_no_other(kind: Kind) -> None:
+def test_invalid_body_goes_to_its_model_or_the_default(kind: Kind) -> None:
     """Where no protection is at stake, as docs/decisions/0011 says: the replica refuses it in its own way."""
     with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
         for body in (b"{broken", b'{"messages": [}, "model": "gpt"}', b'{"model": }', b"model=gpt"):

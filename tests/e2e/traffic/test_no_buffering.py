@@ -15,7 +15,7 @@ from tests.support.processes.waiting import eventually
 _PIECE = 200_000
 
 
-def test_a_large_slow_answer_is_passed_on_as_it_comes(kind: Kind) -> None:
+def test_slow_large_answer_is_passed_on_immediately(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
         answer = gateway.get(f"/sse?n=12&gap=0.15&pad={_PIECE}")
     events = answer.events()
@@ -25,7 +25,7 @@ def test_a_large_slow_answer_is_passed_on_as_it_comes(kind: Kind) -> None:
     assert max(event.lag for event in events) < 1.5
 
 
-def test_a_slow_reader_does_not_fill_the_proxy(kind: Kind) -> None:
+def test_slow_reader_does_not_fill_the_proxy(kind: Kind) -> None:
     """The replica has not written 40 MB to a client that reads nothing."""
     pieces = 200
     with (

@@ -49,10 +49,10 @@ _CASES: list[tuple[list[tuple[str, str]], str]] = [
 ]
 
 
-def test_a_cookie_pins_by_its_whole_name_and_value(kind: Kind) -> None:
+def test_cookie_pin_matches_the_whole_name_and_value(kind: Kind) -> None:
     with replicas("stable", "canary", "lab") as pools, running(kind, _fleet(*pools)) as gateway:
-        found = [(headers, gateway.get(headers=headers).replica) for headers, _ in _CASES]
+        served_by = [(headers, gateway.get(headers=headers).replica) for headers, _ in _CASES]
         pinned = gateway.get(headers={"cookie": "beta=1; session=s"})
-    assert found == _CASES
+    assert served_by == _CASES
     assert pinned.header("set-cookie") is None  # a pin is not what the client was given
     assert ["Cookie", "beta=1; session=s"] in [[name.title(), value] for name, value in pinned.json["headers"]]

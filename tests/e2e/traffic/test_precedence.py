@@ -94,18 +94,18 @@ def _gateway(kind: Kind) -> Iterator[Gateway]:
             yield gateway
 
 
-def test_the_most_specific_route_wins(kind: Kind) -> None:
+def test_most_specific_route_wins(kind: Kind) -> None:
     with _gateway(kind) as gateway:
-        found = [
+        answers = [
             (gateway.request(method, path, headers), (expected, method, path, headers))
             for expected, method, path, headers in _CASES
         ]
-    wrong = [(case, answer.replica, answer.status) for answer, case in found if (answer.replica or "") != case[0]]
-    assert wrong == []
-    assert {answer.status for answer, case in found if case[0]} == {200}
+    misrouted = [(case, answer.replica, answer.status) for answer, case in answers if (answer.replica or "") != case[0]]
+    assert misrouted == []
+    assert {answer.status for answer, case in answers if case[0]} == {200}
 
 
-def test_what_no_route_matches_is_answered_404_in_json(kind: Kind) -> None:
+def test_request_without_a_route_is_404_in_json(kind: Kind) -> None:
     with _gateway(kind) as gateway:
         answers = [gateway.get("/nowhere?x=1"), gateway.post("/nowhere", b"x" * 100_000), gateway.get("/only-post")]
     for answer in answers:
@@ -113,26 +113,26 @@ def test_what_no_route_matches_is_answered_404_in_json(kind: Kind) -> None:
         assert answer.json == {"error": {"message": "no route", "type": "not_found"}}
 
 
-def test_the_path_and_the_query_arrive_as_they_were_written(kind: Kind) -> None:
+def test_path_and_query_are_unchanged(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
         arrived = [gateway.get(path).json["path"] for path in _UNTOUCHED]
     assert arrived == _UNTOUCHED
 
 
-def test_an_escaped_slash_arrives_as_it_was_written_or_on_envoy_as_it_was_matched(kind: Kind) -> None:
+def test_escaped_slash_is_kept_except_by_envoy(kind: Kind) -> None:
     """Envoy passes on the very path that its routes were matched with, so that no replica reads another one in it."""
     with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
         arrived = {path: gateway.get(path).json["path"] for path in _ESCAPED_SLASH}
     assert arrived == (_ESCAPED_SLASH if kind == "envoy" else {path: path for path in _ESCAPED_SLASH})
 
 
-def test_an_encoded_path_matches_as_what_it_means(kind: Kind) -> None:
+def test_encoded_path_matches_its_decoded_form(kind: Kind) -> None:
     with _gateway(kind) as gateway:
         assert gateway.get("/v1/chat%2F7").replica == "exact"
         assert gateway.get("/v1%2fchat/x").replica == "long"
 
 
-def test_body_and_headers_arrive_as_they_were_sent(kind: Kind) -> None:
+def test_body_and_headers_are_unchanged(kind: Kind) -> None:
     body = bytes(range(256)) * 2000
     sent = {"content-type": "application/x-test", "x-odd": 'a  b; "c" $d %e', "accept": "text/event-stream"}
     with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:

@@ -12,7 +12,7 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 
-def test_priority_1_takes_over_when_all_of_priority_0_refuse_and_goes_back(kind: Kind) -> None:
+def test_priority_1_serves_while_priority_0_is_down(kind: Kind) -> None:
     with replicas("a", "b", "spare") as (a, b, spare), running(kind, fleet_of(_pool(a, b, spare))) as gateway:
         before = gateway.load(60, concurrency=4)
         a.refuse()
@@ -28,7 +28,7 @@ def test_priority_1_takes_over_when_all_of_priority_0_refuse_and_goes_back(kind:
     assert (set(after.by_replica), after.failures) == ({"a", "b"}, [])
 
 
-def test_a_spare_gets_nothing_while_one_of_four_is_down(kind: Kind) -> None:
+def test_spare_gets_nothing_while_one_of_four_is_down(kind: Kind) -> None:
     """75 % are fit: a proxy that spills by degrees begins below 70 %."""
     with replicas("a", "b", "c", "d", "spare") as pool, running(kind, fleet_of(_pool(*pool))) as gateway:
         pool[0].refuse()

@@ -19,7 +19,7 @@ _OTHER = (
 )  # fmt: skip
 
 
-def test_the_figures_are_there_and_nothing_else_is(kind: Kind) -> None:
+def test_metrics_listener_serves_only_metrics(kind: Kind) -> None:
     port = free_port()
     keys: dict[str, Any] = {"kind": kind, "metrics": f"127.0.0.1:{port}"}
     if kind == "envoy":

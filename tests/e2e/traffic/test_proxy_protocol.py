@@ -42,7 +42,7 @@ def _behind(gateway: Gateway, preamble: bytes) -> Client:
 
 
 @pytest.mark.parametrize("version", _HEADERS)
-def test_the_header_says_who_the_client_is(kind: Kind, version: str) -> None:
+def test_proxy_header_sets_the_client_address(kind: Kind, version: str) -> None:
     header, client = _HEADERS[version]
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         assert _behind(gateway, header).post("/v1/chat").ok
@@ -51,7 +51,7 @@ def test_the_header_says_who_the_client_is(kind: Kind, version: str) -> None:
     assert a.seen[-1].header("x-forwarded-for") == client
 
 
-def test_many_requests_come_on_one_connection(kind: Kind) -> None:
+def test_one_connection_carries_many_requests(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         load = _behind(gateway, _V1).load(20, 2)
         lines = gateway.access_log(20)
@@ -60,7 +60,7 @@ def test_many_requests_come_on_one_connection(kind: Kind) -> None:
     assert {line["client"] for line in lines} == {_CLIENT}
 
 
-def test_a_connection_without_the_header_is_not_served(kind: Kind) -> None:
+def test_connection_without_the_header_is_closed(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         assert not gateway.get(timeout=5).ok
         assert not _behind(gateway, b"PROXY nonsense\r\n").get(timeout=5).ok
@@ -68,7 +68,7 @@ def test_a_connection_without_the_header_is_not_served(kind: Kind) -> None:
     assert a.requests == 1
 
 
-def test_a_balancers_own_check_is_served(kind: Kind) -> None:
+def test_health_check_of_a_balancer_is_served(kind: Kind) -> None:
     """It speaks for nobody: LOCAL in v2."""
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         assert _behind(gateway, _V2 + b"\x20\x00\x00\x00").get().ok
@@ -76,7 +76,7 @@ def test_a_balancers_own_check_is_served(kind: Kind) -> None:
     assert line["client"] == "127.0.0.1"
 
 
-def test_a_listener_without_it_does_not_believe_it(kind: Kind) -> None:
+def test_other_listener_rejects_the_proxy_header(kind: Kind) -> None:
     with replicas("a") as (a,):
         fleet = _fleet([a])
         fleet["listeners"]["plain"] = {"bind": bind()}
@@ -87,7 +87,7 @@ def test_a_listener_without_it_does_not_believe_it(kind: Kind) -> None:
     assert [seen.header("x-forwarded-for") == _CLIENT for seen in a.seen] == [False]
 
 
-def test_the_headers_of_clients_behind_it_are_strangers_words(kind: Kind) -> None:
+def test_client_headers_stay_untrusted(kind: Kind) -> None:
     """The PROXY protocol names the client; as such it is not trusted to name others."""
     listener = {"client_address": {"trusted": ["10.0.0.0/8"]}}
     with replicas("a") as (a,), running(kind, _fleet([a], **listener)) as gateway:

@@ -38,7 +38,7 @@ def _behind_one(gateway: Gateway, replica: Replica, ended: int, socket: str = ""
     return [each.result(100) for each in (first, *later)]
 
 
-def test_haproxy_lets_nobody_wait_longer_than_the_queue_timeout() -> None:
+def test_haproxy_ends_a_wait_at_the_queue_timeout() -> None:
     with replicas("a") as (a,), running("haproxy", _fleet(a, "400ms")) as gateway:
         first, *later = _behind_one(gateway, a, 2)
     assert (first.status, a.max_in_flight, a.requests) == (200, 1, 1)
@@ -48,7 +48,7 @@ def test_haproxy_lets_nobody_wait_longer_than_the_queue_timeout() -> None:
         assert answer.header_list("retry-after") == ["1"]
 
 
-def test_haproxy_serves_one_after_the_other_who_waits_within_it(tmp_path: Path) -> None:
+def test_haproxy_serves_queued_requests_in_order(tmp_path: Path) -> None:
     socket = str(tmp_path / "admin.sock")
     with replicas("a") as (a,), running("haproxy", with_runtime_api(_fleet(a, "100s"), socket)) as gateway:
         answers = _behind_one(gateway, a, 0, socket)
@@ -56,7 +56,7 @@ def test_haproxy_serves_one_after_the_other_who_waits_within_it(tmp_path: Path) 
     assert a.max_in_flight == 1
 
 
-def test_haproxys_log_tells_how_long_it_was(tmp_path: Path) -> None:
+def test_haproxy_logs_the_queue_time(tmp_path: Path) -> None:
     socket = str(tmp_path / "admin.sock")
     with replicas("a") as (a,), running("haproxy", with_runtime_api(_fleet(a, "100s"), socket)) as gateway:
         a.held = True
@@ -73,7 +73,7 @@ def test_haproxys_log_tells_how_long_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_proxy_without_a_queue_timeout_says_so(kind: Kind) -> None:
+def test_proxy_without_queue_timeout_reports_it(kind: Kind) -> None:
     refused = {"nginx": 2, "envoy": 0}[kind]
     with replicas("a") as (a,), running(kind, _fleet(a, "400ms")) as gateway:
         answers = _behind_one(gateway, a, refused)
@@ -82,7 +82,7 @@ def test_a_proxy_without_a_queue_timeout_says_so(kind: Kind) -> None:
     assert [answer.status for answer in answers] == [200, *([503, 503] if refused else [200, 200])]
 
 
-def test_on_envoy_the_total_timeout_bounds_the_wait() -> None:
+def test_request_timeout_bounds_the_wait_on_envoy() -> None:
     with replicas("a") as (a,), running("envoy", _fleet(a, "400ms", {"timeouts": {"request": "2s"}})) as gateway:
         answers = _behind_one(gateway, a, 2)
     assert [answer.status for answer in answers] == [200, 504, 504]

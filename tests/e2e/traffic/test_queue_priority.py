@@ -40,7 +40,7 @@ def _order(client: Client, replica: Replica, socket: str, paths: list[str]) -> l
     return [seen.path for seen in replica.seen][1:]
 
 
-def test_high_goes_before_normal_and_normal_before_low(tmp_path: Path) -> None:
+def test_queue_serves_higher_priorities_first(tmp_path: Path) -> None:
     socket = str(tmp_path / "admin.sock")
     sent = [f"/{name}/{number}" for number in range(3) for name in ("low", "normal", "high")]
     with replicas("a") as (a,), running("haproxy", with_runtime_api(_fleet(a), socket)) as gateway:
@@ -50,7 +50,7 @@ def test_high_goes_before_normal_and_normal_before_low(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_a_proxy_without_classes_says_so_and_serves(kind: Kind) -> None:
+def test_proxy_without_priorities_reports_it_and_serves(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
         assert "LB433" in gateway.messages
         assert [gateway.post(f"/{name}").status for name in ("high", "normal", "low")] == [200] * 3

@@ -10,7 +10,7 @@ from tests.support.processes.replicas import Replica
 from tests.support.processes.waiting import eventually
 
 
-def test_each_rank_gets_its_share_and_one_that_is_gone_is_left_out(kind: Kind) -> None:
+def test_ranks_share_requests_and_a_dead_one_is_skipped(kind: Kind) -> None:
     port = free_pair()
     pool = {
         "replicas": [{"name": "dp", "address": f"{HOST}:{port}", "ports": 2}],

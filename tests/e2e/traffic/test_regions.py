@@ -18,11 +18,11 @@ from tests.support.processes.waiting import eventually
 
 def _pool(members: Sequence[Replica], **keys: Any) -> dict[str, Any]:
     """The region of `east-…` is east; a replica called `lost-…` has none."""
-    found = []
+    entries = []
     for replica in members:
         place = replica.name.split("-")[0]
-        found.append(entry(replica, **({} if place == "lost" else {"region": place})))
-    return {"replicas": found, "health": TCP, **keys}
+        entries.append(entry(replica, **({} if place == "lost" else {"region": place})))
+    return {"replicas": entries, "health": TCP, **keys}
 
 
 def _fleet(members: Sequence[Replica], route: dict[str, Any] | None = None, **pools: Sequence[Replica]) -> Fleet:
@@ -36,7 +36,7 @@ def _fleet(members: Sequence[Replica], route: dict[str, Any] | None = None, **po
 _BOUND = Request("POST", "/bound", body=b"{}")
 
 
-def test_only_replicas_of_the_region_serve(kind: Kind) -> None:
+def test_only_replicas_of_the_region_serve_requests(kind: Kind) -> None:
     names = ("east-0", "east-1", "west-0", "lost-0")
     with replicas(*names) as pool, running(kind, _fleet(pool)) as gateway:
         bound = gateway.load(200, 8, _BOUND)
@@ -46,7 +46,7 @@ def test_only_replicas_of_the_region_serve(kind: Kind) -> None:
     assert set(free.by_replica) == set(names)
 
 
-def test_several_regions_may_be_allowed(kind: Kind) -> None:
+def test_several_regions_can_be_allowed(kind: Kind) -> None:
     with replicas("east-0", "west-0", "north-0", "lost-0") as pool:
         fleet = _fleet(pool)
         fleet["routes"]["bound"]["regions"] = ["east", "west"]
@@ -56,7 +56,7 @@ def test_several_regions_may_be_allowed(kind: Kind) -> None:
     assert set(bound.by_replica) == {"east-0", "west-0"}
 
 
-def test_when_all_of_the_region_are_down_the_answer_is_503(kind: Kind) -> None:
+def test_region_without_a_live_replica_is_503(kind: Kind) -> None:
     route = {"pool": "pool", "retry": {"attempts": 10}}
     with replicas("east-0", "east-1", "west-0", "lost-0") as pool:
         fleet = _fleet(pool, route)
@@ -75,7 +75,7 @@ def test_when_all_of_the_region_are_down_the_answer_is_503(kind: Kind) -> None:
     assert set(free.by_replica) == {"west-0", "lost-0"}
 
 
-def test_when_all_of_the_region_are_drained_the_answer_is_503(kind: Kind) -> None:
+def test_drained_region_is_503(kind: Kind) -> None:
     with replicas("east-0", "west-0") as pool:
         fleet = _fleet(pool)
         fleet["pools"]["pool"]["replicas"][0]["drain"] = True
@@ -84,7 +84,7 @@ def test_when_all_of_the_region_are_drained_the_answer_is_503(kind: Kind) -> Non
     assert [answer.status for answer in answers] == [503] * 4
 
 
-def test_split_and_pin_are_bound_too(kind: Kind) -> None:
+def test_regions_apply_to_split_and_pin(kind: Kind) -> None:
     route = {
         "split": {"pool": 1, "second": 1},
         "pin": [{"header": "x-pool", "equals": "second", "pool": "second"}],
@@ -101,7 +101,7 @@ def test_split_and_pin_are_bound_too(kind: Kind) -> None:
     assert lost.statuses == {503: 20}
 
 
-def test_the_fallback_is_bound_too(kind: Kind) -> None:
+def test_regions_apply_to_the_fallback(kind: Kind) -> None:
     with replicas("east-0", "west-0", "east-9", "west-9", "lost-9") as (a, b, *spares):
         fleet = _fleet([a, b], {"pool": "pool", "fallback": "spare"}, spare=spares)
         with running(kind, fleet) as gateway:
@@ -116,7 +116,7 @@ def test_the_fallback_is_bound_too(kind: Kind) -> None:
     assert down.statuses == {503: 20}
 
 
-def test_a_fallback_without_a_fit_replica_in_the_region_gets_nothing(kind: Kind) -> None:
+def test_fallback_without_a_replica_in_the_region_is_unused(kind: Kind) -> None:
     with replicas("east-0", "east-9", "west-9", "lost-9") as (a, *spares):
         fleet = _fleet([a], {"pool": "pool", "fallback": "spare"}, spare=spares)
         fleet["pools"]["spare"]["replicas"][0]["drain"] = True
@@ -129,7 +129,7 @@ def test_a_fallback_without_a_fit_replica_in_the_region_gets_nothing(kind: Kind)
 
 
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
-def test_the_mirror_is_bound_too(kind: Kind) -> None:
+def test_regions_apply_to_the_mirror(kind: Kind) -> None:
     with replicas("east-0", "west-0", "east-8", "west-8", "lost-8") as (a, b, *shadows):
         fleet = _fleet([a, b], {"pool": "pool", "mirror": {"pool": "shadow"}}, shadow=shadows)
         with running(kind, fleet) as gateway:

@@ -20,7 +20,7 @@ def _name(listener: dict[str, Any]) -> str:
 
 
 @_BOTH_NAMES
-def test_an_id_is_made_sent_on_and_returned(kind: Kind, listener: dict[str, Any]) -> None:
+def test_request_id_is_created_forwarded_and_returned(kind: Kind, listener: dict[str, Any]) -> None:
     name = _name(listener)
     with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
         answers = [gateway.post() for _ in range(3)]
@@ -31,7 +31,7 @@ def test_an_id_is_made_sent_on_and_returned(kind: Kind, listener: dict[str, Any]
 
 
 @_BOTH_NAMES
-def test_a_clients_id_is_kept(kind: Kind, listener: dict[str, Any]) -> None:
+def test_client_request_id_is_kept(kind: Kind, listener: dict[str, Any]) -> None:
     name = _name(listener)
     with replicas("a") as (a,), running(kind, fleet_of([a], listener=listener)) as gateway:
         answer = gateway.post(headers={name: _GIVEN})
@@ -40,7 +40,7 @@ def test_a_clients_id_is_kept(kind: Kind, listener: dict[str, Any]) -> None:
 
 
 @_BOTH_NAMES
-def test_an_id_is_kept_only_from_those_who_are_trusted(kind: Kind, listener: dict[str, Any]) -> None:
+def test_request_id_is_kept_only_from_trusted_peers(kind: Kind, listener: dict[str, Any]) -> None:
     name = _name(listener)
     kept = {}
     for network in ("127.0.0.0/8", "10.0.0.0/8"):
@@ -52,21 +52,21 @@ def test_an_id_is_kept_only_from_those_who_are_trusted(kind: Kind, listener: dic
     assert kept == {"127.0.0.0/8": True, "10.0.0.0/8": False}
 
 
-def test_an_empty_id_is_replaced(kind: Kind) -> None:
+def test_empty_request_id_is_replaced(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
         answer = gateway.post(headers={"x-request-id": ""})
     assert len(answer.header("x-request-id") or "") >= 16
     assert a.seen[-1].header("x-request-id") == answer.header("x-request-id")
 
 
-def test_a_replica_cannot_change_the_id(kind: Kind) -> None:
+def test_replica_cannot_change_the_request_id(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
         a.behave(headers=(("x-request-id", "the replica's"),))
         answer = gateway.post(headers={"x-request-id": _GIVEN})
     assert answer.header_list("x-request-id") == [_GIVEN]
 
 
-def test_the_proxys_own_answers_carry_the_id(kind: Kind) -> None:
+def test_answers_of_the_proxy_have_the_request_id(kind: Kind) -> None:
     route = {"match": {"path_prefix": "/v1/"}}
     gone = {"match": {"path": "/gone"}, "respond": {"status": 410, "body": "gone"}}
     with replicas("a") as (a,), running(kind, fleet_of([a], route=route, routes={"gone": gone})) as gateway:

@@ -30,7 +30,7 @@ def _fleet(respond: dict[str, Any]) -> Fleet:
     ],
     ids=["text", "json", "odd", "long"],
 )
-def test_status_body_and_content_type_are_as_written(kind: Kind, status: int, body: str, content_type: str) -> None:
+def test_status_body_and_content_type_are_exact(kind: Kind, status: int, body: str, content_type: str) -> None:
     with running(kind, _fleet({"status": status, "body": body})) as gateway:
         answers = [gateway.get("/v0/predict?x=1"), gateway.post("/v0/predict", b"x" * 50_000)]
     for answer in answers:
@@ -40,13 +40,13 @@ def test_status_body_and_content_type_are_as_written(kind: Kind, status: int, bo
 
 
 @pytest.mark.parametrize("status", [200, 204, 429])
-def test_any_status_without_a_body_is_served(kind: Kind, status: int) -> None:
+def test_each_status_works_without_a_body(kind: Kind, status: int) -> None:
     with running(kind, _fleet({"status": status})) as gateway:
         answer = gateway.get()
     assert (answer.status, answer.body, answer.error) == (status, b"", "")
 
 
-def test_a_redirect_goes_to_the_same_url_by_https(kind: Kind) -> None:
+def test_redirect_keeps_the_url(kind: Kind) -> None:
     with running(kind, _fleet({"redirect": "https"})) as gateway:
         hosts = [f"api.example.com:{gateway.port}", "api.example.com"]
         answers = [gateway.get("/v1/a%20b?x=%41&y", {"host": host}) for host in hosts]
@@ -65,9 +65,7 @@ def test_a_redirect_goes_to_the_same_url_by_https(kind: Kind) -> None:
         ("envoy", {"rate_limit": [{"by": "all", "concurrent": 5}]}, "LB442"),
     ],
 )
-def test_a_route_that_the_proxy_cannot_protect_is_closed_and_the_others_are_not(
-    kind: Kind, keys: dict[str, Any], code: str
-) -> None:
+def test_only_the_unprotectable_route_is_closed(kind: Kind, keys: dict[str, Any], code: str) -> None:
     open_route = {"match": {"path_prefix": "/open"}, "pool": "pool"}
     with replicas("a") as (a,):
         fleet = fleet_of([a], route=keys, routes={"open": open_route})
@@ -81,7 +79,7 @@ def test_a_route_that_the_proxy_cannot_protect_is_closed_and_the_others_are_not(
         assert answer.json["error"]["type"] == "closed"
 
 
-def test_an_answer_of_the_proxys_own_carries_the_routes_headers(kind: Kind) -> None:
+def test_response_has_the_route_headers(kind: Kind) -> None:
     fleet = _fleet({"status": 410, "body": "gone"})
     fleet["routes"]["gone"]["headers"] = {"response": {"set": {"x-served-by": "inference"}}}
     with running(kind, fleet) as gateway:
@@ -89,7 +87,7 @@ def test_an_answer_of_the_proxys_own_carries_the_routes_headers(kind: Kind) -> N
     assert (answer.status, answer.header("x-served-by")) == (410, "inference")
 
 
-def test_a_redirect_carries_the_routes_headers(kind: Kind) -> None:
+def test_redirect_has_the_route_headers(kind: Kind) -> None:
     fleet = _fleet({"redirect": "https"})
     fleet["routes"]["gone"]["headers"] = {"response": {"set": {"x-served-by": "inference"}}}
     with running(kind, fleet) as gateway:
@@ -97,7 +95,7 @@ def test_a_redirect_carries_the_routes_headers(kind: Kind) -> None:
     assert (answer.status // 100, answer.header("x-served-by")) == (3, "inference")
 
 
-def test_a_content_type_that_the_route_sets_is_the_only_one(kind: Kind) -> None:
+def test_content_type_of_the_route_is_the_only_one(kind: Kind) -> None:
     fleet = _fleet({"status": 410, "body": "{}"})
     fleet["routes"]["gone"]["headers"] = {"response": {"set": {"Content-Type": "application/problem+json", "x-a": "b"}}}
     with running(kind, fleet) as gateway:

@@ -18,7 +18,7 @@ def _fleet(members: list[Replica], passive: Mapping[str, Any] | None = None, **r
     return fleet_of(pool, route={"retry": retry} if retry else {})
 
 
-def test_a_refused_connection_is_tried_on_another_replica(kind: Kind) -> None:
+def test_refused_connection_is_retried_at_another_replica(kind: Kind) -> None:
     body = b"x" * 50_000
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
         a.refuse()
@@ -28,7 +28,7 @@ def test_a_refused_connection_is_tried_on_another_replica(kind: Kind) -> None:
     assert arrived == {("POST", len(body)), ("GET", 0)}
 
 
-def test_two_of_three_may_refuse(kind: Kind) -> None:
+def test_two_of_three_replicas_can_refuse(kind: Kind) -> None:
     """One after the other: of requests at once HAProxy may send one to the two that refuse in turn."""
     with replicas("a", "b", "c") as pool, running(kind, _fleet(pool)) as gateway:
         pool[0].refuse()
@@ -38,7 +38,7 @@ def test_two_of_three_may_refuse(kind: Kind) -> None:
     assert load.by_replica == {"c": 60}
 
 
-def test_fifty_at_once_lose_nothing_to_a_replica_that_refuses(kind: Kind) -> None:
+def test_concurrent_requests_survive_a_refusing_replica(kind: Kind) -> None:
     """With least_request the one that refuses looks idle, and is chosen first by nearly all."""
     with replicas("a", "b") as (a, b), running(kind, fleet_of([a, b])) as gateway:
         a.refuse()
@@ -48,7 +48,7 @@ def test_fifty_at_once_lose_nothing_to_a_replica_that_refuses(kind: Kind) -> Non
     assert load.by_replica == {"b": 300}
 
 
-def test_replicas_that_go_under_load_cost_no_request(kind: Kind) -> None:
+def test_replica_that_stops_under_load_costs_no_request(kind: Kind) -> None:
     """The connections are the clients' own; those to the replica break while idle or are refused when opened."""
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
         gateway.load(20, concurrency=4).assert_no_failure()
@@ -58,7 +58,7 @@ def test_replicas_that_go_under_load_cost_no_request(kind: Kind) -> None:
     assert load.by_replica == {"b": 100}
 
 
-def test_without_any_replica_the_answer_is_503_in_json(kind: Kind) -> None:
+def test_answer_without_any_replica_is_503_in_json(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
         a.refuse()
         b.refuse()
@@ -67,7 +67,7 @@ def test_without_any_replica_the_answer_is_503_in_json(kind: Kind) -> None:
     assert answers[0].json == {"error": {"message": "no replica available", "type": "unavailable"}}
 
 
-def test_what_a_replica_answered_is_passed_on_and_reaches_no_second_one(kind: Kind) -> None:
+def test_answer_of_a_replica_is_passed_on_without_retry(kind: Kind) -> None:
     cases = [(status, method) for status in (500, 502, 503, 504, 429) for method in ("POST", "GET")]
     passive = {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}
     with replicas("a", "b") as pool, running(kind, _fleet(pool, passive=passive)) as gateway:
@@ -79,7 +79,7 @@ def test_what_a_replica_answered_is_passed_on_and_reaches_no_second_one(kind: Ki
             assert sum(replica.requests for replica in pool) == number
 
 
-def test_a_post_that_broke_after_it_was_sent_reaches_no_second_replica(kind: Kind) -> None:
+def test_post_that_broke_off_is_not_retried(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
         a.behave(fault="reset")
         b.behave(fault="close")
@@ -89,7 +89,7 @@ def test_a_post_that_broke_after_it_was_sent_reaches_no_second_replica(kind: Kin
     assert (a.requests + b.requests, min(a.requests, b.requests) > 0) == (4, True)
 
 
-def test_an_answer_that_broke_off_is_not_repeated_and_not_passed_as_whole(kind: Kind) -> None:
+def test_truncated_answer_is_an_error_without_retry(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, _fleet(pool)) as gateway:
         for replica in pool:
             replica.behave(fault="truncate")
@@ -99,7 +99,7 @@ def test_an_answer_that_broke_off_is_not_repeated_and_not_passed_as_whole(kind: 
     assert reached == 2
 
 
-def test_a_reset_is_tried_again_where_the_route_calls_a_repeat_harmless(kind: Kind) -> None:
+def test_reset_is_retried_on_an_idempotent_route(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], idempotent=True)) as gateway:
         a.behave(fault="reset")
         answers = [gateway.post(body=b"x" * 1000) for _ in range(4)]
@@ -109,7 +109,7 @@ def test_a_reset_is_tried_again_where_the_route_calls_a_repeat_harmless(kind: Ki
     assert bodies == {b"x" * 1000}
 
 
-def test_a_5xx_is_not_tried_again_even_where_a_repeat_is_harmless(kind: Kind) -> None:
+def test_5xx_is_not_retried_on_an_idempotent_route(kind: Kind) -> None:
     with replicas("a", "b") as pool, running(kind, _fleet(pool, idempotent=True)) as gateway:
         for replica in pool:
             replica.behave(status=503)
@@ -118,7 +118,7 @@ def test_a_5xx_is_not_tried_again_even_where_a_repeat_is_harmless(kind: Kind) ->
     assert ({answer.status for answer in answers}, reached) == ({503}, 4)
 
 
-def test_no_attempts_mean_no_second_try(kind: Kind) -> None:
+def test_zero_attempts_disable_retries(kind: Kind) -> None:
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], attempts=0)) as gateway:
         a.refuse()
         answers = [gateway.post() for _ in range(4)]

@@ -35,7 +35,7 @@ def _reached(pool: list[Replica]) -> int:
     return sum(replica.requests for replica in pool)
 
 
-def test_what_a_busy_replica_declined_goes_once_to_another_one(edge: Binary) -> None:
+def test_busy_answer_is_retried_once_at_another_replica(edge: Binary) -> None:
     with replicas("a", "b") as (a, b), running(edge, _fleet([a, b])) as gateway:
         a.behave(status=503)
         posts = [gateway.post(body=BODY) for _ in range(8)]
@@ -52,7 +52,7 @@ def test_what_a_busy_replica_declined_goes_once_to_another_one(edge: Binary) -> 
     assert sum(line["retries"] for line in lines) == declined
 
 
-def test_where_all_are_busy_the_client_gets_a_replicas_own_answer(edge: Binary) -> None:
+def test_client_gets_the_busy_answer_if_all_are_busy(edge: Binary) -> None:
     with replicas("a", "b") as pool, running(edge, _fleet(pool)) as gateway:
         for replica in pool:
             replica.behave(status=503, headers=(("retry-after", "7"),))
@@ -65,7 +65,7 @@ def test_where_all_are_busy_the_client_gets_a_replicas_own_answer(edge: Binary) 
 
 
 @pytest.mark.parametrize("fault", ["reset", "close"])
-def test_what_broke_off_is_not_repeated(edge: Binary, fault: Any) -> None:
+def test_broken_connection_is_not_retried(edge: Binary, fault: Any) -> None:
     with replicas("a", "b") as pool, running(edge, _fleet(pool)) as gateway:
         for replica in pool:
             replica.behave(fault=fault)
@@ -75,7 +75,7 @@ def test_what_broke_off_is_not_repeated(edge: Binary, fault: Any) -> None:
     assert reached == 4
 
 
-def test_no_other_status_is_repeated(edge: Binary) -> None:
+def test_other_statuses_are_not_retried(edge: Binary) -> None:
     statuses = (500, 502, 504, 429, 404)
     passive = {"health": {"passive": {"consecutive_5xx": 100, "error_rate": {"min_requests": 100}}}}
     with replicas("a", "b") as pool, running(edge, _fleet(pool, passive)) as gateway:
@@ -86,7 +86,7 @@ def test_no_other_status_is_repeated(edge: Binary) -> None:
             assert _reached(pool) == number
 
 
-def test_one_refuses_and_one_is_busy_and_the_third_serves(edge: Binary) -> None:
+def test_third_replica_serves_after_refusal_and_busy(edge: Binary) -> None:
     """nginx does not leave a busy replica that it has come to from one that refused."""
     with replicas("a", "b", "c") as (a, b, c), running(edge, _fleet([a, b, c], attempts=2)) as gateway:
         a.refuse()
@@ -97,7 +97,7 @@ def test_one_refuses_and_one_is_busy_and_the_third_serves(edge: Binary) -> None:
     assert (served > 0 if edge == "nginx" else served == 9, c.requests) == (True, served)
 
 
-def test_busy_answers_take_no_replica_out(kind: Kind) -> None:
+def test_busy_answers_eject_no_replica(kind: Kind) -> None:
     if kind == "haproxy" and is_rendered_for(kind, "2.7"):
         pytest.skip("HAProxy counts them, and lbctl says so: the next test")
     with replicas("a", "b") as (a, b), running(kind, _fleet([a, b], _STRICT)) as gateway:
@@ -108,7 +108,7 @@ def test_busy_answers_take_no_replica_out(kind: Kind) -> None:
     assert shares == {"a": 0.5, "b": 0.5}
 
 
-def test_haproxy_2_8_counts_busy_answers_that_it_retried_and_lbctl_says_so() -> None:
+def test_haproxy_2_8_counts_busy_answers_and_reports_it() -> None:
     with replicas("a", "b") as (a, b):
         fleet = {**_fleet([a, b], _STRICT), "proxies": {"edge": {"kind": "haproxy", "version": "2.8"}}}
         with running("haproxy-2.8", fleet) as gateway:
@@ -120,7 +120,7 @@ def test_haproxy_2_8_counts_busy_answers_that_it_retried_and_lbctl_says_so() -> 
 
 
 @pytest.mark.parametrize("edge", ["nginx", "envoy"])
-def test_429_is_busy_where_the_fleet_says_so(edge: Binary) -> None:
+def test_busy_statuses_can_include_429(edge: Binary) -> None:
     with replicas("a", "b") as (a, b), running(edge, _fleet([a, b], busy_statuses=[429])) as gateway:
         a.behave(status=429)
         assert {gateway.post().replica for _ in range(4)} == {"b"}
@@ -128,7 +128,7 @@ def test_429_is_busy_where_the_fleet_says_so(edge: Binary) -> None:
         assert {gateway.post().status for _ in range(4)} == {503}
 
 
-def test_another_route_of_the_pool_retries_nothing_that_was_sent(edge: Binary) -> None:
+def test_other_route_of_the_pool_does_not_retry(edge: Binary) -> None:
     other = {"plain": {"match": {"path_prefix": "/plain"}, "pool": "pool", "retry": {"attempts": 1}}}
     with replicas("a", "b") as pool, running(edge, _with_route(_fleet(pool), other)) as gateway:
         for replica in pool:
@@ -143,7 +143,7 @@ def _with_route(fleet: Fleet, more: dict[str, Any]) -> Fleet:
     return {**fleet, "routes": {**fleet["routes"], **more}}
 
 
-def test_the_fallback_is_for_pools_without_replicas_not_for_busy_ones(kind: Kind) -> None:
+def test_busy_pool_does_not_use_the_fallback(kind: Kind) -> None:
     with replicas("a", "b", "spare") as (a, b, spare):
         fleet = _fleet([a, b])
         fleet["pools"]["other"] = pool_of([spare])
@@ -158,7 +158,7 @@ def test_the_fallback_is_for_pools_without_replicas_not_for_busy_ones(kind: Kind
 
 
 @pytest.mark.parametrize("edge", ["nginx", "haproxy", "haproxy-2.8"])
-def test_a_picked_replica_that_is_busy_is_left_and_the_picker_learns_it(edge: Binary) -> None:
+def test_picker_learns_of_a_busy_replica(edge: Binary) -> None:
     port = free_port_pair()
     with replicas("a", "b") as (a, b), scripted_picker(port, lambda asked: "a") as picker:
         pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
@@ -176,7 +176,7 @@ def test_a_picked_replica_that_is_busy_is_left_and_the_picker_learns_it(edge: Bi
     assert {asked.target for asked in picker.asked} == {"/pick/pool?busy=1"}
 
 
-def test_each_attempt_at_a_hosted_api_has_its_host_its_path_and_its_key(kind: Kind) -> None:
+def test_each_attempt_at_a_hosted_api_is_complete(kind: Kind) -> None:
     with replicas("a", "b") as (a, b):
         upstream = {"host": "api.example.com", "path_prefix": "/openai", "headers": {"x-key": {"file": "key"}}}
         fleet = _fleet([a, b], {"upstream": upstream})
@@ -189,7 +189,7 @@ def test_each_attempt_at_a_hosted_api_has_its_host_its_path_and_its_key(kind: Ki
 
 
 @pytest.mark.parametrize("edge", ["haproxy", "haproxy-2.8", "envoy"])
-def test_a_client_that_is_kept_with_a_replica_leaves_it_while_that_is_busy(edge: Binary) -> None:
+def test_client_with_affinity_leaves_a_busy_replica(edge: Binary) -> None:
     with replicas("a", "b") as (a, b), running(edge, _fleet([a, b], {"affinity": {"cookie": "kept"}})) as gateway:
         first = gateway.request("GET", "/")
         cookie = (first.header("set-cookie") or "").partition(";")[0]

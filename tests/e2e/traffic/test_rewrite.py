@@ -44,13 +44,13 @@ _PATHS = [
 ]
 
 
-def test_the_prefix_is_replaced_by_whole_segments(kind: Kind) -> None:
+def test_prefix_is_replaced_by_whole_segments(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool, routes=_ROUTES)) as gateway:
-        found = [(path, gateway.get(path).json["path"]) for path, _ in _PATHS]
-    assert found == _PATHS
+        paths = [(path, gateway.get(path).json["path"]) for path, _ in _PATHS]
+    assert paths == _PATHS
 
 
-def test_the_access_log_has_the_path_that_the_client_sent(kind: Kind) -> None:
+def test_access_log_has_the_path_of_the_client(kind: Kind) -> None:
     gone = {"gone": {"match": {"path": "/gone"}, "respond": {"status": 410}}}
     paths = ["/a/b", "/bb/y", "/c/d/e", "/gone"]
     with replicas("a") as pool, running(kind, fleet_of(pool, routes=_ROUTES | gone)) as gateway:
@@ -62,14 +62,14 @@ def test_the_access_log_has_the_path_that_the_client_sent(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["/x/", "/x"])
-def test_a_prefix_that_is_everything_is_put_before_the_path(kind: Kind, wanted: str) -> None:
+def test_root_prefix_is_prepended(kind: Kind, wanted: str) -> None:
     route = {"rewrite": {"path_prefix": wanted}}
     with replicas("a") as pool, running(kind, fleet_of(pool, route=route)) as gateway:
-        found = [gateway.get(path).json["path"] for path in ("/", "/y", "/y/z?q=1")]
-    assert found == ["/x/", "/x/y", "/x/y/z?q=1"]
+        paths = [gateway.get(path).json["path"] for path in ("/", "/y", "/y/z?q=1")]
+    assert paths == ["/x/", "/x/y", "/x/y/z?q=1"]
 
 
-def test_a_prefix_in_disguise_is_rewritten_or_refused_and_never_passed_as_it_is(kind: Kind) -> None:
+def test_encoded_prefix_is_rewritten_or_refused(kind: Kind) -> None:
     """Matched decoded, it is not there literally: the replica must not see a path that the rewrite was to hide."""
     with replicas("a") as (a,), running(kind, fleet_of([a], routes=_ROUTES)) as gateway:
         statuses = {gateway.get(path).status for path in ("/%62/y", "/x/../b/y", "//b/y", "/b%2Fy")}
@@ -77,7 +77,7 @@ def test_a_prefix_in_disguise_is_rewritten_or_refused_and_never_passed_as_it_is(
     assert {seen.path for seen in a.seen} <= {"/x/y", "/x%2Fy"}
 
 
-def test_the_host_is_replaced_for_the_replica_alone(kind: Kind) -> None:
+def test_host_is_replaced_only_for_the_replica(kind: Kind) -> None:
     route = {"match": {"hosts": ["api.example.com"]}, "rewrite": {"host": "models.internal"}}
     with replicas("a") as pool, running(kind, fleet_of(pool, route=route)) as gateway:
         load = gateway.load(20, 2, Request(path="/v1?x=1", headers={"host": f"api.example.com:{gateway.port}"}))
@@ -88,7 +88,7 @@ def test_the_host_is_replaced_for_the_replica_alone(kind: Kind) -> None:
     assert {answer.json["path"] for answer in load.responses} == {"/v1?x=1"}
 
 
-def test_without_a_rewrite_host_and_path_stay(kind: Kind) -> None:
+def test_host_and_path_stay_without_a_rewrite(kind: Kind) -> None:
     with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
         answer = gateway.get("/v1/a%20b?x=%41&y", {"host": "api.example.com:8080"})
     assert ["Host", "api.example.com:8080"] in [[name.title(), value] for name, value in answer.json["headers"]]

@@ -134,8 +134,8 @@ def _ramps() -> Mapping[str, _Ramp]:
 def test_recovered_replica_ramps() -> None:
     """HAProxy takes a step a second, and each is late if the machine is busy: the end is judged long after.
 
-    At `min_weight` Envoy stays until the ramp, which begins at 0, has passed it. An aggression of 5 gives the fifth root
-    of the time: two thirds of the weight after a sixth of the window.
+    At `min_weight` Envoy stays until the ramp, which begins at 0, has passed it. An aggression of 5 gives the fifth
+    root of the time: two thirds of the weight after a sixth of the window.
     """
     ramps = _ramps()
     for case in ("haproxy", "envoy"):

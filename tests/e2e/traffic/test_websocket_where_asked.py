@@ -23,7 +23,7 @@ _HANDSHAKE = {
 }
 
 
-def test_one_route_upgrades_and_its_neighbour_does_not(kind: Kind) -> None:
+def test_only_the_websocket_route_upgrades(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
         echo = gateway.websocket("/ws", ["one"])
         refused = gateway.get("/ws", {**_HANDSHAKE, "host": "localhost"}, timeout=5)
@@ -34,7 +34,7 @@ def test_one_route_upgrades_and_its_neighbour_does_not(kind: Kind) -> None:
     assert after.ok
 
 
-def test_other_protocols_are_not_upgraded_to(kind: Kind) -> None:
+def test_other_protocols_are_not_upgraded(kind: Kind) -> None:
     """h2c would carry requests past every rule."""
     headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
     with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
@@ -43,14 +43,14 @@ def test_other_protocols_are_not_upgraded_to(kind: Kind) -> None:
     assert [seen.header("upgrade") for seen in a.seen if seen.header("upgrade")] == []
 
 
-def test_the_settings_of_http_2_and_other_headers_of_the_connection_stay_behind(kind: Kind) -> None:
+def test_connection_headers_are_not_forwarded(kind: Kind) -> None:
     sent = {"http2-settings": "AAMAAABkAAQAAP__", "keep-alive": "timeout=5", "proxy-connection": "keep-alive"}
     with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
         assert all(gateway.get("/x", {**sent, "host": host}).ok for host in ("127.0.0.1", "localhost"))
     assert [name for seen in a.seen for name, _ in seen.headers if name.lower() in sent] == []
 
 
-def test_beside_websocket_no_other_protocol_is_offered(kind: Kind) -> None:
+def test_no_other_protocol_is_offered_with_websocket(kind: Kind) -> None:
     both = [("upgrade", "h2c"), *((name, value) for name, value in _HANDSHAKE.items()), ("host", "127.0.0.1")]
     with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
         gateway.get("/ws", both, timeout=5)

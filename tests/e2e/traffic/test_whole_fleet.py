@@ -68,12 +68,12 @@ def _local(kind: Kind, directory: Path) -> View:
 
 def _on_loopback(pool: Pool) -> Pool:
     """The same pool with every address that a proxy would connect to on a refusing port of loopback."""
-    found = pool.discovery
-    if isinstance(found, DnsDiscovery):
-        found = replace(found, port=free_port(), resolvers=tuple(_nobody() for _ in found.resolvers))
+    discovery = pool.discovery
+    if isinstance(discovery, DnsDiscovery):
+        discovery = replace(discovery, port=free_port(), resolvers=tuple(_nobody() for _ in discovery.resolvers))
     active = pool.active and replace(pool.active, port=pool.active.port and free_port())
     replicas = tuple(replace(item, address=_nobody()) for item in pool.replicas)
-    return replace(pool, replicas=replicas, discovery=found, active=active)
+    return replace(pool, replicas=replicas, discovery=discovery, active=active)
 
 
 def _traced_here(tracing: Tracing) -> Tracing:
@@ -129,8 +129,8 @@ def _ask(path: str, what: str, tls: bool, headers: Mapping[str, str] | None = No
         client.sendall("\r\n".join([*lines, "", "{}"]).encode())
         with closing(HTTPResponse(client, method="POST")) as response:
             response.begin()
-            told = {name.lower(): value for name, value in response.getheaders()}
-            return _Answer(response.status, told, response.read())
+            response_headers = {name.lower(): value for name, value in response.getheaders()}
+            return _Answer(response.status, response_headers, response.read())
 
 
 @contextmanager
@@ -156,14 +156,14 @@ def _error(answer: _Answer) -> Any:
     return json.loads(answer.body)["error"]["type"]
 
 
-def test_the_whole_fleet_is_rendered_and_the_proxys_own_checker_takes_it(kind: Kind, tmp_path: Path) -> None:
+def test_proxy_accepts_the_rendered_fleet(kind: Kind, tmp_path: Path) -> None:
     require(kind)
     rendered = render(kind, _EXAMPLE, tmp_path / "out", ["--check"])
     assert rendered.code == 0, rendered.stderr
     assert (rendered.directory / main_file(kind)).stat().st_size > 4096
 
 
-def test_the_whole_fleet_starts_and_answers(kind: Kind) -> None:
+def test_fleet_starts_and_answers(kind: Kind) -> None:
     """What the gateway says by itself, on both listeners: an answer of the fleet's own, and no route."""
     with _running(kind) as sockets:
         for name, tls in (("public", True), ("internal", False)):
@@ -174,7 +174,7 @@ def test_the_whole_fleet_starts_and_answers(kind: Kind) -> None:
             assert len(nowhere.headers.get("x-request-id", "")) >= 16
 
 
-def test_what_is_protected_stays_so_when_all_of_it_runs(kind: Kind) -> None:
+def test_protected_routes_stay_protected(kind: Kind) -> None:
     """Nobody has a key: the stand-in for the file of keys is empty. Where a proxy cannot protect a route it is closed:
     Envoy has no limit of requests at once for each tenant, nginx verifies no tokens."""
     with _running(kind) as sockets:
@@ -184,7 +184,7 @@ def test_what_is_protected_stays_so_when_all_of_it_runs(kind: Kind) -> None:
     assert grpc.status == (503 if kind == "nginx" else 401)
 
 
-def test_a_pool_that_nobody_answers_for_is_a_503(kind: Kind) -> None:
+def test_pool_without_a_live_replica_is_503(kind: Kind) -> None:
     """Discovery, TLS to replicas and a fallback, none of which is reachable here."""
     with _running(kind) as sockets:
         answer = _ask(sockets["internal"], "/v1/embeddings", False)
