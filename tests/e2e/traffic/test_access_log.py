@@ -1,4 +1,4 @@
-"""The access log: the contract's fields on every proxy, true to what happened, readable whatever clients write."""
+"""The access log has the documented fields on each proxy, is correct, and stays valid whatever clients send."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import socket
 import ssl
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,12 @@ import h2.events
 import pytest
 
 from tests.support.fleets import Fleet
-from tests.support.processes.binaries import Kind
+from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.certs import Authority, client_context
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running, side_by_side
 from tests.support.processes.http1 import Request
-from tests.support.processes.log_lines import FIELDS, lines_of
+from tests.support.processes.log_lines import FIELDS, Line, lines_of
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -31,12 +33,49 @@ def _fleet(members: list[Replica], **more: Any) -> Fleet:
     return fleet_of(members, route={"match": {"path_prefix": "/v1/"}}, **more)
 
 
-def test_line_describes_the_request(kind: Kind) -> None:
+class _Site:
+    """A proxy with a listener, a route and replicas for each test that needs no settings of its own."""
+
+    def __init__(self, gateway: Gateway, members: Mapping[str, list[Replica]]) -> None:
+        self.gateway = gateway
+        self.members = members
+
+    def lines(self, listener: str, count: int) -> list[Line]:
+        return lines_of(self.gateway.proxy, count, listener=listener)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def site(request: pytest.FixtureRequest) -> Iterator[_Site]:
+    names = {
+        "described": "a",
+        "statuses": "a b.c-d",
+        "own-answers": "a",
+        "unreachable": "a",
+        "variants": "a b",
+        "retries": "a b",
+        "times": "a",
+        "stream": "a",
+        "abandoned": "a",
+    }
+    with ExitStack() as stack:
+        members = {case: stack.enter_context(replicas(*names[case].split())) for case in names}
+        fleets = {case: fleet_of(members[case]) for case in names}
+        gone = {"match": {"path": "/gone"}, "respond": {"status": 410, "body": "gone"}}
+        fleets["own-answers"] = _fleet(members["own-answers"], routes={"gone": gone})
+        one, two = members["variants"]
+        fleets["variants"]["pools"] = {
+            "one": pool_of([one], model={"name": "llama", "version": "v1.2"}),
+            "two": pool_of([two]),
+        }
+        fleets["variants"]["routes"]["everything"] = {"match": {"path_prefix": "/v1/"}, "split": {"one": 50, "two": 50}}
+        yield _Site(stack.enter_context(running(request.param, side_by_side(fleets))), members)
+
+
+def test_line_describes_the_request(site: _Site) -> None:
     body = b'{"prompt": "hello"}' * 50
-    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
-        before = datetime.now(UTC)
-        answer = gateway.post("/v1/chat%20x/completions?key=secret&q=%22", body)
-        (line,) = lines_of(gateway.proxy, 1)
+    before = datetime.now(UTC)
+    answer = site.gateway.connect("described").post("/v1/chat%20x/completions?key=secret&q=%22", body)
+    (line,) = site.lines("described", 1)
     written = datetime.fromisoformat(line.pop("ts"))
     assert abs((written - before).total_seconds()) < 2
     assert len(body) <= line.pop("bytes_in") < len(body) + 2000
@@ -47,11 +86,11 @@ def test_line_describes_the_request(kind: Kind) -> None:
     assert {name: value for name, value in line.items() if name not in ("flags", "t_queue", "t_connect")} == {
         "client": "127.0.0.1",
         "tenant": None,
-        "listener": "gateway",
+        "listener": "described",
         "method": "POST",
         "path": "/v1/chat%20x/completions",
-        "route": "everything",
-        "pool": "pool",
+        "route": "described-everything",
+        "pool": "described-pool",
         "variant": None,
         "replica": "a",
         "model": None,
@@ -75,40 +114,38 @@ def test_route_can_be_left_out_of_the_log(kind: Kind) -> None:
     assert [line["status"] for line in lines] == [503, 404, 400]
 
 
-def test_line_has_the_status_and_name_of_the_replica(kind: Kind) -> None:
-    with replicas("a", "b.c-d") as (a, b), running(kind, _fleet([a, b])) as gateway:
-        a.behave(status=503)
-        b.behave(status=429)
-        answers = [gateway.get("/v1/x") for _ in range(6)]
-        lines = lines_of(gateway.proxy, 6)
-    said = {line["request_id"]: (line["replica"], line["status"]) for line in lines}
-    assert said == {answer.header("x-request-id"): (answer.replica, answer.status) for answer in answers}
-    assert {line["replica"] for line in lines} == {"a", "b.c-d"}
+def test_line_has_the_status_and_name_of_the_replica(site: _Site) -> None:
+    a, b = site.members["statuses"]
+    a.behave(status=503)
+    b.behave(status=429)
+    answers = [site.gateway.connect("statuses").get("/v1/x") for _ in range(6)]
+    logged = {line["request_id"]: (line["replica"], line["status"]) for line in site.lines("statuses", 6)}
+    assert logged == {answer.header("x-request-id"): (answer.replica, answer.status) for answer in answers}
+    assert {replica for replica, _ in logged.values()} == {"a", "b.c-d"}
 
 
-def test_answer_of_the_proxy_has_no_replica(kind: Kind) -> None:
-    gone = {"match": {"path": "/gone"}, "respond": {"status": 410, "body": "gone"}}
-    with replicas("a") as (a,), running(kind, _fleet([a], routes={"gone": gone})) as gateway:
-        gateway.get("/nowhere")
-        gateway.get("/gone")
-        lines = {line["path"]: line for line in lines_of(gateway.proxy, 2)}
-    said = {path: [line[name] for name in ("route", "pool", "replica", "status")] for path, line in lines.items()}
-    assert said == {"/nowhere": [None, None, None, 404], "/gone": ["gone", None, None, 410]}
+def test_answer_of_the_proxy_has_no_replica(site: _Site) -> None:
+    for path in ("/nowhere", "/gone"):
+        site.gateway.connect("own-answers").get(path)
+    lines = {line["path"]: line for line in site.lines("own-answers", 2)}
+    logged = {path: [line[name] for name in ("route", "pool", "replica", "status")] for path, line in lines.items()}
+    assert logged == {"/nowhere": [None, None, None, 404], "/gone": ["own-answers-gone", None, None, 410]}
     assert [lines["/nowhere"][name] for name in ("t_queue", "t_connect", "variant")] == [None] * 3
     assert [line["retries"] for line in lines.values()] == [0, 0]
 
 
-@pytest.mark.parametrize("method", ['X","status":200,"tenant":"acme', 'A"\xff', "A\\", "GET X"])
-def test_http2_method_cannot_inject_fields(kind: Kind, method: str, tmp_path: Path) -> None:
+def test_http2_method_cannot_inject_fields(kind: Kind, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pki")
     pair, trust = authority.issue("gw.test"), client_context(authority.ca)
     tls = {"certificates": [{"certificate": "tls/a.crt", "key": "tls/a.key"}]}
     files = {"tls/a.crt": pair.certificate.read_text(), "tls/a.key": pair.key.read_text()}
+    methods = ['X","status":200,"tenant":"acme', 'A"\xff', "A\\", "GET X"]
     with (
         replicas("a") as (a,),
         running(kind, _fleet([a], listener={"tls": tls}), files=files, tls=trust, server_name="gw.test") as gateway,
     ):
-        _ask_http2(gateway.port, client_context(authority.ca, alpn=["h2"]), method)
+        for method in methods:
+            _ask_http2(gateway.port, client_context(authority.ca, alpn=["h2"]), method)
         gateway.get("/v1/end")
         eventually(lambda: b'"everything"' in gateway.proxy.stdout.read_bytes())
         lines = [json.loads(raw, object_pairs_hook=list) for raw in gateway.proxy.stdout.read_bytes().splitlines()]
@@ -141,67 +178,57 @@ def _ask_http2(port: int, context: ssl.SSLContext, method: str) -> None:
                 return
 
 
-def test_line_names_an_unreachable_pool(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
-        a.refuse()
-        assert gateway.post("/v1/x").status == 503
-        (line,) = lines_of(gateway.proxy, 1)
-    assert [line[name] for name in ("route", "pool", "status")] == ["everything", "pool", 503]
+def test_line_names_an_unreachable_pool(site: _Site) -> None:
+    site.members["unreachable"][0].refuse()
+    assert site.gateway.connect("unreachable").post("/v1/x").status == 503
+    (line,) = site.lines("unreachable", 1)
+    assert [line[name] for name in ("route", "pool", "status")] == ["unreachable-everything", "unreachable-pool", 503]
 
 
-def test_variant_is_the_version_of_the_pool(kind: Kind) -> None:
-    with replicas("a", "b") as (a, b):
-        pools = {"one": pool_of([a], model={"name": "llama", "version": "v1.2"}), "two": pool_of([b])}
-        fleet = _fleet([a], pools=pools)
-        fleet["routes"]["everything"] = {"match": {"path_prefix": "/v1/"}, "split": {"one": 50, "two": 50}}
-        del fleet["pools"]["pool"]
-        with running(kind, fleet) as gateway:
-            gateway.load(40, 2, Request(path="/v1/chat")).assert_no_failure()
-            lines = lines_of(gateway.proxy, 40)
-    assert {(line["pool"], line["variant"], line["replica"]) for line in lines} == {
-        ("one", "v1.2", "a"),
-        ("two", "two", "b"),
+def test_variant_is_the_version_of_the_pool(site: _Site) -> None:
+    site.gateway.connect("variants").load(40, 2, Request(path="/v1/chat")).assert_no_failure()
+    assert {(line["pool"], line["variant"], line["replica"]) for line in site.lines("variants", 40)} == {
+        ("variants-one", "v1.2", "a"),
+        ("variants-two", "variants-two", "b"),
     }
 
 
-def test_line_has_retries_and_the_last_replica(kind: Kind) -> None:
-    with replicas("a", "b") as (a, b), running(kind, _fleet([a, b])) as gateway:
-        b.refuse()
-        for _ in range(4):
-            assert gateway.post("/v1/x").replica == "a"
-        lines = lines_of(gateway.proxy, 4)
+def test_line_has_retries_and_the_last_replica(site: _Site) -> None:
+    site.members["retries"][1].refuse()
+    for _ in range(4):
+        assert site.gateway.connect("retries").post("/v1/x").replica == "a"
+    lines = site.lines("retries", 4)
     assert {line["replica"] for line in lines} == {"a"}
     assert {line["retries"] for line in lines} == {0, 1}
 
 
-def test_times_are_milliseconds(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
-        a.behave(delay=1.2)
-        gateway.get("/v1/slow")
-        slow = lines_of(gateway.proxy, 1)[0]
-        a.behave(delay=0)
-        gateway.get("/v1/fast")
-        fast = lines_of(gateway.proxy, 2)[1]
+def test_times_are_milliseconds(site: _Site) -> None:
+    (replica,), client = site.members["times"], site.gateway.connect("times")
+    replica.behave(delay=1.2)
+    client.get("/v1/slow")
+    slow = site.lines("times", 1)[0]
+    replica.behave(delay=0)
+    client.get("/v1/fast")
+    fast = site.lines("times", 2)[1]
     assert 1100 < slow["t_first_byte"] < 4000
     assert slow["t_first_byte"] <= slow["t_total"] + 1
     assert max(fast["t_first_byte"], fast["t_total"]) < 1000
 
 
-def test_line_has_first_byte_and_end_of_a_stream(kind: Kind) -> None:
-    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
-        gateway.get("/sse?n=2&gap=1.2&first=0.06")
-        (line,) = lines_of(gateway.proxy, 1)
+def test_line_has_first_byte_and_end_of_a_stream(site: _Site) -> None:
+    site.gateway.connect("stream").get("/sse?n=2&gap=1.2&first=0.06")
+    (line,) = site.lines("stream", 1)
     assert 50 <= line["t_first_byte"] < 1000
     assert 1200 <= line["t_total"] < 4000
 
 
-def test_request_of_a_client_that_leaves_is_logged(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
-        stream = gateway.send("GET", "/sse?n=600&gap=0.1")
-        eventually(lambda: a.in_flight == 1)
-        stream.cancel()
-        (line,) = lines_of(gateway.proxy, 1)
-    assert [line[name] for name in ("path", "pool", "replica")] == ["/sse", "pool", "a"]
+def test_request_of_a_client_that_leaves_is_logged(site: _Site) -> None:
+    (replica,) = site.members["abandoned"]
+    stream = site.gateway.connect("abandoned").send("GET", "/sse?n=600&gap=0.1")
+    eventually(lambda: replica.in_flight == 1)
+    stream.cancel()
+    (line,) = site.lines("abandoned", 1)
+    assert [line[name] for name in ("path", "pool", "replica")] == ["/sse", "abandoned-pool", "a"]
 
 
 _HOSTILE = [
@@ -234,7 +261,7 @@ _HOSTILE = [
 
 
 def test_hostile_requests_keep_each_line_valid(kind: Kind) -> None:
-    """`lines_of` parses all of them; the plain request afterwards shows that none of them broke into another line."""
+    """`lines_of` parses all lines. The plain request afterwards shows that no request wrote into another line."""
     with replicas("a") as (a,), running(kind, _fleet([a])) as gateway:
         for request in _HOSTILE:
             _throw(gateway.port, request)
@@ -292,12 +319,12 @@ def test_line_has_the_name_of_its_listener(kind: Kind) -> None:
         with running(kind, fleet) as gateway:
             gateway.get("/outer")
             gateway.connect("inner").get("/inner")
-            said = {line["path"]: line["listener"] for line in lines_of(gateway.proxy, 2)}
-    assert said == {"/outer": "gateway", "/inner": "inner"}
+            logged = {line["path"]: line["listener"] for line in lines_of(gateway.proxy, 2)}
+    assert logged == {"/outer": "gateway", "/inner": "inner"}
 
 
 def _throw(port: int, request: bytes) -> None:
-    """Sends the bytes and waits until the proxy answers or closes."""
+    """Send the bytes, and wait until the proxy answers or closes."""
     with socket.create_connection((HOST, port), timeout=2) as client:
         try:
             client.sendall(request)

@@ -21,11 +21,12 @@ FIELDS = frozenset((*_TEXT, *_TEXT_OR_NULL, *_NUMBER, *_NUMBER_OR_NULL))
 _TS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)")
 
 
-def lines_of(proxy: Proxy, count: int, timeout: float = 30.0) -> list[Line]:
-    """Return all lines that the proxy has written to its standard output, once there are `count` of them. Each is
-    checked, and they are in the order in which the requests began: workers and threads write beside each other."""
+def lines_of(proxy: Proxy, count: int, timeout: float = 30.0, *, listener: str | None = None) -> list[Line]:
+    """Return all lines that the proxy has written to its standard output, once there are `count` of them, or only those
+    of a listener. Each is checked, and they are in the order in which the requests began: workers and threads write
+    concurrently."""
     deadline = time.monotonic() + timeout
-    while len(raw := _raw(proxy)) < count and time.monotonic() < deadline:
+    while len(raw := _raw(proxy, listener)) < count and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(raw) == count, f"{len(raw)} lines instead of {count}\n{proxy.logs()}"
     return sorted((_checked(line) for line in raw), key=lambda line: began(proxy, line))
@@ -38,8 +39,9 @@ def began(proxy: Proxy, line: Mapping[str, Any]) -> float:
     return moment - ((line["t_total"] or 0) if isinstance(proxy, Nginx) else 0)
 
 
-def _raw(proxy: Proxy) -> list[bytes]:
-    return proxy.stdout.read_bytes().rpartition(b"\n")[0].splitlines()
+def _raw(proxy: Proxy, listener: str | None) -> list[bytes]:
+    lines = proxy.stdout.read_bytes().rpartition(b"\n")[0].splitlines()
+    return lines if listener is None else [line for line in lines if f'"listener":"{listener}"'.encode() in line]
 
 
 def _checked(raw: bytes) -> Line:
