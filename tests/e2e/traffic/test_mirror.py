@@ -1,4 +1,4 @@
-"""A mirror gets copies of requests; its answers go nowhere, and its slowness is not the clients'."""
+"""A mirror gets copies of requests. Its answers are dropped, and it does not delay clients."""
 
 from __future__ import annotations
 
@@ -42,27 +42,30 @@ def test_mirror_gets_the_request_and_its_answer_is_dropped(kind: Kind) -> None:
 @_MIRRORS
 def test_part_of_the_requests_is_mirrored(kind: Kind) -> None:
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow, "20%")) as gateway:
-        load = gateway.load(1500, 4, Request("POST", body=b"{}"))
+        load = gateway.load(500, 4, Request("POST", body=b"{}"))
         copies = at_rest(lambda: shadow.requests)
     load.assert_no_failure()
-    assert load.by_replica == {"main": 1500}
-    assert copies / 1500 == pytest.approx(0.2, abs=0.06)
+    assert load.by_replica == {"main": 500}
+    assert copies / 500 == pytest.approx(0.2, abs=0.1)
 
 
 @_MIRRORS
-@pytest.mark.parametrize("trouble", ["slow", "reset", "refused"])
-def test_failing_mirror_does_not_affect_clients(kind: Kind, trouble: str) -> None:
-    """Each client on a connection of its own: with nginx a connection waits for its copy before its next request."""
+def test_failing_mirror_does_not_affect_clients(kind: Kind) -> None:
+    """Each client has its own connection: with nginx a connection waits for its copy before its next request."""
+
+    def send(problem: str) -> None:
+        load = gateway.load(20, 5, Request("POST", body=b"{}"), keep_alive=False)
+        load.assert_no_failure()
+        assert load.by_replica == {"main": 20}, problem
+
     with replicas("main", "shadow") as (main, shadow), running(kind, _fleet(main, shadow)) as gateway:
-        if trouble == "slow":
-            shadow.held = True
-        elif trouble == "reset":
-            shadow.behave(fault="reset")
-        else:
-            shadow.refuse()
-        load = gateway.load(30, 5, Request("POST", body=b"{}"), keep_alive=False)
-    load.assert_no_failure()
-    assert load.by_replica == {"main": 30}
+        shadow.held = True
+        send("slow")
+        shadow.held = False
+        shadow.behave(fault="reset")
+        send("reset")
+        shadow.refuse()
+        send("refused")
 
 
 def test_slow_mirror_delays_no_connection_of_envoy() -> None:
@@ -74,7 +77,7 @@ def test_slow_mirror_delays_no_connection_of_envoy() -> None:
 
 
 def test_slow_mirror_occupies_only_its_connection_of_nginx() -> None:
-    """What the capability table says of nginx."""
+    """As the table of capabilities documents."""
     with replicas("main", "shadow") as (main, shadow), running("nginx", _fleet(main, shadow)) as gateway:
         shadow.held = True
         load = gateway.send_load(2, 1, Request("POST", body=b"{}"))

@@ -1,14 +1,16 @@
-"""The most specific route wins, wherever it stands in the file, and what is passed on is what the client wrote."""
+"""The most specific route wins, independent of its place in the file, and requests are forwarded unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from tests.support.processes.binaries import Kind
+import pytest
+
+from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.fleet import Gateway, bind, entry, fleet_of, running
-from tests.support.processes.replicas import replicas
+from tests.support.processes.replicas import Replica, replicas
 
 _MATCHES: dict[str, dict[str, Any]] = {
     "short": {"path_prefix": "/v1/"},
@@ -83,60 +85,68 @@ _UNTOUCHED = [
 _ESCAPED_SLASH = {"/v1/models/meta-llama%2FLlama-3.1": "/v1/models/meta-llama/Llama-3.1"}
 
 
-@contextmanager
-def _gateway(kind: Kind) -> Iterator[Gateway]:
-    """A pool for each route, with one replica of the route's name; the routes stand in the file in no useful order."""
+@pytest.fixture(scope="module", params=KINDS)
+def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    """Each route has a pool with one replica of the same name; the order of the routes in the file is arbitrary."""
     with replicas(*_MATCHES) as members:
         routes = {name: {"match": match, "pool": name} for name, match in _MATCHES.items()}
         pools = {replica.name: {"replicas": [entry(replica)]} for replica in members}
         fleet = {"version": 1, "listeners": {"gateway": {"bind": bind()}}, "routes": routes, "pools": pools}
-        with running(kind, fleet) as gateway:
-            yield gateway
+        with running(request.param, fleet) as started:
+            yield started
 
 
-def test_most_specific_route_wins(kind: Kind) -> None:
-    with _gateway(kind) as gateway:
-        answers = [
-            (gateway.request(method, path, headers), (expected, method, path, headers))
-            for expected, method, path, headers in _CASES
-        ]
+@dataclass(frozen=True, slots=True)
+class _Site:
+    kind: Kind
+    gateway: Gateway
+    replica: Replica
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def site(request: pytest.FixtureRequest) -> Iterator[_Site]:
+    """One replica and one route."""
+    with replicas("a") as (replica,), running(request.param, fleet_of([replica])) as started:
+        yield _Site(request.param, started, replica)
+
+
+def test_most_specific_route_wins(gateway: Gateway) -> None:
+    answers = [
+        (gateway.request(method, path, headers), (expected, method, path, headers))
+        for expected, method, path, headers in _CASES
+    ]
     misrouted = [(case, answer.replica, answer.status) for answer, case in answers if (answer.replica or "") != case[0]]
     assert misrouted == []
     assert {answer.status for answer, case in answers if case[0]} == {200}
 
 
-def test_request_without_a_route_is_404_in_json(kind: Kind) -> None:
-    with _gateway(kind) as gateway:
-        answers = [gateway.get("/nowhere?x=1"), gateway.post("/nowhere", b"x" * 100_000), gateway.get("/only-post")]
+def test_request_without_a_route_is_404_in_json(gateway: Gateway) -> None:
+    answers = [gateway.get("/nowhere?x=1"), gateway.post("/nowhere", b"x" * 100_000), gateway.get("/only-post")]
     for answer in answers:
         assert (answer.status, answer.header("content-type"), answer.replica) == (404, "application/json", None)
         assert answer.json == {"error": {"message": "no route", "type": "not_found"}}
 
 
-def test_path_and_query_are_unchanged(kind: Kind) -> None:
-    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
-        arrived = [gateway.get(path).json["path"] for path in _UNTOUCHED]
-    assert arrived == _UNTOUCHED
+def test_encoded_path_matches_its_decoded_form(gateway: Gateway) -> None:
+    assert gateway.get("/v1/chat%2F7").replica == "exact"
+    assert gateway.get("/v1%2fchat/x").replica == "long"
 
 
-def test_escaped_slash_is_kept_except_by_envoy(kind: Kind) -> None:
-    """Envoy passes on the very path that its routes were matched with, so that no replica reads another one in it."""
-    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
-        arrived = {path: gateway.get(path).json["path"] for path in _ESCAPED_SLASH}
-    assert arrived == (_ESCAPED_SLASH if kind == "envoy" else {path: path for path in _ESCAPED_SLASH})
+def test_path_and_query_are_unchanged(site: _Site) -> None:
+    assert [site.gateway.get(path).json["path"] for path in _UNTOUCHED] == _UNTOUCHED
 
 
-def test_encoded_path_matches_its_decoded_form(kind: Kind) -> None:
-    with _gateway(kind) as gateway:
-        assert gateway.get("/v1/chat%2F7").replica == "exact"
-        assert gateway.get("/v1%2fchat/x").replica == "long"
+def test_escaped_slash_is_kept_except_by_envoy(site: _Site) -> None:
+    """Envoy forwards the path that its routes were matched with, so that no replica reads another one."""
+    arrived = {path: site.gateway.get(path).json["path"] for path in _ESCAPED_SLASH}
+    assert arrived == (_ESCAPED_SLASH if site.kind == "envoy" else {path: path for path in _ESCAPED_SLASH})
 
 
-def test_body_and_headers_are_unchanged(kind: Kind) -> None:
+def test_body_and_headers_are_unchanged(site: _Site) -> None:
     body = bytes(range(256)) * 2000
     sent = {"content-type": "application/x-test", "x-odd": 'a  b; "c" $d %e', "accept": "text/event-stream"}
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
-        answers = [gateway.post("/v1/x", body, sent, chunked=chunked) for chunked in (False, True)]
-        assert [answer.status for answer in answers] == [200, 200]
-        assert [seen.body == body for seen in a.seen] == [True, True]
-        assert all(seen.header(name) == value for seen in a.seen for name, value in sent.items())
+    site.replica.forget()
+    answers = [site.gateway.post("/v1/x", body, sent, chunked=chunked) for chunked in (False, True)]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert [seen.body == body for seen in site.replica.seen] == [True, True]
+    assert all(seen.header(name) == value for seen in site.replica.seen for name, value in sent.items())

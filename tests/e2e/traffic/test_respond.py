@@ -1,61 +1,98 @@
-"""Answers of the proxy's own: `respond`, a redirect, and what a route says that must stay closed."""
+"""Answers of the proxy itself: `respond`, redirects, and routes that must stay closed."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.fleets import Fleet
-from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import bind, fleet_of, running
+from tests.support.processes.binaries import KINDS, Kind
+from tests.support.processes.fleet import Gateway, bind, fleet_of, running
 from tests.support.processes.replicas import replicas
 
 _ODD = "a \"quoted\" 'word' \\ $host ${x} %[src] %% {} ; # ä €\nsecond line\n"
 
 
-def _fleet(respond: dict[str, Any]) -> Fleet:
-    route = {"match": {"path_prefix": "/"}, "respond": respond}
-    return {"version": 1, "listeners": {"gateway": {"bind": bind()}}, "routes": {"gone": route}, "pools": {}}
+_JSON = json.dumps({"object": "list", "data": [{"id": "m", "price": "$5 100%"}]})
+_ANSWERS: dict[str, dict[str, Any]] = {
+    "text": {"status": 410, "body": "gone: use /v1/chat/"},
+    "json": {"status": 200, "body": _JSON},
+    "odd": {"status": 451, "body": _ODD},
+    "long": {"status": 503, "body": "x" * 2000},
+    "200": {"status": 200},
+    "204": {"status": 204},
+    "429": {"status": 429},
+    "redirect": {"redirect": "https"},
+    "with-header": {"status": 410, "body": "gone"},
+    "redirect-with-header": {"redirect": "https"},
+    "with-type": {"status": 410, "body": "{}"},
+}
+"""The routes by their path. None of them has a pool."""
+_SERVED_BY = {"x-served-by": "inference"}
+_HEADERS = {
+    "with-header": _SERVED_BY,
+    "redirect-with-header": _SERVED_BY,
+    "with-type": {"Content-Type": "application/problem+json", "x-a": "b"},
+}
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "content_type"),
-    [
-        (410, "gone: use /v1/chat/", "text/plain; charset=utf-8"),
-        (200, json.dumps({"object": "list", "data": [{"id": "m", "price": "$5 100%"}]}), "application/json"),
-        (451, _ODD, "text/plain; charset=utf-8"),
-        (503, "x" * 2000, "text/plain; charset=utf-8"),
-    ],
-    ids=["text", "json", "odd", "long"],
-)
-def test_status_body_and_content_type_are_exact(kind: Kind, status: int, body: str, content_type: str) -> None:
-    with running(kind, _fleet({"status": status, "body": body})) as gateway:
-        answers = [gateway.get("/v0/predict?x=1"), gateway.post("/v0/predict", b"x" * 50_000)]
-    for answer in answers:
-        assert (answer.status, answer.error) == (status, "")
-        assert answer.text == body
-        assert (answer.header("content-type") or "").replace("; ", ";").lower() == content_type.replace("; ", ";")
+@pytest.fixture(scope="module", params=KINDS)
+def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    routes = {
+        name: {
+            "match": {"path_prefix": f"/{name}"},
+            "respond": respond,
+            "headers": {"response": {"set": _HEADERS.get(name, {})}},
+        }
+        for name, respond in _ANSWERS.items()
+    }
+    fleet: Fleet = {"version": 1, "listeners": {"gateway": {"bind": bind()}}, "routes": routes, "pools": {}}
+    with running(request.param, fleet) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", ["text", "json", "odd", "long"])
+def test_status_body_and_content_type_are_exact(gateway: Gateway, name: str) -> None:
+    content_type = "application/json" if name == "json" else "text/plain;charset=utf-8"
+    for answer in (gateway.get(f"/{name}/predict?x=1"), gateway.post(f"/{name}/predict", b"x" * 50_000)):
+        assert (answer.status, answer.error) == (_ANSWERS[name]["status"], "")
+        assert answer.text == _ANSWERS[name]["body"]
+        assert (answer.header("content-type") or "").replace("; ", ";").lower() == content_type
 
 
 @pytest.mark.parametrize("status", [200, 204, 429])
-def test_each_status_works_without_a_body(kind: Kind, status: int) -> None:
-    with running(kind, _fleet({"status": status})) as gateway:
-        answer = gateway.get()
+def test_each_status_works_without_a_body(gateway: Gateway, status: int) -> None:
+    answer = gateway.get(f"/{status}")
     assert (answer.status, answer.body, answer.error) == (status, b"", "")
 
 
-def test_redirect_keeps_the_url(kind: Kind) -> None:
-    with running(kind, _fleet({"redirect": "https"})) as gateway:
-        hosts = [f"api.example.com:{gateway.port}", "api.example.com"]
-        answers = [gateway.get("/v1/a%20b?x=%41&y", {"host": host}) for host in hosts]
-        posted = gateway.post("/v1/chat", b"{}", {"host": "api.example.com"})
-    for answer in answers:
+def test_redirect_keeps_the_url(gateway: Gateway) -> None:
+    hosts = [f"api.example.com:{gateway.port}", "api.example.com"]
+    for answer in [gateway.get("/redirect/a%20b?x=%41&y", {"host": host}) for host in hosts]:
         assert answer.status in (301, 308)
         location = (answer.header("location") or "").replace(":443/", "/")
-        assert location == "https://api.example.com/v1/a%20b?x=%41&y"
-    assert posted.status == 308  # a client makes a GET of a POST that got 301
+        assert location == "https://api.example.com/redirect/a%20b?x=%41&y"
+    post = gateway.post("/redirect/chat", b"{}", {"host": "api.example.com"})
+    assert post.status == 308  # a client repeats a POST that got 301 as a GET
+
+
+def test_response_has_the_route_headers(gateway: Gateway) -> None:
+    answer = gateway.get("/with-header/predict")
+    assert (answer.status, answer.header("x-served-by")) == (410, "inference")
+
+
+def test_redirect_has_the_route_headers(gateway: Gateway) -> None:
+    answer = gateway.get("/redirect-with-header/predict")
+    assert (answer.status // 100, answer.header("x-served-by")) == (3, "inference")
+
+
+def test_content_type_of_the_route_is_the_only_one(gateway: Gateway) -> None:
+    answer = gateway.get("/with-type")
+    assert answer.header_list("content-type") == ["application/problem+json"]
+    assert answer.header_list("x-a") == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -77,28 +114,3 @@ def test_only_the_unprotectable_route_is_closed(kind: Kind, keys: dict[str, Any]
     for answer in answers:
         assert (answer.status, answer.header("content-type")) == (503, "application/json")
         assert answer.json["error"]["type"] == "closed"
-
-
-def test_response_has_the_route_headers(kind: Kind) -> None:
-    fleet = _fleet({"status": 410, "body": "gone"})
-    fleet["routes"]["gone"]["headers"] = {"response": {"set": {"x-served-by": "inference"}}}
-    with running(kind, fleet) as gateway:
-        answer = gateway.get("/v0/predict")
-    assert (answer.status, answer.header("x-served-by")) == (410, "inference")
-
-
-def test_redirect_has_the_route_headers(kind: Kind) -> None:
-    fleet = _fleet({"redirect": "https"})
-    fleet["routes"]["gone"]["headers"] = {"response": {"set": {"x-served-by": "inference"}}}
-    with running(kind, fleet) as gateway:
-        answer = gateway.get("/v0/predict")
-    assert (answer.status // 100, answer.header("x-served-by")) == (3, "inference")
-
-
-def test_content_type_of_the_route_is_the_only_one(kind: Kind) -> None:
-    fleet = _fleet({"status": 410, "body": "{}"})
-    fleet["routes"]["gone"]["headers"] = {"response": {"set": {"Content-Type": "application/problem+json", "x-a": "b"}}}
-    with running(kind, fleet) as gateway:
-        answer = gateway.get()
-    assert answer.header_list("content-type") == ["application/problem+json"]
-    assert answer.header_list("x-a") == ["b"]
