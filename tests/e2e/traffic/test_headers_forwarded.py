@@ -1,23 +1,37 @@
-"""Replicas learn who asked, by which scheme and for which host; strangers cannot lie about it."""
+"""A proxy forwards the address, scheme and host of the client, and clients cannot forge them."""
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes.binaries import Kind
 from tests.support.processes.certs import Authority, client_context
-from tests.support.processes.fleet import fleet_of, running
-from tests.support.processes.replicas import Seen, replicas
+from tests.support.processes.fleet import Gateway, fleet_of, running
+from tests.support.processes.replicas import Replica, Seen, replicas
 
 _CLAIMED = {"X-Forwarded-For": "203.0.113.7, 198.51.100.2", "X-Forwarded-Proto": "https"}
 
 
+_Start = Callable[[Kind], tuple[Gateway, Replica]]
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[_Start]:
+    """Start each proxy at most once, with the default settings and one replica."""
+    with ExitStack() as stack:
+        (replica,) = stack.enter_context(replicas("a"))
+        yield functools.cache(lambda kind: (stack.enter_context(running(kind, fleet_of([replica]))), replica))
+
+
 def _addresses(seen: Seen) -> list[str]:
-    """Of x-forwarded-for; "peer" is ours. Envoy names a peer on loopback by another address of the machine."""
+    """Return the addresses in x-forwarded-for, "peer" for this machine. Envoy may use another one of its addresses."""
     values = ",".join(value for name, value in seen.headers if name.lower() == "x-forwarded-for")
     return ["peer" if _is_here(address) else address for address in re.split(r"\s*,\s*", values)]
 
@@ -31,9 +45,9 @@ def _is_here(address: str) -> bool:
     return True
 
 
-def test_client_address_and_scheme_are_forwarded(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
-        gateway.get()
+def test_client_address_and_scheme_are_forwarded(started: _Start, kind: Kind) -> None:
+    gateway, a = started(kind)
+    gateway.get()
     assert (_addresses(a.seen[-1]), a.seen[-1].header("x-forwarded-proto")) == (["peer"], "http")
 
 
@@ -48,9 +62,9 @@ def test_https_scheme_is_forwarded(kind: Kind, tmp_path: Path) -> None:
     assert a.seen[-1].header("x-forwarded-proto") == "https"
 
 
-def test_peer_address_replaces_untrusted_headers(kind: Kind) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
-        gateway.get(headers=_CLAIMED)
+def test_peer_address_replaces_untrusted_headers(started: _Start, kind: Kind) -> None:
+    gateway, a = started(kind)
+    gateway.get(headers=_CLAIMED)
     assert (_addresses(a.seen[-1]), a.seen[-1].header("x-forwarded-proto")) == (["peer"], "http")
 
 
@@ -75,22 +89,22 @@ def test_untrusted_peer_cannot_set_the_client_address(kind: Kind) -> None:
     assert line["client"] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("host", ["models.example.com", "models.example.com:8443", "MODELS.example.com", "[::1]:80"])
-def test_host_is_kept(kind: Kind, host: str) -> None:
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
+def test_host_is_kept(started: _Start, kind: Kind) -> None:
+    gateway, a = started(kind)
+    for host in ("models.example.com", "models.example.com:8443", "MODELS.example.com", "[::1]:80"):
         assert gateway.get(headers={"Host": host}).ok
-    assert a.seen[-1].header("host") == host
+        assert a.seen[-1].header("host") == host
 
 
-def test_path_query_method_and_headers_are_unchanged(kind: Kind) -> None:
+def test_path_query_method_and_headers_are_unchanged(started: _Start, kind: Kind) -> None:
     path = "/v1/chat/completions?q=a%20b&q=%2F..%2F&empty=&flag"
     sent = {
         "Authorization": "Bearer sk-1",
         "X-Odd": 'a "quoted" \\ value; $HOME %[env(HOME)] %REQ(x)%',
         "Cookie": "a=b",
     }
-    with replicas("a") as (a,), running(kind, fleet_of([a])) as gateway:
-        answer = gateway.request("PUT", path, sent, b"body")
+    gateway, a = started(kind)
+    answer = gateway.request("PUT", path, sent, b"body")
     seen = a.seen[-1]
     assert (seen.method, seen.path, seen.body, answer.ok) == ("PUT", path, b"body", True)
     assert {name: seen.header(name) for name in sent} == sent

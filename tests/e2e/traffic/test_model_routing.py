@@ -1,8 +1,11 @@
-"""A request goes to the pool of the model that it names: in its JSON body, or in the header x-model."""
+"""A request goes to the pool of the model in its JSON body or in the header x-model."""
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Client
-from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.replicas import Replica, replicas
 
 _READS_BODIES = pytest.mark.parametrize("kind", ["haproxy", "envoy"])
@@ -18,7 +21,7 @@ _JSON = {"content-type": "application/json"}
 
 
 def _fleet(pools: list[Replica], **listener: Any) -> Fleet:
-    """`llama` and its fine-tunes, `gpt`, and `other` for what names neither."""
+    """Return a fleet with pools for `llama` and its fine-tunes, for `gpt`, and for `other` models."""
     llama, gpt, other = pools
     return fleet_of(
         [other],
@@ -29,6 +32,17 @@ def _fleet(pools: list[Replica], **listener: Any) -> Fleet:
         },
         pools={"llama": pool_of([llama]), "gpt": pool_of([gpt])},
     )
+
+
+_Start = Callable[[Kind], Gateway]
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[_Start]:
+    """Start each proxy at most once, with the replicas `llama`, `gpt` and `other`."""
+    with ExitStack() as stack:
+        members = stack.enter_context(replicas("llama", "gpt", "other"))
+        yield functools.cache(lambda kind: stack.enter_context(running(kind, _fleet(members))))
 
 
 def _chat(client: Client, body: object, headers: dict[str, str] = _JSON, *, chunked: bool = False) -> str | None:
@@ -66,56 +80,56 @@ _BODIES: list[tuple[object, str]] = [
 ]
 
 
-def test_multipart_form_is_routed_by_path_and_header(kind: Kind) -> None:
-    """The field `model` of OpenAI's audio requests may stand behind the file: no proxy looks for it there."""
+def test_multipart_form_is_routed_by_path_and_header(started: _Start, kind: Kind) -> None:
+    """In audio requests of OpenAI, `model` may follow the file. No proxy looks for it there."""
     form = b"".join(
         b'--x\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n' % part
         for part in ((b"file", b"R" * 100_000), (b"model", b"gpt"))
     )
     headers = {"content-type": "multipart/form-data; boundary=x"}
-    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        assert _chat(gateway, form + b"--x--\r\n", headers) == "other"
-        assert _chat(gateway, form + b"--x--\r\n", headers | {"x-model": "gpt"}) == "gpt"
+    gateway = started(kind)
+    assert _chat(gateway, form + b"--x--\r\n", headers) == "other"
+    assert _chat(gateway, form + b"--x--\r\n", headers | {"x-model": "gpt"}) == "gpt"
 
 
 @_READS_BODIES
-def test_model_in_a_json_body_selects_the_pool(kind: Kind) -> None:
-    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        chosen = [(body, _chat(gateway, body)) for body, _ in _BODIES]
+def test_model_in_a_json_body_selects_the_pool(started: _Start, kind: Kind) -> None:
+    gateway = started(kind)
+    chosen = [(body, _chat(gateway, body)) for body, _ in _BODIES]
     assert chosen == _BODIES
 
 
 @_READS_BODIES
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON", "application/x+json"])
-def test_each_json_content_type_is_read(kind: Kind, content_type: str) -> None:
-    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        assert _chat(gateway, {"model": "gpt"}, {"content-type": content_type}) == "gpt"
+def test_each_json_content_type_is_read(started: _Start, kind: Kind, content_type: str) -> None:
+    gateway = started(kind)
+    assert _chat(gateway, {"model": "gpt"}, {"content-type": content_type}) == "gpt"
 
 
 @_READS_BODIES
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
-def test_json_with_another_content_type_is_read(kind: Kind, content_type: str) -> None:
-    """curl says that its -d is a form."""
-    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        bodies: list[object] = [{"model": "gpt"}, b"model=gpt&x=1", b'"model": "gpt"', b"{", b"[]", b"\xff\x00"]
-        chosen = [_chat(gateway, body, {"content-type": content_type}) for body in bodies]
-        long = _chat(gateway, b"model=gpt&x=" + b"y" * 100_000, {"content-type": content_type})
+def test_json_with_another_content_type_is_read(started: _Start, kind: Kind, content_type: str) -> None:
+    """curl sends -d as a form."""
+    gateway = started(kind)
+    bodies: list[object] = [{"model": "gpt"}, b"model=gpt&x=1", b'"model": "gpt"', b"{", b"[]", b"\xff\x00"]
+    chosen = [_chat(gateway, body, {"content-type": content_type}) for body in bodies]
+    long = _chat(gateway, b"model=gpt&x=" + b"y" * 100_000, {"content-type": content_type})
     assert (chosen, long) == (["gpt", *["other"] * 5], "other")
 
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "application/octet-stream", "audio/wav"])
-def test_envoy_does_not_buffer_uploads(content_type: str) -> None:
-    with replicas("llama", "gpt", "other") as pools, running("envoy", _fleet(pools)) as gateway:
-        assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type, "x-model": "gpt"}) == "gpt"
-        assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type}) == "other"
+def test_envoy_does_not_buffer_uploads(started: _Start, content_type: str) -> None:
+    gateway = started("envoy")
+    assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type, "x-model": "gpt"}) == "gpt"
+    assert _chat(gateway, b"x" * (3 << 20), {"content-type": content_type}) == "other"
 
 
 @_READS_BODIES
-def test_body_without_length_or_content_type_is_read(kind: Kind) -> None:
+def test_body_without_length_or_content_type_is_read(started: _Start, kind: Kind) -> None:
     long = {"messages": "x" * 30_000, "model": "gpt"}
-    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        chunked = [_chat(gateway, body, chunked=True) for body in ({"model": "gpt"}, long)]
-        untyped = _chat(gateway, {"model": "gpt"}, {})
+    gateway = started(kind)
+    chunked = [_chat(gateway, body, chunked=True) for body in ({"model": "gpt"}, long)]
+    untyped = _chat(gateway, {"model": "gpt"}, {})
     assert (chunked, untyped) == (["gpt", "gpt"], "gpt")
 
 
@@ -138,10 +152,10 @@ def test_model_header_overrides_the_body(kind: Kind) -> None:
     assert [line["model"] for line in logged][: len(cases)] == [model for model, _, _ in cases]
 
 
-def test_nginx_reports_that_it_reads_no_body() -> None:
-    with replicas("llama", "gpt", "other") as pools, running("nginx", _fleet(pools)) as gateway:
-        assert "LB421" in gateway.messages
-        assert _chat(gateway, {"model": "gpt"}) == "other"
+def test_nginx_reports_that_it_reads_no_body(started: _Start) -> None:
+    gateway = started("nginx")
+    assert "LB421" in gateway.messages
+    assert _chat(gateway, {"model": "gpt"}) == "other"
 
 
 @_READS_BODIES
@@ -156,10 +170,10 @@ def test_model_routing_does_not_delay_events(kind: Kind) -> None:
 
 
 @_READS_BODIES
-def test_invalid_body_goes_to_its_model_or_the_default(kind: Kind) -> None:
-    """Where no protection is at stake, as docs/decisions/0011 says: the replica refuses it in its own way."""
-    with replicas("llama", "gpt", "other") as pools, running(kind, _fleet(pools)) as gateway:
-        for body in (b"{broken", b'{"messages": [}, "model": "gpt"}', b'{"model": }', b"model=gpt"):
-            assert _chat(gateway, body) == "other"
-        for body in (b'{"model": "gpt", "messages": [', b'{"model": "gpt"} {"model": "llama-3.1-70b"}'):
-            assert _chat(gateway, body) == ("gpt" if kind == "haproxy" else "other")
+def test_invalid_body_goes_to_its_model_or_the_default(started: _Start, kind: Kind) -> None:
+    """The replica rejects it. Only routes without protection do this (docs/decisions/0011)."""
+    gateway = started(kind)
+    for body in (b"{broken", b'{"messages": [}, "model": "gpt"}', b'{"model": }', b"model=gpt"):
+        assert _chat(gateway, body) == "other"
+    for body in (b'{"model": "gpt", "messages": [', b'{"model": "gpt"} {"model": "llama-3.1-70b"}'):
+        assert _chat(gateway, body) == ("gpt" if kind == "haproxy" else "other")

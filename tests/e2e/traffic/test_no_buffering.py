@@ -1,40 +1,53 @@
-"""A large answer that a replica writes slowly is passed on as it comes, and a slow reader holds its replica back."""
+"""A proxy passes on a slow large answer as it arrives, and does not buffer it for a slow reader."""
 
 from __future__ import annotations
 
 import socket
 import statistics
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 
-from tests.support.processes.binaries import Kind
-from tests.support.processes.fleet import fleet_of, running
+import pytest
+
+from tests.support.processes.binaries import KINDS, Kind
+from tests.support.processes.fleet import Gateway, fleet_of, running
 from tests.support.processes.ports import HOST
-from tests.support.processes.replicas import replicas
+from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _PIECE = 200_000
 
 
-def test_slow_large_answer_is_passed_on_immediately(kind: Kind) -> None:
-    with replicas("a") as pool, running(kind, fleet_of(pool)) as gateway:
-        answer = gateway.get(f"/sse?n=12&gap=0.15&pad={_PIECE}")
-    events = answer.events()
-    assert (answer.ok, len(events)) == (True, 12)
-    assert len(answer.body) > 12 * _PIECE
-    assert statistics.median(event.lag for event in events) < 0.4
-    assert max(event.lag for event in events) < 1.5
+@pytest.fixture(scope="module")
+def sites() -> Iterator[Mapping[Kind, tuple[Gateway, Replica]]]:
+    """Each proxy with its own replica. The tests mostly wait, for all proxies at the same time."""
+    with ExitStack() as stack:
+        started = {}
+        for kind in KINDS:
+            (replica,) = stack.enter_context(replicas("a"))
+            started[kind] = (stack.enter_context(running(kind, fleet_of([replica]))), replica)
+        yield started
 
 
-def test_slow_reader_does_not_fill_the_proxy(kind: Kind) -> None:
-    """The replica has not written 40 MB to a client that reads nothing."""
-    pieces = 200
-    with (
-        replicas("a") as (a,),
-        running(kind, fleet_of([a])) as gateway,
-        socket.create_connection((HOST, gateway.port)) as client,
-    ):
-        client.sendall(f"GET /sse?n={pieces}&pad={_PIECE} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        eventually(lambda: a.in_flight == 1)
+def test_slow_large_answer_is_passed_on_immediately(sites: Mapping[Kind, tuple[Gateway, Replica]]) -> None:
+    sent = {kind: gateway.send("GET", f"/sse?n=12&gap=0.15&pad={_PIECE}") for kind, (gateway, _) in sites.items()}
+    for kind, answer in ((kind, future.result(60)) for kind, future in sent.items()):
+        events = answer.events()
+        assert (answer.ok, len(events)) == (True, 12), kind
+        assert len(answer.body) > 12 * _PIECE, kind
+        assert statistics.median(event.lag for event in events) < 0.4, kind
+        assert max(event.lag for event in events) < 1.5, kind
+
+
+def test_slow_reader_does_not_fill_the_proxy(sites: Mapping[Kind, tuple[Gateway, Replica]]) -> None:
+    """The replica cannot write 40 MB to a client that reads nothing."""
+    with ExitStack() as stack:
+        for gateway, replica in sites.values():
+            client = stack.enter_context(socket.create_connection((HOST, gateway.port)))
+            client.sendall(f"GET /sse?n=200&pad={_PIECE} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            eventually(lambda replica=replica: replica.in_flight == 1)  # type: ignore[misc]
         time.sleep(1.5)
-        assert a.in_flight == 1
-        assert gateway.get().ok
+        for kind, (gateway, replica) in sites.items():
+            assert replica.in_flight == 1, kind
+            assert gateway.get().ok, kind
