@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lbctl.control.rollouts import RolloutState, step_id
 from lbctl.serve import log, wiring
 from lbctl.serve.api import schema
 from lbctl.serve.api.endpoints import Endpoints
+from lbctl.serve.clock import SteadyClock
 from lbctl.serve.errors import BadRequestError
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import evidence
@@ -30,17 +32,37 @@ from lbctl.serve.state.records import read_rollouts, write_rollouts
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
+from lbctl.serve.traffic.service import Traffic
 from lbctl.serve.wiring import Services
+from lbctl.serve.wiring.inputs import Inputs
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
 from tests.support.processes.ports import free_port
 
 
+class VirtualClock:
+    """The clocks of the control plane. Time passes only in `advance`; `wall` can be set as that of a machine."""
+
+    def __init__(self) -> None:
+        self.elapsed = 0.0
+        self.wall = time.time()
+
+    def advance(self, seconds: float) -> None:
+        self.elapsed += seconds
+        self.wall += seconds
+
+
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.05)
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    virtual = VirtualClock()
+    steady = SteadyClock(lambda: virtual.wall, lambda: virtual.elapsed)
+    monkeypatch.setattr("lbctl.serve.wiring.Inputs", partial(Inputs, clock=steady))
+    monkeypatch.setattr("lbctl.serve.wiring.rooms.Traffic", partial(Traffic, clock=lambda: virtual.elapsed))
+    monkeypatch.setattr(Run, "clock", virtual, raising=False)
+    monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.005)
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy
+    return virtual
 
 
 Errors = Mapping[str, float]
@@ -68,6 +90,8 @@ async def ignore(_loaded: Loaded, _can_be_served: bool) -> None:
 
 class Run:
     """A running `serve` without endpoints, and proxies that report to its ledger."""
+
+    clock: VirtualClock
 
     def __init__(self, services: Services, metrics: Metrics, state: SavedState) -> None:
         self.services = services
@@ -108,7 +132,13 @@ class Run:
             assert time.monotonic() < deadline, self.row
             if errors is not None:
                 self.report(errors)
-            await asyncio.sleep(0.1)
+            await self.wait(0.1)
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass in steps of 0.1 s, and let the tasks run after each step."""
+        for _ in range(round(seconds / 0.1)):
+            self.clock.advance(0.1)
+            await asyncio.sleep(0.01)
 
     async def actions(self) -> list[tuple[str, str]]:
         return [(item.action, item.reason) for item in await self.saved.audit() if item.action.startswith("rollout")]
@@ -183,7 +213,7 @@ def test_bad_pool_is_rolled_back_across_a_restart(tmp_path: Path) -> None:
             assert (action, reason) == ("rollout rolled_back (split of the files)", run.row.reason)
         async with serving(tmp_path, rollout_fleet()) as run:
             await run.until(lambda run: run.state.phase == "rolled_back", GOOD)
-            await asyncio.sleep(1.5)
+            await run.wait(1.5)
             assert run.state.phase == "rolled_back"
             assert len(await run.actions()) == 2, "nothing is done twice"
 
@@ -217,8 +247,7 @@ def test_restart_keeps_the_evidence_and_counts_it_once(tmp_path: Path) -> None:
             before = run.state.analysis
         async with serving(tmp_path, slow) as run:
             assert run.state.analysis == before
-            await asyncio.sleep(1.0)
-            assert run.evaluations[-1].reason == "no proxy reports its requests"
+            await run.until(lambda run: run.evaluations[-1].reason == "no proxy reports its requests")
             assert run.state.analysis.step_new == before.step_new
             await run.until(lambda run: run.verdicts["bad"] > before.bad, BAD)
             assert run.state.analysis.failures > before.failures
@@ -228,12 +257,15 @@ def test_restart_keeps_the_evidence_and_counts_it_once(tmp_path: Path) -> None:
     run_test(test())
 
 
-def test_reason_to_wait_survives_a_change_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_to_wait_survives_a_change_of_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
     async def test() -> None:
         async with serving(tmp_path, rollout_fleet(hold="60s", interval="2s")) as run:
             await run.until(lambda run: run.verdicts["inconclusive"] >= 1)
             machine = time.time
             monkeypatch.setattr(time, "time", lambda: machine() + 3600)
+            clock.wall += 3600
             assert run.row.analysis
             assert run.row.analysis.waits_for == "no proxy reports its requests"
 
@@ -272,7 +304,7 @@ def test_abort_does_not_wait_for_prometheus(tmp_path: Path) -> None:
             began = time.monotonic()
             await run.services.rollouts.act("chat", "abort", "anna")
             assert time.monotonic() - began < 30, "it waits a minute for the response"
-            await asyncio.sleep(0.5)
+            await run.wait(0.5)
             assert run.state.phase == "aborted"
             assert run.evaluations == ()
 
