@@ -14,7 +14,7 @@ from lbctl.serve.fleet.watch import FleetWatcher
 
 SOON = 30.0
 """Seconds within which an event must arrive."""
-NEVER = 0.4
+NEVER = 0.25
 """Seconds without an event after which none is expected."""
 
 
@@ -26,6 +26,15 @@ class Events:
         self.times: list[float] = []
         self.last = 0.0
         self._came = asyncio.Event()
+        self.armed = asyncio.Event()
+        """Is set once the watch waits for changes, with no directory left to look at."""
+        self._wait = watch._wait
+        watch._wait = self._note_wait  # type: ignore[method-assign]
+
+    async def _note_wait(self) -> None:
+        if not self.watch._wake.is_set():
+            self.armed.set()
+        await self._wait()
 
     async def take(self) -> None:
         async for _ in self.watch.changes():
@@ -60,7 +69,7 @@ def watching(
     test: Test,
     *paths: Path,
     follow: Iterable[Path] = (),
-    settle: float = 0.1,
+    settle: float = 0.05,
     poll: float = 60.0,
     inotify: bool = True,
     armed: bool = True,
@@ -73,7 +82,7 @@ def watching(
         events = Events(watch)
         taking = asyncio.create_task(events.take())
         if armed:
-            await asyncio.sleep(0.2)
+            await asyncio.wait_for(events.armed.wait(), SOON)
         try:
             await test(events)
         finally:

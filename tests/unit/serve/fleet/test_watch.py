@@ -7,12 +7,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import watchfiles
 
+from lbctl.serve.fleet import watch
 from lbctl.serve.fleet.fingerprints import Fingerprints
 from lbctl.serve.fleet.watch import FleetWatcher
 from tests.support.watch import SOON, Events, make_fleet, replace, swap, watching, writer
@@ -89,10 +90,10 @@ def test_constant_writes_delay_an_event_only_to_a_maximum(fleet: Path) -> None:
 
 def test_change_while_reading_is_the_next_event(fleet: Path) -> None:
     async def run() -> None:
-        watch = FleetWatcher([str(fleet)], poll=60)
+        watcher = FleetWatcher([str(fleet)], poll=60)
         seen: list[str] = []
         async with asyncio.timeout(60):
-            changes = watch.changes()
+            changes = watcher.changes()
             (fleet / "a.yaml").write_text("one")
             async for _ in changes:
                 seen.append((fleet / "a.yaml").read_text())
@@ -126,7 +127,7 @@ def test_event_arrives_within_a_quarter_of_a_second(fleet: Path) -> None:
                 break
         assert fastest < 0.25
 
-    watching(test, fleet)
+    watching(test, fleet, settle=0.1)
 
 
 # ── Files outside the fleet ──────────────────────────────────────────────────────────────────────────────────────────
@@ -220,6 +221,14 @@ def test_followed_file_changed_since_it_was_read_is_an_event(fleet: Path, tmp_pa
 # ── Polling ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture
+def quick_polls() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watch, "_FALLBACK_POLL", 0.1)
+        yield
+
+
+@pytest.mark.usefixtures("quick_polls")
 def test_without_inotify_changes_are_polled(fleet: Path) -> None:
     async def test(events: Events) -> None:
         assert events.watch.polling == "inotify is not used"
@@ -231,6 +240,7 @@ def test_without_inotify_changes_are_polled(fleet: Path) -> None:
     watching(test, fleet, inotify=False)
 
 
+@pytest.mark.usefixtures("quick_polls")
 def test_files_are_polled_while_inotify_is_unavailable(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_paths: str, **_options: object) -> object:
         raise OSError(24, "Too many open files")
@@ -251,6 +261,7 @@ def test_files_are_polled_while_inotify_is_unavailable(fleet: Path, monkeypatch:
     watching(test, fleet)
 
 
+@pytest.mark.usefixtures("quick_polls")
 @pytest.mark.parametrize(("error", "reason", "logged"), [
     (ValueError("a panic of the library"), "a panic of the library", ["a task failed", "the system reports no"]),
     (None, "the watch has ended", ["the system reports no"]),
