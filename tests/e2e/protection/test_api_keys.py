@@ -31,7 +31,7 @@ ODD = (
 def _protected(
     kind: Kind, auth: Mapping[str, Any] = _BY_KEY, keys: str | None = _KEYS, **sections: Any
 ) -> Iterator[tuple[Gateway, Replica]]:
-    """`keys` None: there is no such file."""
+    """Yield a gateway and its replica. With `keys` None, the key file is missing."""
     route = {"auth": dict(auth), **sections.pop("route", {})}
     files = {"here": "", **({"keys": keys} if keys is not None else {})}
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], route=route, **sections), files=files) as gateway:

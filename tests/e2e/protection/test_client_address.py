@@ -26,7 +26,7 @@ _CLAIMS = {
 }
 
 
-def _fleet(pool: list[Replica], header: str | None = None, *more: str) -> Fleet:
+def _trusting_fleet(pool: list[Replica], header: str | None = None, *more: str) -> Fleet:
     client_address: dict[str, Any] = {"trusted": [f"{_BALANCER}/32", "198.51.100.0/24", *more]}
     return fleet_of(pool, listener={"client_address": client_address | ({"header": header} if header else {})})
 
@@ -40,7 +40,7 @@ def _forwarded(seen: Seen) -> list[str]:
 
 
 def test_headers_of_a_trusted_balancer_count(kind: Kind) -> None:
-    with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _trusting_fleet([a])) as gateway:
         answer = _from(gateway, _BALANCER, _CLAIMS)
         (line,) = gateway.access_log(1)
     seen = a.seen[-1]
@@ -51,7 +51,7 @@ def test_headers_of_a_trusted_balancer_count(kind: Kind) -> None:
 
 
 def test_headers_of_a_stranger_are_ignored(kind: Kind) -> None:
-    with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _trusting_fleet([a])) as gateway:
         answer = _from(gateway, _STRANGER, _CLAIMS)
         (line,) = gateway.access_log(1)
     seen = a.seen[-1]
@@ -65,14 +65,14 @@ def test_headers_of_a_stranger_are_ignored(kind: Kind) -> None:
 
 def test_nearest_untrusted_address_is_the_client(kind: Kind) -> None:
     """Addresses before it were written by that client and do not count."""
-    with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _trusting_fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": f"192.0.2.66, {_CLIENT}, 198.51.100.2"})
         (line,) = gateway.access_log(1)
     assert line["client"] == _CLIENT
 
 
 def test_balancer_without_header_is_the_client(kind: Kind) -> None:
-    with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _trusting_fleet(pool)) as gateway:
         assert _from(gateway, _BALANCER, {}).ok
         (line,) = gateway.access_log(1)
     assert line["client"] == _BALANCER
@@ -80,7 +80,7 @@ def test_balancer_without_header_is_the_client(kind: Kind) -> None:
 
 def test_another_header_may_name_the_client(kind: Kind) -> None:
     reads_first_line = kind == "nginx" and not is_rendered_for(kind, "1.23")
-    with shared_replicas("a") as (a,), shared(kind, _fleet([a], "x-client-ip")) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _trusting_fleet([a], "x-client-ip")) as gateway:
         assert _from(gateway, _BALANCER, {"x-client-ip": _CLIENT}).ok
         assert _from(gateway, _STRANGER, {"x-client-ip": _CLIENT}).ok
         first, second = gateway.access_log(2)
@@ -92,14 +92,14 @@ def test_another_header_may_name_the_client(kind: Kind) -> None:
 
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "127.0.0.3/32", "10.0.0.0/8", "::1/128"])
 def test_trusted_networks_are_ranges(kind: Kind, network: str) -> None:
-    with shared_replicas("a") as pool, shared(kind, _fleet(pool, None, network)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _trusting_fleet(pool, None, network)) as gateway:
         assert _from(gateway, _STRANGER, {"x-forwarded-for": _CLIENT}).ok
         (line,) = gateway.access_log(1)
     assert line["client"] == (_CLIENT if network.startswith("127.") else _STRANGER)
 
 
 def test_client_may_be_in_a_trusted_network(kind: Kind) -> None:
-    with shared_replicas("a") as pool, shared(kind, _fleet(pool)) as gateway:
+    with shared_replicas("a") as pool, shared(kind, _trusting_fleet(pool)) as gateway:
         _from(gateway, _BALANCER, {"x-forwarded-for": "198.51.100.9"})
         (line,) = gateway.access_log(1)
     assert line["client"] == "198.51.100.9"
@@ -110,7 +110,7 @@ def test_forged_header_line_does_not_evade_the_limit(kind: Kind, header: str | N
     """A limit by client holds, whatever a line that the client wrote before the balancer's own contains."""
     name = header or "x-forwarded-for"
     with replicas("a") as (a,):
-        fleet = _fleet([a], header)
+        fleet = _trusting_fleet([a], header)
         fleet["routes"]["everything"]["rate_limit"] = [{"by": "client_ip", "rate": "2/m"}]
         with running(kind, fleet) as gateway:
             client = Client(gateway.port, source=_BALANCER)
@@ -122,7 +122,7 @@ def test_forged_header_line_does_not_evade_the_limit(kind: Kind, header: str | N
 
 def test_x_real_ip_is_the_client_and_cannot_be_forged(kind: Kind) -> None:
     forged = {"x-forwarded-for": _CLIENT, "x-real-ip": "192.0.2.66", "x_real_ip": "192.0.2.66"}
-    with shared_replicas("a") as (a,), shared(kind, _fleet([a])) as gateway:
+    with shared_replicas("a") as (a,), shared(kind, _trusting_fleet([a])) as gateway:
         assert _from(gateway, _BALANCER, forged).ok
         assert _from(gateway, _STRANGER, forged).ok
     assert [_values(seen, "x-real-ip") for seen in a.seen] == [[_CLIENT], [_STRANGER]]

@@ -90,7 +90,7 @@ def test_http_1_0_with_chunks_is_refused(kind: Kind) -> None:
 
 
 def test_connection_header_removes_no_proxy_header(kind: Kind) -> None:
-    """Who takes `Connection: x-forwarded-for` at its word removes the header before the server reads it."""
+    """A proxy that obeys `Connection: x-forwarded-for` would remove the header before the server reads it."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         gateway.get("/", {"Connection": "close, x-forwarded-for, x-request-id"})
     assert all("x-" not in (seen.header("connection") or "") for seen in a.seen)

@@ -165,7 +165,7 @@ def test_mirrored_request_has_the_key_of_its_api(kind: Kind, tmp_path: Path) -> 
 def test_only_authorities_of_the_system_are_trusted(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of this machine is another one here, since nobody may add an authority to the real one."""
+    """The file of the system's authorities is replaced by one of the test."""
     trusted, other = Authority(tmp_path / "trusted", "trusted"), Authority(tmp_path / "other", "other")
     monkeypatch.setattr(system_ca, "PLACES", (str(trusted.ca),))
     with ExitStack() as stack:
@@ -194,7 +194,7 @@ def _assert_in_files_of_their_owner(kind: Kind, gateway: Gateway) -> None:
 
 @contextmanager
 def _driven(site: _Site) -> Iterator[tuple[ControlPlane, dict[str, Client]]]:
-    """A HAProxy, an nginx and an Envoy before the API, driven by one `lbctl serve`."""
+    """Run a HAProxy, an nginx and an Envoy in front of the API, driven by one `lbctl serve`."""
     with edges.haproxy(min_interval="100ms") as ha, edges.nginx(min_interval="100ms") as ng, ExitStack() as stack:
         fleet = site.fleet(**driven("edge"))
         del fleet["listeners"]["gateway"]

@@ -30,8 +30,8 @@ def test_body_above_the_limit_is_a_413(kind: Kind) -> None:
 
 @pytest.mark.parametrize("size", [_LIMIT + 1, 30 * _LIMIT])
 def test_chunked_body_does_not_evade_the_limit(kind: Kind, size: int) -> None:
-    """HAProxy counts as much as its buffer holds, and wants a length for more. It closes at once, under what is still
-    on its way of a large body, so that its answer may be lost to a reset."""
+    """HAProxy counts what its buffer holds, and requires a length for more. It closes the connection at once, so that
+    a reset may overtake its answer to a large body."""
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a], listener=_listener())) as gateway:
         answer = gateway.post(body=b"x" * size, chunked=True)
         assert gateway.post(body=b"x").ok

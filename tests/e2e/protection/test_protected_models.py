@@ -1,4 +1,4 @@
-"""A model that only some clients may use: nobody reaches it by a body that the proxy reads otherwise than the replica.
+"""A protected model cannot be reached by a body that the proxy and the replica read differently.
 
 The route `secret` protects the model of that name, beside an open one. What a replica could read of a request is every
 reading that some server is known to have; wherever one of them is `secret`, the request must not have been let in.
@@ -68,7 +68,7 @@ def _protected(
         yield gateway, secret, other
 
 
-# ── What replicas may read ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Readings of replicas ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _readings(seen: Seen) -> Iterator[str]:
@@ -215,7 +215,7 @@ def test_ambiguous_model_is_a_400(kind: Kind) -> None:
 
 
 def test_nginx_closes_only_routes_that_bypass_the_key() -> None:
-    """It reads no body: nobody gets past by a header, and who has the key is served."""
+    """nginx reads no body: a header does not bypass the key, and clients with the key are served."""
     routes = {
         "secret": _secret(auth=_AUTH),
         "open": _open(),
@@ -244,7 +244,7 @@ def test_nginx_closes_a_route_on_one_listener_only() -> None:
             assert gateway.connect("inner").post("/v1", b"{}", _JSON).replica == "open"
 
 
-# ── What must pass ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests that pass ───────────────────────────────────────────────────────────────────────────────────────────────
 
 _TOOL = {
     "type": "function",
@@ -281,7 +281,7 @@ def _spellings(chat: Mapping[str, Any], model: str) -> list[bytes]:
 
 @_READS_BODIES
 def test_ordinary_requests_pass(kind: Kind) -> None:
-    """What a chat says about models, in its text or deeper in the body, is no model of the request."""
+    """A model in the text of a chat, or deeper in the body, is not the model of the request."""
     routes = {"secret": _secret(auth=_AUTH), "open": _open()}
     routes["secret"]["match"]["model"] = ["secret", "acme/Llama-3.1-8B"]
     answered, expected = [], []
@@ -358,7 +358,7 @@ def test_limits_and_residency_are_not_bypassed(kind: Kind, limit: dict[str, Any]
 
 @_READS_BODIES
 def test_websocket_of_a_protected_route_is_refused(kind: Kind) -> None:
-    """Nobody reads what goes through it."""
+    """The proxy does not read the messages of a websocket."""
     routes: dict[str, Any] = {"secret": _secret(auth=_AUTH), "open": {**_open(), "websocket": True}}
     routes["talk"] = {"match": {"path": "/ws"}, "pool": "open", "websocket": True}
     with _protected(kind, routes) as (gateway, _one, _other):

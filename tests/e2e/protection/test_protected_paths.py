@@ -13,7 +13,7 @@ from tests.support.processes.shared import shared, shared_replicas
 _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}
 _RESERVED = "!$&'()*+,;=:@"
-"""What a path of the fleet may hold beside what is never escaped."""
+"""Reserved characters that a path of the fleet may contain."""
 _WRITTEN = (
     "/admin",
     "/admin/x",

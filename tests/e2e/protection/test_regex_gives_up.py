@@ -18,12 +18,12 @@ _AUTH = {"api_keys": {"file": "keys"}, "forward_tenant": "x-tenant"}
 _FILES = {"keys": "sk-abc: acme\n"}
 _OPEN, _GUARDED = 299, 298
 _REFUSED = (400, 414)
-"""What the path's expression gave up on, and what is no request line for the proxy."""
+"""The status of a path that the engine gave up on, and of a request line that is too long."""
 _LONGEST = {"nginx": 8_300, "haproxy": 16_500, "haproxy-2.8": 16_500, "envoy": 16_500}
-"""Bytes of a path that no request line holds, but for Envoy's."""
+"""Bytes of a path that exceeds the request line of all proxies but Envoy."""
 _STRIDE = 173
 _AROUND = 48
-"""Bytes to both sides of where an expression begins to give up in which every length is tried."""
+"""Every length within this many bytes of the first refused one is tried."""
 
 
 @dataclass(frozen=True)

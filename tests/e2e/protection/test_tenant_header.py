@@ -32,7 +32,7 @@ _FORGED: Sequence[tuple[str, str]] = (
     ("X_TENANT", "so"),
     ("x_tenant", ""),
 )
-"""Many a replica reads `x_tenant` and `x-tenant` as one: CGI and WSGI do."""
+"""CGI and WSGI servers read `x_tenant` and `x-tenant` as the same header."""
 _OPEN = {"match": {"path_prefix": "/open"}, "pool": "pool"}
 
 
@@ -60,7 +60,7 @@ def test_only_the_gateway_names_the_tenant(kind: Kind) -> None:
 
 
 def test_http1_trailer_names_no_tenant(kind: Kind) -> None:
-    """Servers such as uvicorn with httptools read trailers as headers; HAProxy wants a length instead of chunks."""
+    """Servers such as uvicorn with httptools read trailers as headers; HAProxy requires a length instead of chunks."""
     chunks = b"2\r\nab\r\n0\r\nx-tenant: forged\r\n\r\n"
     head = b"POST / HTTP/1.1\r\nHost: h\r\nx-key: sk-abc\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     received: list[bytes] = []
@@ -126,7 +126,7 @@ def _h2(port: int, body: bytes | None, trailers: bool, *more: tuple[str, str]) -
 
 
 class _Recording(socketserver.BaseRequestHandler):
-    """Keeps all bytes of a request until the peer is silent, and answers 200."""
+    """Keep all bytes of a request until the peer is silent, and answer 200."""
 
     received: list[bytes]
 
@@ -141,7 +141,7 @@ class _Recording(socketserver.BaseRequestHandler):
 
 @contextmanager
 def _recorder(received: list[bytes]) -> Iterator[str]:
-    """The address of a server that keeps what it gets as it is on the wire, trailers too."""
+    """Yield the address of a server that keeps the bytes of requests, including trailers."""
     handler = type("Handler", (_Recording,), {"received": received})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))

@@ -1,4 +1,4 @@
-"""Without a control plane Envoys keep serving. When it returns, they get the changes made in the meantime."""
+"""Without a control plane Envoys keep serving. When it returns, they get the changes of the meantime."""
 
 from __future__ import annotations
 

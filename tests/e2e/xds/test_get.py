@@ -55,7 +55,7 @@ def control() -> Iterator[ControlPlane]:
 
 
 def plain(value: object) -> Any:
-    """Envoy adds the type of what it dumps, and writes numbers of 64 bits as texts."""
+    """Return the value with all numbers as text: Envoy writes numbers of 64 bits so."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -78,7 +78,7 @@ def test_restart_with_another_fleet_sends_the_difference(driven_envoys: DrivenEn
 
 
 def test_pool_removed_during_a_restart_loses_no_request(driven_envoys: DrivenEnvoys) -> None:
-    """With state of the world, an Envoy drops what is not sent: a new process must know what the last one sent."""
+    """With state of the world, an Envoy drops what is not sent: a new process must know what the previous one sent."""
     control, envoys = driven_envoys.control, driven_envoys.envoys
     with replicas("a", "b") as (a, b):
         driven_envoys.serve(fleet := driven_envoys.fleet_of([a]))
