@@ -28,15 +28,15 @@ def test_drain_finishes_running_requests(kind: Kind) -> None:
     For nginx the client keeps no connections, because a reload closes idle ones while a request may be on its way."""
     with replicas("a", "b") as (a, b), running(kind, fleet := fleet_of(_pool(a, b))) as gateway:
         for replica in (a, b):
-            replica.behave(delay=1.5)
+            replica.behave(delay=1.0)
             replica.held = True
-        streams = [gateway.send("GET", "/sse?n=4&gap=0.5") for _ in range(8)]
+        streams = [gateway.send("GET", "/sse?n=4&gap=0.4") for _ in range(8)]
         slow = [gateway.send("POST", "/slow", body=b"{}") for _ in range(8)]
         _await_requests_at_both(a, b)
         for replica in (a, b):
             replica.behave(delay=0)
             replica.held = False
-        load = gateway.send_load(300, concurrency=4, gap=0.02, keep_alive=kind != "nginx")
+        load = gateway.send_load(200, concurrency=4, gap=0.03, keep_alive=kind != "nginx")
         gateway.reload({**fleet, "pools": {"pool": _pool(a, b, drained="b")}})
         served = at_rest(lambda: b.requests)
         after = gateway.load(60, concurrency=4)

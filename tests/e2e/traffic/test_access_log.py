@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,8 +145,9 @@ def test_http2_method_cannot_inject_fields(kind: Kind, tmp_path: Path) -> None:
         replicas("a") as (a,),
         running(kind, _fleet([a], listener={"tls": tls}), files=files, tls=trust, server_name="gw.test") as gateway,
     ):
-        for method in methods:
-            _ask_http2(gateway.port, client_context(authority.ca, alpn=["h2"]), method)
+        with ThreadPoolExecutor(len(methods)) as threads:
+            context = client_context(authority.ca, alpn=["h2"])
+            list(threads.map(lambda method: _ask_http2(gateway.port, context, method), methods))
         gateway.get("/v1/end")
         eventually(lambda: b'"everything"' in gateway.proxy.stdout.read_bytes())
         lines = [json.loads(raw, object_pairs_hook=list) for raw in gateway.proxy.stdout.read_bytes().splitlines()]

@@ -208,7 +208,7 @@ def test_replica_counts_running_and_abandoned_requests() -> None:
 def test_replica_closes_idle_connections() -> None:
     with replicas("a") as (a,), replicas("b", keep_alive=0.3) as (b,):
         held = Client(a.port).load(3, gap=0.05)
-        closed = Client(b.port).load(3, gap=1.5)
+        closed = Client(b.port).load(3, gap=0.8)
     held.assert_no_failure()
     closed.assert_no_failure()
     assert (held.connections, closed.connections) == (1, 3)

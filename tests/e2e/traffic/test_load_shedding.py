@@ -41,8 +41,8 @@ _OUTCOMES: dict[int, dict[str, object]] = {
 
 def _outcome(client: Client, route: str) -> object:
     """Return the number of replicas that answer requests for this route, or what happens instead."""
-    load = client.load(24, 2, Request(path=f"/{route}"))
-    if load.statuses == {503: 24}:
+    load = client.load(16, 2, Request(path=f"/{route}"))
+    if load.statuses == {503: 16}:
         return _SHED if load.responses[0].header("retry-after") else _NO_REPLICA
     if load.failures:
         return f"{len(load.failures)} failures"
@@ -52,7 +52,7 @@ def _outcome(client: Client, route: str) -> object:
 def _await_outcomes(client: Client, healthy: int) -> None:
     expected = _OUTCOMES[healthy]
     with suppress(AssertionError):
-        eventually(lambda: all(_outcome(client, route) == outcome for route, outcome in expected.items()), pause=0.3)
+        eventually(lambda: all(_outcome(client, route) == outcome for route, outcome in expected.items()), pause=0.4)
     assert {route: _outcome(client, route) for route in expected} == expected, f"{healthy} of 4 are healthy"
 
 

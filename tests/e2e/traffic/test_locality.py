@@ -57,7 +57,7 @@ def _await_shares(client: Client, expected: dict[str, float], tolerance: float =
 
     Where several places share, Envoy draws the place of each request: 500 of them make a false alarm improbable.
     """
-    few, many = (40, 60) if set(expected.values()) == {1.0} else (100, 500)
+    few, many = (24, 60) if set(expected.values()) == {1.0} else (100, 500)
     eventually(lambda: _shares(client, few, settled=False) == pytest.approx(expected, abs=tolerance), pause=0.2)
     assert _shares(client, many) == pytest.approx(expected, abs=tolerance)
 

@@ -334,7 +334,7 @@ def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], f
         FAULTS[fault](picker)
         gateway.load(4, 4, request=TO_A)
         with gateway.steady(25, TO_A) as steady:
-            time.sleep(3)
+            time.sleep(2)
         steady.load.assert_no_failure()
         picker.heal()
         eventually(lambda: shares_of(gateway, "a") == {"a": 1.0}, pause=0.2)

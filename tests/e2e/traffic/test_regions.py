@@ -39,8 +39,8 @@ _BOUND = Request("POST", "/bound", body=b"{}")
 def test_only_replicas_of_the_region_serve_requests(kind: Kind) -> None:
     names = ("east-0", "east-1", "west-0", "lost-0")
     with replicas(*names) as pool, running(kind, _fleet(pool)) as gateway:
-        bound = gateway.load(200, 8, _BOUND)
-        free = gateway.load(200, 8, Request("POST", "/free"))
+        bound = gateway.load(80, 8, _BOUND)
+        free = gateway.load(80, 8, Request("POST", "/free"))
     bound.assert_no_failure()
     assert set(bound.by_replica) == {"east-0", "east-1"}
     assert set(free.by_replica) == set(names)
@@ -91,7 +91,7 @@ def test_regions_apply_to_split_and_pin(kind: Kind) -> None:
     }
     names = ("east-0", "west-0", "east-1", "west-1", "lost-1")
     with replicas(*names) as (a, b, c, d, e), running(kind, _fleet([a, b], route, second=[c, d, e])) as gateway:
-        split = gateway.load(200, 4, _BOUND)
+        split = gateway.load(80, 4, _BOUND)
         pinned = gateway.load(50, 4, Request("POST", "/bound", {"x-pool": "second"}))
         c.refuse()
         lost = gateway.load(20, 2, Request("POST", "/bound", {"x-pool": "second"}))

@@ -61,7 +61,7 @@ def test_messages_pass_both_ways(sites: Mapping[Kind, _Site]) -> None:
 
 
 def test_conversation_survives_silence(sites: Mapping[Kind, _Site]) -> None:
-    replies = {kind: echo.replies for kind, echo in _converse(sites, "/idle-30s/ws", gap=3).items()}
+    replies = {kind: echo.replies for kind, echo in _converse(sites, "/idle-30s/ws", gap=2).items()}
     assert replies == dict.fromkeys(KINDS, ("before", "after"))
 
 

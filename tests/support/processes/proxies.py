@@ -52,10 +52,12 @@ class Proxy:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Ends all its processes, old generations too: SIGTERM, then SIGKILL."""
-        for process in self._processes:
+        """End all its processes, old generations too: SIGTERM, then SIGKILL.
+
+        The newest is first: an Envoy waits up to ten seconds for an older generation that ends at the same time.
+        """
+        for process in reversed(self._processes):
             _signal(process, signal.SIGTERM)
-        for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):  # the whole group is killed next
                 process.wait(15)
             _signal(process, signal.SIGKILL, whole_group=True)
