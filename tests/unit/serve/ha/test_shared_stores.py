@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import re
@@ -20,6 +21,7 @@ from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import FORMAT, KEY, check_format, write_format
 from lbctl.serve.joining import join
+from lbctl.serve.state import kubernetes_lease
 from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.interface import (
     ABSENT,
@@ -76,6 +78,22 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[tuple[Opener, AnyServ
     server.close()
 
 
+def _expire(opener: Opener, monkeypatch: pytest.MonkeyPatch, lease: float = 8.0) -> None:
+    """Check that the leader's lease lasts at most `lease` seconds, and end it as if they had passed."""
+    server = shared_server(opener.scheme)
+    if isinstance(server, RedisServer):
+        key = f"{{{opener.prefix}}}:leader"
+        assert 0 < int(server.call("PTTL", key)[1:]) <= lease * 1000
+        server.call("PEXPIRE", key, "1")
+    elif isinstance(server, EtcdServer):
+        (row,) = server.call("kv/range", {"key": base64.b64encode(f"{opener.prefix}/leader".encode()).decode()})["kvs"]
+        assert 0 < int(server.call("lease/timetolive", {"ID": row["lease"]})["grantedTTL"]) <= lease
+        server.call("lease/revoke", {"ID": row["lease"]})
+    else:
+        elapsed = kubernetes_lease.elapsed
+        monkeypatch.setattr(kubernetes_lease, "elapsed", lambda: elapsed() + lease)
+
+
 async def _acquired(store: SharedStore) -> int:
     while True:
         try:
@@ -84,8 +102,7 @@ async def _acquired(store: SharedStore) -> int:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_expired_lease_rejects_writes(opener: Opener) -> None:
+def test_expired_lease_rejects_writes(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
         first_epoch = (await first.acquire()).epoch
@@ -94,6 +111,7 @@ def test_expired_lease_rejects_writes(opener: Opener) -> None:
             await second.acquire()
         assert held.value.holder == "cp-1" == await second.leader()
         await first.put("key", "1", ABSENT, first_epoch)
+        _expire(opener, monkeypatch)
         second_epoch = await _acquired(second)
         assert second_epoch > first_epoch
         assert await first.leader() == "cp-2"
@@ -206,8 +224,9 @@ def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypa
 
         async def announce() -> None:
             for number in itertools.count():
-                await first.announce("cp-1", str(number), 3)
-                if gone.is_set():
+                is_last = gone.is_set()
+                await first.announce("cp-1", str(number), 1 if is_last else 3)
+                if is_last:
                     return
                 await asyncio.sleep(0.2)
 
@@ -257,22 +276,25 @@ def test_own_key_space_is_reused(opener: Opener) -> None:
     opener.run(work)
 
 
-@pytest.mark.slow
-def test_leader_stops_before_its_lease_expires(opener: Opener) -> None:
+def test_leader_stops_before_its_lease_expires(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")
-        authority = Authority()
+        now = 100.0
+        authority = Authority(lambda: now)
         state = SavedState(first, pytest.fail, authority)
         election = Election(first, state, authority, 2.0)
         await election.turn()
         assert (election.role, authority.acts) == ("leader", True)
         await state.save_drains({("p", "a"): 1.0})
-        while authority.acts:
-            with pytest.raises(LeaseHeldError):
-                await second.acquire()
-            await asyncio.sleep(0.05)
+        now += 1.5
+        assert authority.acts
+        now += 0.2
+        assert not authority.acts
+        with pytest.raises(LeaseHeldError):
+            await second.acquire()
         with pytest.raises(FencedError):
             await state.save_drains({})
+        _expire(opener, monkeypatch)
         epoch = await _acquired(second)
         await election.turn()
         assert (election.role, authority.decides) == ("follower", False)
@@ -289,14 +311,16 @@ def test_last_leader_decides_but_does_not_act_without_a_store(
 
     async def work() -> None:
         store = opener(port=server.port)
-        authority = Authority()
+        now = 100.0
+        authority = Authority(lambda: now)
         election = Election(store, SavedState(store, pytest.fail, authority), authority, 2.0)
         await election.turn()
         epoch = election.epoch
         await asyncio.to_thread(server.stop)
-        while election.role == "leader":
-            await election.turn()
-            await asyncio.sleep(0.05)
+        await election.turn()
+        assert (election.role, authority.acts) == ("leader", True)
+        now += 1.7
+        await election.turn()
         assert str(election.role) == "isolated"
         assert (authority.acts, authority.decides) == (False, True)
         assert "does not answer" in election.problem
@@ -319,16 +343,17 @@ def test_leader_with_a_rejected_password_is_isolated(tmp_path: Path) -> None:
 
     async def work() -> None:
         store = opener(port=server.port, password_file=str(file))
-        authority = Authority()
+        now = 100.0
+        authority = Authority(lambda: now)
         election = Election(store, SavedState(store, pytest.fail, authority), authority, 2.0)
         await election.turn()
         assert election.epoch > 0
         await asyncio.to_thread(server.stop)
         server.command.extend(("--requirepass", "the-new-one"))
         await asyncio.to_thread(server.start)
-        while authority.acts:
-            await election.turn()
-            await asyncio.sleep(0.05)
+        await election.turn()
+        assert authority.acts
+        now += 1.7
         await election.turn()
         assert (str(election.role), authority.decides) == ("isolated", True)
         assert "password" in election.problem
@@ -439,7 +464,7 @@ def test_wrong_password_is_reported_but_not_shown(tmp_path: Path) -> None:
 def test_wrong_tls_settings_are_reported(opener: Opener, tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(StoreError, match=r"127\.0\.0\.1"):
-            await opener(tls=True).acquire()
+            await opener(lease=2_000, tls=True).acquire()
 
     opener.run(work)
     if opener.scheme == "kubernetes":  # its certificates are those of a kubeconfig
