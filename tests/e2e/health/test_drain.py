@@ -36,7 +36,7 @@ def test_drain_finishes_running_requests(kind: Kind) -> None:
         for replica in (a, b):
             replica.behave(delay=0)
             replica.held = False
-        load = gateway.send_load(200, concurrency=4, gap=0.03, keep_alive=kind != "nginx")
+        load = gateway.send_load(140, concurrency=4, gap=0.04, keep_alive=kind != "nginx")
         gateway.reload({**fleet, "pools": {"pool": _pool(a, b, drained="b")}})
         served = at_rest(lambda: b.requests)
         after = gateway.load(60, concurrency=4)

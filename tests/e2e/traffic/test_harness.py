@@ -95,7 +95,7 @@ def test_reload_changes_replicas_without_failures(kind: Kind) -> None:
     written = _WRITTEN[kind]
     with replicas("a", "b") as (a, b), serving(kind, written(port, [a]), port) as gateway:
         long = gateway.send("GET", "/sse?n=3&gap=0.6")
-        load = gateway.send_load(300, concurrency=4, keep_alive=False, gap=0.01)
+        load = gateway.send_load(150, concurrency=4, keep_alive=False, gap=0.02)
         gateway.proxy.config.write_text(written(port, [b]))
         gateway.proxy.reload()
         served = at_rest(lambda: a.requests)

@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.e2e]
 _SAMPLES = {
     "nginx": ("session-hash.conf", "ollama-key.conf", "provider-fallback.conf"),
     "haproxy": ("canary-headers-hosts.cfg", "tls-redirect-sticky.cfg", "litellm-userlist-tcp.cfg"),
-    "envoy": ("basic-and-headers.yaml", "limits-and-auth.yaml", "canary-weighted.yaml"),
+    "envoy": ("basic-and-headers.yaml", "limits-and-auth.yaml"),
 }
-"""Some samples of each kind, with and without differences: each starts two proxies."""
+"""Some samples of each kind, with and without differences. Each starts two proxies."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,7 +30,7 @@ def test_idle_connections_to_servers_cost_no_request() -> None:
                 del pools[name]["replicas"][1:]
             routes = {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in names}
             gateway = stack.enter_context(running(kind, {**fleet_of([]), "routes": routes, "pools": pools}))
-            loads[kind, "shared"] = gateway.send_load(250, 50, replace(_POST, path="/shared"), gap=1.5, jitter=0.2)
+            loads[kind, "shared"] = gateway.send_load(200, 50, replace(_POST, path="/shared"), gap=1.5, jitter=0.2)
             for gap in _GAPS:
                 request = replace(_POST, path=f"/gap-{gap}")
                 loads[kind, f"gap-{gap}"] = gateway.send_load(6, 1, request, gap=gap, jitter=0.0)

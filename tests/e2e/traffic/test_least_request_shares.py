@@ -14,6 +14,6 @@ def test_concurrent_requests_are_shared_by_capacity(kind: Kind) -> None:
     with replicas("a", "b", "c") as pool, running(kind, fleet_of(pool_of(pool, [5, 2, 1]))) as gateway:
         for replica in pool:
             replica.behave(delay=0.12)
-        load = gateway.load(600, concurrency=50)
+        load = gateway.load(450, concurrency=50)
     load.assert_no_failure()
     assert load.shares() == pytest.approx({"a": 5 / 8, "b": 2 / 8, "c": 1 / 8}, abs=0.05)

@@ -50,10 +50,17 @@ def _outcome(client: Client, route: str) -> object:
 
 
 def _await_outcomes(client: Client, healthy: int) -> None:
+    """Wait until all routes have their outcome at the same time. A replica that recovers first gets few requests."""
     expected = _OUTCOMES[healthy]
+    outcomes: dict[str, object] = {}
+
+    def as_expected() -> bool:
+        outcomes.update({route: _outcome(client, route) for route in expected})
+        return outcomes == expected
+
     with suppress(AssertionError):
-        eventually(lambda: all(_outcome(client, route) == outcome for route, outcome in expected.items()), pause=0.4)
-    assert {route: _outcome(client, route) for route in expected} == expected, f"{healthy} of 4 are healthy"
+        eventually(as_expected, pause=0.4)
+    assert outcomes == expected, f"{healthy} of 4 are healthy"
 
 
 @_SHEDDING

@@ -51,7 +51,7 @@ def edge(request: pytest.FixtureRequest) -> Binary:
 
 
 _EACH_VERSION = pytest.mark.parametrize("edge", ["haproxy", "haproxy-2.8", "nginx"])
-"""For the tests that run on the newer HAProxy in each run, not only in the nightly one."""
+"""For a test that runs on the newer HAProxy in each run, not only in the nightly one."""
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,6 @@ def test_nginx_sends_the_body_without_a_picker(four: list[Replica], fault: str) 
         assert gateway.post("/", body, [JSON]).json["body"] == body.decode()
 
 
-@_EACH_VERSION
 def test_pool_is_shared_without_a_picker(edge: Binary) -> None:
     """Each fault has its own proxy; all of them at the same time, since the test mostly waits."""
     with ThreadPoolExecutor(len(FAULTS)) as threads:

@@ -102,8 +102,8 @@ def _ramp(gateway: Gateway, path: str, b: Replica, windows: float) -> _Ramp:
 
 
 _CASES: dict[str, tuple[Kind, dict[str, Any], float]] = {
-    "haproxy": ("haproxy", {}, 2.6),
-    "envoy": ("envoy", {}, 2.6),
+    "haproxy": ("haproxy", {}, 2.3),
+    "envoy": ("envoy", {}, 2.3),
     "envoy-min-weight": ("envoy", {"min_weight": "60%"}, 0.6),
     "envoy-aggression": ("envoy", {"aggression": 5}, 0.4),
 }
