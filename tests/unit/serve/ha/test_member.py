@@ -202,7 +202,11 @@ def test_hanging_store_delays_a_decision_only_briefly(redis: RedisServer, tmp_pa
     asyncio.run(work())
 
 
-def test_different_files_are_reported_and_the_leader_s_published(redis: RedisServer, tmp_path: Path) -> None:
+def test_different_files_are_reported_and_the_leader_s_published(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
+
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"
         async with (

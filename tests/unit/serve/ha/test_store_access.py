@@ -217,7 +217,7 @@ async def _reports(server: RedisProcess, text: bytes, *command: str) -> None:
 
 @pytest.mark.slow
 def test_sentinel_reports_the_primary_after_a_failover() -> None:
-    primary = RedisServer()
+    primary = RedisServer("--repl-diskless-sync-delay", "0")
     replica = RedisServer("--replicaof", HOST, str(primary.port))
     sentinel = Sentinel(primary.port)
 

@@ -118,7 +118,7 @@ routes:
     rollout:
       to: new
       mode: timed
-      steps: [{percent: 10%, hold: 1s}, {percent: 50%, hold: 1s}, {percent: 100%, hold: 1s}]
+      steps: [{percent: 10%, hold: 1s}, {percent: 50%, hold: 100ms}, {percent: 100%, hold: 100ms}]
 pools:
   old: {model: {name: m}, replicas: [{name: a, address: "10.9.9.1:8000"}]}
   new: {model: {name: n}, replicas: [{name: b, address: "10.9.9.2:8000"}]}
@@ -132,6 +132,7 @@ STEPS = [
 
 @pytest.mark.slow
 def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.1)
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy
     prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
 
@@ -160,7 +161,8 @@ def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_joined_member_waits_for_a_store_that_ends(tmp_path: Path) -> None:
+def test_joined_member_waits_for_a_store_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.state.patience._RETRY", 0.1)
     server = RedisServer()
     server.start()
 

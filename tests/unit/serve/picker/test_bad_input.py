@@ -40,7 +40,7 @@ REFUSED = {
     400: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     405: b"DELETE /pick/chat HTTP/1.1\r\n\r\n",
 }
-STREAMS = 5_000
+STREAMS = 1_000
 
 
 def _service() -> PickService:

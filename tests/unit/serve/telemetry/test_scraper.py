@@ -344,7 +344,7 @@ async def _scrape_together(policy: PickPolicy | None, patience: float) -> None:
 def test_only_picked_pools_are_scraped_simultaneously() -> None:
     asyncio.run(_scrape_together(PickPolicy(()), 60))
     with pytest.raises(TimeoutError):
-        asyncio.run(_scrape_together(None, 3))
+        asyncio.run(_scrape_together(None, 1.5))
 
 
 class _AllAtOnce:

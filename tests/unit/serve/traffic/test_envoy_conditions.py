@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -59,12 +60,16 @@ async def admin(body: bytes, status: int = 200, delay: float = 0.0) -> AsyncIter
         yield server.sockets[0].getsockname()[1]
 
 
-async def read(ledger: TrafficLedger, port: int, nodes: list[str], instances: int = 1) -> None:
+async def read(
+    ledger: TrafficLedger, port: int, nodes: list[str], instances: int, is_read: Callable[[], object]
+) -> None:
     """Read the page of the fleet's only Envoy once."""
     conditions = EnvoyConditions(ledger, lambda _: nodes, lambda: 0.0)
     conditions.follow(published(port, instances))
     task = asyncio.create_task(conditions.run())
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(20):
+        while not is_read():
+            await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -78,7 +83,8 @@ def conditions_from(body: bytes, nodes: list[str], **more: Any) -> dict[ReplicaK
 
     async def run() -> None:
         async with admin(body, more.get("status", 200), more.get("delay", 0.0)) as port:
-            await read(ledger, port, nodes, more.get("instances", 1))
+            is_read = more.get("is_read", lambda: conditions_of(ledger))
+            await read(ledger, port, nodes, more.get("instances", 1), is_read)
 
     asyncio.run(asyncio.wait_for(run(), 120))
     return conditions_of(ledger)
@@ -120,7 +126,9 @@ def test_without_exactly_one_node_the_entry_is_reported(nodes: list[str]) -> Non
 
 
 def test_entry_with_several_instances_is_not_read() -> None:
-    assert conditions_from(page(llama=[host("10.0.0.1", failed_outlier_check=True)]), ["edge-1"], instances=2) == {}
+    body = page(llama=[host("10.0.0.1", failed_outlier_check=True)])
+    end = time.monotonic() + 0.2
+    assert conditions_from(body, ["edge-1"], instances=2, is_read=lambda: time.monotonic() > end) == {}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_invalid_page_is_ignored_and_logged(
     monkeypatch.setattr(envoy_conditions, "_TIMEOUT", 0.1)
     if reason == "more than":
         monkeypatch.setattr(envoy_conditions, "MAX_BYTES", 1000)
-    assert conditions_from(body, ["edge-1"], **more) == {}
+    assert conditions_from(body, ["edge-1"], **more, is_read=lambda: warnings) == {}
     assert [reason in item["why"] for item in warnings] == [True]
 
 
