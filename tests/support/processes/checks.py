@@ -1,7 +1,7 @@
 """Health checks for tests: as often as a busy machine allows.
 
-A replica of a test answers when its process gets processor time. A check that comes too late is therefore normal, and four
-of them in a row are not.
+A replica of a test answers when its process gets processor time. One check that comes too late is therefore normal, and
+four of them in a row are not.
 """
 
 from __future__ import annotations
