@@ -87,8 +87,8 @@ def test_change_is_reported_only_when_addresses_change(tmp_path: Path) -> None:
         assert _addresses(await discover.first(30)) == ["10.0.0.1:8080"]
         changes = discover.changes()
         following = asyncio.ensure_future(anext(changes))
-        asked = dns.asked.total()
-        await _until(lambda: dns.asked.total() >= asked + 3)
+        queries = dns.asked.total()
+        await _until(lambda: dns.asked.total() >= queries + 3)
         assert not following.done()
         dns.names[_NAME] = ["10.0.0.9", "10.0.0.1"]
         assert _addresses(await following) == ["10.0.0.1:8080", "10.0.0.9:8080"]
@@ -168,9 +168,9 @@ def test_saved_addresses_are_used_until_the_first_answer(tmp_path: Path) -> None
     async def start_without_dns(discover: DiscoveryService) -> None:
         dns.silent = True
         discover.follow(_topology(tmp_path, pool=_pool(dns)))
-        begun = time.monotonic()
+        start = time.monotonic()
         assert _addresses(await discover.first(60)) == ["10.0.0.1:8080"]
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - start < 30
         assert discover.names()[0].answered is None
         dns.silent = False
         dns.names[_NAME] = ["10.0.0.2"]
@@ -188,10 +188,10 @@ def test_reload_starts_new_names_and_ends_old_ones(tmp_path: Path) -> None:
         discover.follow(_topology(tmp_path, two=_pool(dns, name="other.internal", port=9000)))
         assert discover.current.pools == {}
         assert _addresses(await discover.first(30), "two") == ["10.0.0.2:9000"]
-        asked = dns.asked[_NAME]
+        queries = dns.asked[_NAME]
         again = dns.asked["other.internal"]
         await _until(lambda: dns.asked["other.internal"] >= again + 3)
-        assert dns.asked[_NAME] == asked
+        assert dns.asked[_NAME] == queries
         assert [item.name for item in discover.names()] == ["other.internal"]
 
     with serving_dns(**{_NAME: ["10.0.0.1"], "other.internal": ["10.0.0.2"]}) as dns:

@@ -120,17 +120,17 @@ def test_failed_driver_keeps_the_last_version_of_its_proxy() -> None:
 
 def test_update_waits_for_a_confirmed_lease() -> None:
     async def drive() -> None:
-        driver, asked, permitted = FakeDriver(), 0, False
+        driver, checks, permitted = FakeDriver(), 0, False
 
         def permit() -> bool:
-            nonlocal asked
-            asked += 1
+            nonlocal checks
+            checks += 1
             return permitted
 
         item = DriverRunner(PROXY, lambda: driver, permit)
         task = asyncio.create_task(item.run())
         item.update(FLEET)
-        await until(lambda: asked >= 2)
+        await until(lambda: checks >= 2)
         assert not driver.updates
         permitted = True
         await until(lambda: driver.updates == [FLEET])

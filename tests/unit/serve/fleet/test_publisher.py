@@ -16,12 +16,12 @@ from tests.support.fleets import fleet_of, load_fleet
 
 def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = load_fleet(tmp_path, fleet_of(proxies={"edge": {"kind": "envoy"}}))
-    begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+    started, unblocked, ended = threading.Event(), threading.Event(), threading.Event()
     build = Publisher._build
 
     def slow(self: Publisher, *arguments: Any) -> Any:
-        begun.set()
-        assert goes_on.wait(20)
+        started.set()
+        assert unblocked.wait(20)
         try:
             return build(self, *arguments)
         finally:
@@ -32,9 +32,9 @@ def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: 
     async def work() -> None:
         publisher = Publisher(Metrics(), {})
         serving = asyncio.create_task(publisher.serve(fleet, "files"))
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(started.wait, 20)
         serving.cancel()
-        asyncio.get_running_loop().call_later(0.1, goes_on.set)
+        asyncio.get_running_loop().call_later(0.1, unblocked.set)
         with pytest.raises(asyncio.CancelledError):
             await serving
         assert ended.is_set()
@@ -44,4 +44,4 @@ def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: 
     try:
         asyncio.run(asyncio.wait_for(work(), 120))
     finally:
-        goes_on.set()
+        unblocked.set()

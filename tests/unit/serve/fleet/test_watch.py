@@ -270,11 +270,11 @@ def test_failed_watch_is_logged_once_and_restarted(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception | None,
     reason: str, logged: list[str],
 ) -> None:  # fmt: skip
-    begun = 0
+    starts = 0
 
     async def spoiled(*_paths: str, **_options: object) -> AsyncIterator[None]:
-        nonlocal begun
-        begun += 1
+        nonlocal starts
+        starts += 1
         if error is not None:
             raise error
         return
@@ -287,7 +287,7 @@ def test_failed_watch_is_logged_once_and_restarted(
         (fleet / "a.yaml").write_text("version: 3\n")
         await events.one()
         async with asyncio.timeout(SOON):
-            while begun < 3:
+            while starts < 3:
                 await asyncio.sleep(0.05)
         assert [record.getMessage()[: len(text)] for record, text in zip(caplog.records, logged, strict=True)] == logged
         monkeypatch.undo()

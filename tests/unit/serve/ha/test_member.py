@@ -72,11 +72,11 @@ def test_writes_wait_for_the_end_of_a_takeover(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        goes_on = asyncio.Event()
+        unblocked = asyncio.Event()
         save = OverrideService.save
 
         async def slow(self: OverrideService) -> None:
-            await goes_on.wait()
+            await unblocked.wait()
             await save(self)
 
         monkeypatch.setattr(OverrideService, "save", slow)
@@ -85,7 +85,7 @@ def test_writes_wait_for_the_end_of_a_takeover(
             target = first.services.views.forwards_to()
             assert target is not None, "a write before the end of the takeover is not carried out here"
             assert target.url == ""
-            goes_on.set()
+            unblocked.set()
             await until(lambda: first.services.views.forwards_to() is None)
 
     asyncio.run(work())
@@ -160,11 +160,11 @@ def test_decision_is_saved_before_publication_at_most_10_per_s(
         async with leading(tmp_path, redis.port) as first:
             telemetry, publisher = first.services.telemetry, first.services.publisher
             events: list[tuple[str, LoopOutput, float]] = []
-            begun: list[float] = []
+            save_times: list[float] = []
             save, publish = first.state.save_loop_output, publisher.set_loop_output
 
             async def saving(output: LoopOutput, at: float) -> int:
-                begun.append(at)
+                save_times.append(at)
                 length = await save(output, at)
                 events.append(("written", output, time.monotonic()))
                 return length
@@ -182,7 +182,7 @@ def test_decision_is_saved_before_publication_at_most_10_per_s(
             written = [(output, at) for kind, output, at in events if kind == "written"]
             for kind, output, at in events:
                 assert kind == "written" or any(known == output and before <= at for known, before in written)
-            assert all(after - before >= 0.09 for before, after in pairwise(begun))
+            assert all(after - before >= 0.09 for before, after in pairwise(save_times))
 
     asyncio.run(work())
 

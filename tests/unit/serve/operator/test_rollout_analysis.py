@@ -292,15 +292,15 @@ def test_missing_reports_block_the_rollout(tmp_path: Path, monkeypatch: pytest.M
 
 def test_abort_does_not_wait_for_prometheus(tmp_path: Path) -> None:
     async def test() -> None:
-        port, asked = free_port(), asyncio.Event()
+        port, queried = free_port(), asyncio.Event()
 
         async def never(_: web.Request) -> web.Response:
-            asked.set()
+            queried.set()
             await asyncio.sleep(60)
             return web.Response()
 
         async with answering(port, never), serving(tmp_path, rollout_fleet(metrics=[metric(port)])) as run:
-            await run.until(lambda _: asked.is_set(), GOOD)
+            await run.until(lambda _: queried.is_set(), GOOD)
             began = time.monotonic()
             await run.services.rollouts.act("chat", "abort", "anna")
             assert time.monotonic() - began < 30, "it waits a minute for the response"

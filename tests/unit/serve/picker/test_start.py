@@ -55,18 +55,18 @@ def test_picker_ends_if_its_parent_has_ended() -> None:
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("taken", [0, 1])
-def test_port_in_use_is_reported_and_the_picker_restarts(taken: int) -> None:
-    asyncio.run(_run_with_a_taken_port(taken))
+@pytest.mark.parametrize("used_offset", [0, 1])
+def test_port_in_use_is_reported_and_the_picker_restarts(used_offset: int) -> None:
+    asyncio.run(_run_with_a_taken_port(used_offset))
 
 
-async def _run_with_a_taken_port(taken: int) -> None:
+async def _run_with_a_taken_port(used_offset: int) -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
     child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     release()
-    with socket.create_server((HOST, bind.port + taken)), pytest.raises(PickerEndedError) as ended:
+    with socket.create_server((HOST, bind.port + used_offset)), pytest.raises(PickerEndedError) as ended:
         await child.run()
-    assert f"{HOST}:{bind.port + taken}" in str(ended.value)
+    assert f"{HOST}:{bind.port + used_offset}" in str(ended.value)
     assert "cannot listen" in child.state.problem
     runs = asyncio.get_running_loop().create_task(child.run())
     async with asyncio.timeout(60):
