@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ import requests
 import yaml
 
 from tests.support.fleets import Fleet
+from tests.support.processes import lbctl_process
 from tests.support.processes.binaries import require
 from tests.support.processes.fleet import put
 from tests.support.processes.ports import HOST, free_port
@@ -43,7 +43,7 @@ class _Rows(dict[str, dict[str, Any]]):
 class ControlPlane:
     """`lbctl serve` on the fleet in `files`, with its state beside it. `xds` and `api` are its ports."""
 
-    def __init__(self, directory: Path, options: Sequence[str] = (), module: str = "lbctl") -> None:
+    def __init__(self, directory: Path, options: Sequence[str] = (), module: str = "") -> None:
         self.directory = directory
         self.files = directory / "fleet"
         self.state = directory / "state"
@@ -51,19 +51,21 @@ class ControlPlane:
         self.xds, self.api, self.logs = free_port(), free_port(), free_port()
         self.options = tuple(options)
         self.module = module
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: lbctl_process.Process | None = None
         self._envoys: list[XdsEnvoy] = []
 
     # ── The process ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, *, ready: bool = True) -> None:
         """Starts it; with `ready`, waits until it answers proxies."""
-        command = [
-            *(sys.executable, "-m", self.module, "serve", str(self.files), "--state", str(self.state)),
+        arguments = [
+            *("serve", str(self.files), "--state", str(self.state)),
             *("--xds-bind", f"{HOST}:{self.xds}", "--api-bind", f"{HOST}:{self.api}", *self.options),
         ]
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if self.module:
+            self.process = lbctl_process.executed(arguments, self.log_file, module=self.module)
+        else:
+            self.process = lbctl_process.forked(arguments, self.log_file)
         if ready:
             self.await_ready()
 
@@ -274,11 +276,14 @@ def controlling(
     files: Mapping[str, str | bytes] | None = None,
     options: Sequence[str] = (),
     start: bool = True,
-    module: str = "lbctl",
+    module: str = "",
 ) -> Iterator[ControlPlane]:
-    """Writes the fleet, and `files` beside it under their relative paths; starts `lbctl serve` on it (with further
-    `options`; `module`: what is run for `lbctl`), waits until it is ready, and ends it. The test fails if it ended by
-    itself meanwhile, unless it was stopped or killed by the test."""
+    """Write the fleet, and `files` next to it under their relative paths; start `lbctl serve` on it, and end it.
+
+    With `start`, the block begins when the control plane is ready. `options` are added to the command. The process is a
+    fork of one that has imported lbctl, or `python -m MODULE` in a new interpreter if a `module` is given. The test
+    fails if the process ended by itself meanwhile, unless the test stopped or killed it.
+    """
     directory = Path(tempfile.mkdtemp(prefix="lbctl-e2e-"))
     control = ControlPlane(directory, options, module)
     try:

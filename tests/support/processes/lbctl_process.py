@@ -1,0 +1,106 @@
+"""The command `lbctl` as a process, without importing all of lbctl again for each.
+
+A test session starts hundreds of control planes, and each would spend half a second of the processor on imports. The
+standard library's fork server imports lbctl once; each process is a fork of it with its own arguments, directory,
+environment and files. Tests of what a process looks like from outside (its command line, its limits) start a new
+interpreter with `executed` instead.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Protocol
+
+import lbctl
+
+_LEFT_OUT = ("lbctl.__main__", "lbctl.demo", "lbctl.importer", "lbctl.simulate", "lbctl.serve.picker.__main__")
+"""Modules that run something when they are imported, or that `lbctl serve` does not use."""
+
+
+class Process(Protocol):
+    """What tests do with a process, as `subprocess.Popen` offers it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def executed(arguments: Sequence[str], log: Path, *, module: str = "lbctl") -> Process:
+    """Start `python -m lbctl ARGUMENTS` in a new interpreter; both its outputs go to the end of `log`."""
+    with log.open("ab") as out:
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+def forked(arguments: Sequence[str], log: Path) -> Process:
+    """Start `lbctl ARGUMENTS` in a fork of a process that has imported lbctl; both its outputs go to the end of
+    `log`."""
+    log.touch()
+    process = _CONTEXT.Process(target=_main, args=(tuple(arguments), log, Path.cwd(), dict(os.environ)), daemon=True)
+    process.start()
+    return _Forked(process)
+
+
+class _Forked:
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("lbctl", timeout or 0)
+        return self._process.exitcode
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _main(arguments: Sequence[str], log: Path, directory: Path, environment: Mapping[str, str]) -> None:
+    out = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for descriptor in (1, 2):
+        os.dup2(out, descriptor)
+    os.close(out)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.argv = ["lbctl", *arguments]
+
+    from lbctl.cli import main
+
+    main()
+
+
+def _modules() -> list[str]:
+    names = (item.name for item in pkgutil.walk_packages(lbctl.__path__, "lbctl."))
+    return [name for name in names if not name.startswith(_LEFT_OUT)]
+
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(_modules())
