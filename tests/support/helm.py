@@ -1,8 +1,7 @@
-"""Renders a chart that uses a small part of Helm's language, for machines without helm.
+"""Render a chart that uses a small part of Helm's language, for machines without helm.
 
-Known are `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name`, `.Files.Get`, the functions toYaml, nindent, quote
-and add, `range` over a list or `untilStep` with `(int …)`, and `if`. Anything else fails: a chart that needs more needs
-helm in the tests.
+It supports `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name`, `.Files.Get`, the functions toYaml, nindent,
+quote and add, `range` over a list or `untilStep` with `(int …)`, and `if`. It fails for anything else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers of the API against its OpenAPI document."""
+"""Check answers of the API by its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def validate(name: str, value: Any) -> None:
 
 
 def answer_type(path: str, method: str = "get", status: int = 200) -> str:
-    """Return the name of the type that an operation answers."""
+    """Return the name of the type of an operation's answer."""
     content = document()["paths"][path][method]["responses"][str(status)]["content"]
     return str(content["application/json"]["schema"]["$ref"].rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""A command on a pseudo-terminal: what a person would see of it, and keys that the person presses."""
+"""Run a command on a pseudo-terminal, read its output, and press keys."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from lbctl.cli import main; main()"
-"""Makes the terminal the one that sends Ctrl-C to the command."""
+"""Makes it the controlling terminal, which sends Ctrl-C to the command."""
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class PseudoTerminal:
-    """A running command. `shown` is all that it has written, with the terminal's sequences."""
+    """A running command. `shown` is its output with escape sequences, since the last call of `forget`."""
 
     def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
         self.process = process
@@ -31,14 +31,14 @@ class PseudoTerminal:
 
     @property
     def text(self) -> str:
-        """What it has written, without the terminal's sequences."""
+        """The output without escape sequences."""
         return _SEQUENCE.sub("", self.shown).replace("\r", "")
 
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
 
     def await_text(self, text: str, timeout: float = 20.0) -> None:
-        """Waits until it has written this text since the last call of `forget`."""
+        """Wait until the output contains this text."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
             ended = self.process.poll() is not None
@@ -50,7 +50,7 @@ class PseudoTerminal:
         self.shown = ""
 
     def end(self, timeout: float = 20.0) -> int:
-        """Waits for its end; the exit code."""
+        """Wait for the end of the command, and return its exit code."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it has not ended:\n{self.text[-4000:]}"
@@ -74,7 +74,7 @@ def on_terminal(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Iterator[PseudoTerminal]:
-    """Runs `lbctl` with these arguments on a terminal of this size, in `directory`."""
+    """Run `lbctl` with these arguments on a terminal of this size, in `directory`."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}

@@ -1,4 +1,4 @@
-"""An HTTP server of a test on loopback, within the loop of the test."""
+"""An HTTP server on loopback within the event loop of a test."""
 
 from __future__ import annotations
 

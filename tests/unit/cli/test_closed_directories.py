@@ -1,4 +1,4 @@
-"""Paths in a directory that this user may not search, as /etc/ssl/private or the state of another user's serve."""
+"""Paths in a directory that this user may not search, for example /etc/ssl/private."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pools: {p: {replicas: [{address: "127.0.0.1:1"}]}, q: {discovery: {file: {path: 
 control: {state: closed/state}
 """
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
-"""What takes from root the right to search every directory."""
+"""Command prefix that removes root's right to search every directory."""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with a fleet, and with a directory `closed` that nobody but root may search."""
+    """A directory with a fleet and a subdirectory `closed` that only root may search."""
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed/fleet.yaml").write_text(FLEET)
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def lbctl(command: str, place: Path) -> tuple[int, str]:
-    """Run lbctl in `place`, and return its exit code and what it has printed."""
+    """Run lbctl in `place`. Return its exit code and its output."""
     ended = subprocess.run(
         [*WITHOUT_RIGHTS, sys.executable, "-m", "lbctl", *command.split()],
         cwd=place,
@@ -44,7 +44,7 @@ def lbctl(command: str, place: Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def test_validate_says_why_each_file_cannot_be_read(place: Path) -> None:
+def test_validate_reports_why_each_file_cannot_be_read(place: Path) -> None:
     code, printed = lbctl("validate fleet.yaml", place)
     assert [line.partition("warning ")[2].partition(": no request")[0] for line in printed.splitlines()] == [
         "LB110 listeners.gateway.tls.certificates[0].certificate: there is no file 'a.crt'",
@@ -67,7 +67,7 @@ def test_validate_says_why_each_file_cannot_be_read(place: Path) -> None:
         ("serve --state own closed/fleet.yaml", 1, "error LB002: cannot be read: permission denied"),
     ],
 )
-def test_every_command_gives_the_reason(command: str, expected: int, reason: str, place: Path) -> None:
+def test_command_reports_the_permission_error(command: str, expected: int, reason: str, place: Path) -> None:
     code, printed = lbctl(command, place)
     assert "Traceback" not in printed
     assert reason in printed

@@ -29,7 +29,7 @@ PROMPT = "ready> "
 
 
 class Bash:
-    """An interactive bash on a terminal of its own, with lbctl in its PATH and its completion loaded."""
+    """An interactive bash on a pseudo-terminal, with lbctl in its PATH and its completion loaded."""
 
     def __init__(self, directory: Path) -> None:
         command = directory / "bin" / "lbctl"
@@ -60,7 +60,7 @@ class Bash:
         os.write(self._terminal, text.encode())
 
     def read(self, until: str) -> str:
-        """What it shows, up to and with `until`."""
+        """Return the output up to and including `until`."""
         shown, deadline = "", time.monotonic() + 60
         while until not in shown:
             left = deadline - time.monotonic()
@@ -70,7 +70,7 @@ class Bash:
         return shown
 
     def completed(self, typed: str, until: str) -> str:
-        """What stands on the terminal after `typed` and TAB; the line is thrown away."""
+        """Return the line after `typed` and TAB, and discard it."""
         self.type(typed)
         self.read(typed)
         self.type("\t")
@@ -112,12 +112,12 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
         ("lbctl diff --against my-f", "lbctl diff --against my-fleet.yaml "),
     ],
 )
-def test_bash_completes(typed: str, becomes: str, bash: Bash) -> None:
+def test_bash_completes_the_word(typed: str, becomes: str, bash: Bash) -> None:
     assert bash.completed(typed, becomes.removeprefix(typed)).endswith(becomes)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_of_that_shell(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_is_valid_for_its_shell(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert f"_LBCTL_COMPLETE={shell}_complete" in script
@@ -128,14 +128,14 @@ def test_the_script_is_one_of_that_shell(shell: str, tmp_path: Path, capsys: pyt
         subprocess.run([shell, "-n", str(file)], check=True, timeout=120)
 
 
-def test_a_shell_that_is_none_of_them_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", "tcsh"]) == 64
     assert run(["completion"]) == 64
     assert "bash" in capsys.readouterr().err
 
 
-def answered(words: str) -> tuple[list[str], list[str]]:
-    """What a shell is told after `words`, and the heavy modules that it took."""
+def completions_of(words: str) -> tuple[list[str], list[str]]:
+    """Return the completions after `words`, and the heavy modules that were imported for them."""
     code = (
         "import sys\nfrom lbctl.cli import run\n"
         "try: run([])\nexcept SystemExit: pass\n"
@@ -143,33 +143,33 @@ def answered(words: str) -> tuple[list[str], list[str]]:
     )
     count = str(len(words.split(" ")) - 1)
     env = os.environ | {"_LBCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
-    return done.stdout.splitlines(), done.stderr.split()
+    return process.stdout.splitlines(), process.stderr.split()
 
 
 def test_completing_a_command_imports_no_model() -> None:
-    told, heavy = answered("lbctl ")
-    assert "plain,render" in told
+    completions, heavy = completions_of("lbctl ")
+    assert "plain,render" in completions
     assert heavy == []
 
 
-def test_codes_of_rules_are_completed() -> None:
-    told, _ = answered("lbctl rule LB96")
-    assert told == ["plain,LB960", "plain,LB961", "plain,LB962", "plain,LB963"]
+def test_rule_codes_are_completed() -> None:
+    completions, _ = completions_of("lbctl rule LB96")
+    assert completions == ["plain,LB960", "plain,LB961", "plain,LB962", "plain,LB963"]
 
 
-def test_what_a_fleet_can_be_compared_with_is_completed_beside_files() -> None:
-    told, _ = answered("lbctl diff --against ")
-    assert told == ["file,", "plain,git:HEAD", "plain,live"]
-    assert answered("lbctl diff --against fleet/")[0] == ["file,fleet/"]
+def test_against_completes_git_live_and_files() -> None:
+    completions, _ = completions_of("lbctl diff --against ")
+    assert completions == ["file,", "plain,git:HEAD", "plain,live"]
+    assert completions_of("lbctl diff --against fleet/")[0] == ["file,fleet/"]
 
 
-# ── version ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── version ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_version_names_lbctl_python_and_every_dependency(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_lists_lbctl_python_and_dependencies(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"lbctl {__version__}"
@@ -177,15 +177,15 @@ def test_version_names_lbctl_python_and_every_dependency(capsys: pytest.CaptureF
     assert f"  click {metadata.version('click')}" in lines
 
 
-@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_version_is_for_machines_too(form: str, read: object, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("form", "parse"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_version_is_available_as_json_and_yaml(form: str, parse: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-o", form]) == 0
-    told = read(capsys.readouterr().out)  # type: ignore[operator]
-    assert told["lbctl"] == __version__
-    assert told["packages"]["grpcio"] == metadata.version("grpcio")
+    versions = parse(capsys.readouterr().out)  # type: ignore[operator]
+    assert versions["lbctl"] == __version__
+    assert versions["packages"]["grpcio"] == metadata.version("grpcio")
 
 
-def test_the_packages_are_those_that_lbctl_needs() -> None:
+def test_packages_equal_the_dependencies_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = [re.split(r"[><=]", item)[0] for item in project["dependencies"]]
-    assert sorted(PACKAGES) == sorted(needed)
+    dependencies = [re.split(r"[><=]", item)[0] for item in project["dependencies"]]
+    assert sorted(PACKAGES) == sorted(dependencies)

@@ -1,4 +1,4 @@
-"""`lbctl diff --against live` with pools whose replicas come from a source of discovery."""
+"""`lbctl diff --against live` with pools whose replicas come from discovery."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compiled(directory: Path, discovery: Discovery) -> Compiled:
         (FileDiscovery("targets.json"), True),
     ],
 )
-def test_only_replicas_that_the_files_name_can_be_removed_by_them(
+def test_diff_removes_only_replicas_that_files_list(
     discovery: Discovery, is_removed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     diff_live.compare(compiled(tmp_path, discovery), AnsweringServer("http://127.0.0.1:9", None, None), "json")

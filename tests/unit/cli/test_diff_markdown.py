@@ -1,4 +1,4 @@
-"""`lbctl diff -o markdown`: what a reader of the merge request sees, and what a fleet's text cannot do to it."""
+"""`lbctl diff -o markdown`: a comment for a merge request, in which no text of the fleet acts as markup."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ pools:
 HOSTILE = "</details>|`<img src=x>``[a](http://evil.example) @everyone \\| #1 $`x`$"
 
 
-def commented(old: str, new: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The comment on the change from one fleet to another."""
+def comment_on(old: str, new: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the comment on the change from one fleet to another."""
     for name, text in (("old", old), ("new", new)):
         (directory / name).mkdir(parents=True, exist_ok=True)
         (directory / name / "fleet.yaml").write_text(text)
@@ -40,14 +40,14 @@ def commented(old: str, new: str, directory: Path, capsys: pytest.CaptureFixture
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Every token, also those within a line, as GitHub and GitLab read a comment: with tables and HTML."""
+    """Yield every token, including those within a line, with the tables and HTML that GitHub and GitLab accept."""
     for token in MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text):
         yield token
         yield from token.children or ()
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of all tables, heads included, as a reader sees them."""
+    """Return the displayed cells of all tables, including their heads."""
     table: list[list[str]] = []
     in_cell = False
     for token in tokens(text):
@@ -61,10 +61,10 @@ def rows(text: str) -> list[list[str]]:
     return table
 
 
-def test_a_change_is_a_summary_and_a_table_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comment_has_a_summary_and_a_table_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = FLEET.replace("weight: 1}\n      - {name: b", "weight: 2}\n      - {name: c")
     new = new.replace("path_prefix: /}", "path_prefix: /v1/}")
-    shown = commented(FLEET, new, tmp_path, capsys)
+    shown = comment_on(FLEET, new, tmp_path, capsys)
     file = tmp_path / "new" / "fleet.yaml"
     summary = "1 added, 1 removed, 2 settings changed, 1 way of requests moved, 3 shares moved"
     assert shown.startswith(f"**lbctl diff:** {summary}\n\n")
@@ -85,37 +85,35 @@ def test_a_change_is_a_summary_and_a_table_of_each_kind(tmp_path: Path, capsys: 
 
 
 def test_no_difference_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert commented(FLEET, f"# a comment\n{FLEET}", tmp_path, capsys) == "**lbctl diff:** no difference\n"
+    assert comment_on(FLEET, f"# a comment\n{FLEET}", tmp_path, capsys) == "**lbctl diff:** no difference\n"
 
 
-def test_a_long_list_is_folded_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_list_is_folded_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     added = "".join(
         f'      - {{name: n{index:03}, address: "10.0.1.{index}:8000", weight: 1}}\n' for index in range(100)
     )
-    shown = commented(FLEET, FLEET + added, tmp_path, capsys)
+    shown = comment_on(FLEET, FLEET + added, tmp_path, capsys)
     assert "<details>\n<summary>Added and removed (100)</summary>\n\n| Change" in shown
     assert shown.count("<details>") == shown.count("\n\n</details>\n") == 2
     assert [row[2] for row in rows(shown)[1:101]] == [f"llama/n{index:03}" for index in range(100)]
 
 
-def test_a_comment_on_a_huge_change_is_not_larger_than_github_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_comment_is_below_the_size_limit_of_github(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     added = "".join(
         f'      - {{name: n{index:04}, address: "10.1.{index // 200}.{index % 200}:8000", weight: 1}}\n'
         for index in range(2000)
     )
-    shown = commented(FLEET, FLEET + added, tmp_path, capsys)
+    shown = comment_on(FLEET, FLEET + added, tmp_path, capsys)
     assert len(shown) < 65_536
     listed = sum(row[0] == "added" for row in rows(shown))
     assert f"… and {2000 - listed} more: `lbctl diff -o json` shows all." in shown
 
 
-def test_text_of_the_fleet_is_only_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a header's value, a path, and the name of the file; in front of it stands no line's beginning."""
+def test_text_of_the_fleet_is_never_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checked for a header's value, a path, and the name of the file. No line begins with the text of a fleet."""
     value = HOSTILE.replace("\\", "\\\\")
     new = FLEET.replace("path_prefix: /}", f'path_regex: "^/(a|`b`)/<i>$", headers: {{x-team: "{value}"}}}}')
-    shown = commented(FLEET, new, tmp_path / "a|b`<b>@x", capsys)
+    shown = comment_on(FLEET, new, tmp_path / "a|b`<b>@x", capsys)
     assert any(HOSTILE in cell for row in rows(shown) for cell in row)
     assert f"{tmp_path / 'a|b`<b>@x' / 'new' / 'fleet.yaml'}:4" in [row[-1] for row in rows(shown)]
     kinds = {token.type for token in tokens(shown)}
@@ -126,15 +124,18 @@ def test_text_of_the_fleet_is_only_text(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @given(st.text(st.sampled_from("`|\\ a<>[]()*_~@#$&;/\n\u202e") | st.characters(codec="utf-8"), max_size=20))
-def test_any_text_is_one_cell_and_unchanged(text: str) -> None:
-    shown = document("x", [MarkdownTable("T", ("A", "B"), [(code(text), "end")])])
-    assert [[cell.strip(" ") for cell in row] for row in rows(shown)] == [["A", "B"], [plain(text).strip(" "), "end"]]
-    spans = [token.type for token in tokens(shown) if token.type not in ("text", "inline")]
+def test_any_text_stays_one_unchanged_cell(text: str) -> None:
+    text_shown = document("x", [MarkdownTable("T", ("A", "B"), [(code(text), "end")])])
+    assert [[cell.strip(" ") for cell in row] for row in rows(text_shown)] == [
+        ["A", "B"],
+        [plain(text).strip(" "), "end"],
+    ]
+    spans = [token.type for token in tokens(text_shown) if token.type not in ("text", "inline")]
     assert spans.count("code_inline") == bool(text)
     assert not {"html_inline", "link_open", "image", "em_open", "s_open"} & set(spans)
 
 
-def test_the_exit_code_and_the_native_text_are_as_in_other_forms(tmp_path: Path) -> None:
+def test_markdown_has_the_usual_exit_codes(tmp_path: Path) -> None:
     for name, text in (("old", FLEET), ("new", FLEET.replace("weight: 1", "weight: 2", 1))):
         (tmp_path / name).write_text(text)
     arguments = ["diff", str(tmp_path / "new"), "--against", str(tmp_path / "old"), "-o", "markdown", "--exit-code"]

@@ -1,4 +1,4 @@
-"""`lbctl doctor`: each check with a machine that is right and one that is not; only loopback is asked."""
+"""`lbctl doctor`: each check with a machine that passes it and one that does not."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from lbctl.cli import run
 from lbctl.cli.doctor import ports
 from lbctl.ir.address import Address
 from lbctl.serve.state.sqlite import DATABASE, VERSION
+from tests.support.fleets import Fleet, fleet_of, pool
 from tests.support.kubernetes import ApiServer, serving_api
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import require
 from tests.support.processes.certs import Authority
 from tests.support.processes.ports import free_port
 
-Fleet = dict[str, Any]
 Rows = dict[str, dict[str, str]]
 PAGE = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\nvllm:num_requests_waiting 0\n"
 
 
 class Answers:
-    """What a server says: path → body. `ahead`: seconds of its clock; `hangs`: it never comes to an end."""
+    """Bodies of a server by path. Its clock is `ahead` seconds ahead. With `hangs`, it never answers."""
 
     def __init__(self, pages: Mapping[str, str], ahead: float = 0.0, *, hangs: bool = False) -> None:
         self.pages, self.ahead, self.hangs = pages, ahead, hangs
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def server(answers: Answers) -> Iterator[int]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answers.asked.append(self.path)
+            answers.requested.append(self.path)
             if answers.hangs:
                 ended.wait(60)
                 return
@@ -62,7 +62,7 @@ def server(answers: Answers) -> Iterator[int]:
             self.wfile.write((body or "").encode())
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -79,26 +79,19 @@ def server(answers: Answers) -> Iterator[int]:
             thread.join()
 
 
-def fleet(metrics: int | None = None, **more: Any) -> Fleet:
-    pool: Fleet = {"replicas": [{"name": "a", "address": "127.0.0.1:9"}]}
-    if metrics is not None:
-        pool["telemetry"] = {"sources": [{"kind": "vllm", "url": f"http://127.0.0.1:{metrics}/metrics"}]}
-    listener = {"bind": f"127.0.0.1:{free_port()}"}
-    return {
-        "version": 1,
-        "listeners": {"l": listener},
-        "routes": {"r": {"match": {"path_prefix": "/"}, "pool": "p"}},
-        "pools": {"p": pool},
-        **more,
-    }
+def local_fleet(metrics: int | None = None, **sections: Any) -> Fleet:
+    """Return a fleet that listens on a free port. Its replica has the metrics of vLLM at the port `metrics`."""
+    source = {"kind": "vllm", "url": f"http://127.0.0.1:{metrics}/metrics"}
+    telemetry = {} if metrics is None else {"telemetry": {"sources": [source]}}
+    return fleet_of(pool(**telemetry), listener={"bind": f"127.0.0.1:{free_port()}"}, **sections)
 
 
 class Doctor:
-    """`code` and `rows` of a run on a fleet, by what was looked at."""
+    """Runs the command. A call returns the rows by their subject; `code` is the exit code, `errors` standard error."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.directory, self._capsys = directory, capsys
-        self.code, self.said = -1, ""
+        self.code, self.errors = -1, ""
 
     def __call__(self, given: Fleet | None, *options: str) -> Rows:
         paths = []
@@ -107,7 +100,7 @@ class Doctor:
             file.write_text(yaml.safe_dump(given))
             paths = [str(file)]
         self.code = run(["doctor", *paths, "--state", str(self.directory / "state"), "-o", "json", *options])
-        out, self.said = self._capsys.readouterr()
+        out, self.errors = self._capsys.readouterr()
         return {row["what"]: row for row in json.loads(out)["checks"]}
 
 
@@ -116,31 +109,31 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
     return Doctor(tmp_path, capsys)
 
 
-# ── The whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── All checks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_server_that_is_named_for_all_commands_need_not_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_of_the_environment_need_not_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("LBCTL_SERVER", url)
     assert doctor(None)[f"serve {url}"]["state"] != "failed"
     assert doctor(None, "--server", url)[f"serve {url}"]["state"] == "failed"
 
 
-def test_a_machine_that_can_run_the_fleet_is_told_so(doctor: Doctor) -> None:
+def test_suitable_machine_passes_all_checks(doctor: Doctor) -> None:
     for kind in ("nginx", "haproxy", "envoy"):
         require(kind)
     answers = Answers({"/metrics": PAGE})
     with server(answers) as port:
-        rows = doctor(fleet(port))
+        rows = doctor(local_fleet(port))
     assert doctor.code == 0
     assert {what: row["state"] for what, row in rows.items() if row["state"] not in ("ok", "skipped")}.keys() <= {
         "clock"
     }
-    assert rows["pools.p.telemetry vllm"]["message"] == "1 of 1 give signals"
+    assert rows["pools.pool.telemetry vllm"]["message"] == "1 of 1 give signals"
     assert rows["lbctl"]["message"].startswith(__version__)
 
 
-def test_the_table_says_what_to_do_below_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_the_fix_below_the_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     assert run(["doctor", "--server", f"http://127.0.0.1:{port}", "--state", str(tmp_path / "s")]) == 4
     out, err = capsys.readouterr()
@@ -151,20 +144,20 @@ def test_the_table_says_what_to_do_below_what_was_found(tmp_path: Path, capsys: 
     assert err.startswith("lbctl: 1 failed")
 
 
-def test_a_fleet_with_errors_is_1_and_the_machine_is_looked_at_all_the_same(doctor: Doctor) -> None:
+def test_machine_is_checked_even_if_the_fleet_has_errors(doctor: Doctor) -> None:
     rows = doctor({"version": 1, "pools": {"p": {"replica": []}}})
     assert doctor.code == 1
-    assert "LB011" in doctor.said
+    assert "LB011" in doctor.errors
     assert {"lbctl", "clock", "open files"} <= rows.keys()
 
 
-def test_a_path_that_is_not_there_is_1(doctor: Doctor) -> None:
+def test_missing_path_has_exit_code_1(doctor: Doctor) -> None:
     doctor(None, str(doctor.directory / "nowhere.yaml"))
     assert doctor.code == 1
-    assert "LB001" in doctor.said
+    assert "LB001" in doctor.errors
 
 
-# ── Programs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Programs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def program(directory: Path, name: str, text: str) -> str:
@@ -196,40 +189,38 @@ DRIVEN = {
         ("exec sleep 30", {}, 0, "warn", "does not tell its version"),
     ],
 )
-def test_a_proxys_program_is_held_against_what_the_fleet_says(
+def test_proxy_version_is_compared_with_the_fleet(
     text: str, proxies: Fleet, code: int, state: str, words: str, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbctl.apply.check._VERSION_TIMEOUT", 0.3)
     monkeypatch.setenv("LBCTL_NGINX", program(doctor.directory, "nginx", text))
-    row = doctor(fleet(proxies=proxies))["nginx"]
+    row = doctor(local_fleet(proxies=proxies))["nginx"]
     assert (doctor.code, row["state"]) == (code, state)
     assert words in row["message"] + row["todo"]
 
 
-def test_a_program_that_serve_is_to_drive_and_that_is_missing_is_4(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_program_of_a_driven_proxy_has_exit_code_4(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LBCTL_NGINX", "/nowhere/nginx")
-    assert doctor(fleet(proxies=DRIVEN))["nginx"]["state"] == "failed"
+    assert doctor(local_fleet(proxies=DRIVEN))["nginx"]["state"] == "failed"
     assert doctor.code == 4
-    assert doctor(fleet())["nginx"]["state"] == "skipped"
+    assert doctor(local_fleet())["nginx"]["state"] == "skipped"
     assert doctor.code == 0
 
 
-# ── Ports ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Ports ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_port_that_another_program_has_is_named_with_its_holder(doctor: Doctor) -> None:
+def test_port_in_use_is_reported_with_its_process(doctor: Doctor) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as held:
-        given = fleet()
-        given["listeners"]["l"]["bind"] = f"127.0.0.1:{held.getsockname()[1]}"
-        row = doctor(given)[f"listeners.l.bind 127.0.0.1:{held.getsockname()[1]}"]
+        given = local_fleet()
+        given["listeners"]["gateway"]["bind"] = f"127.0.0.1:{held.getsockname()[1]}"
+        row = doctor(given)[f"listeners.gateway.bind 127.0.0.1:{held.getsockname()[1]}"]
     assert (doctor.code, row["state"]) == (3, "failed")
     assert f"(process {os.getpid()})" in row["message"]
-    assert row["todo"] == "end it, or change listeners.l.bind"
+    assert row["todo"] == "end it, or change listeners.gateway.bind"
 
 
-def test_a_port_that_the_proxy_has_already_is_right(doctor: Doctor) -> None:
+def test_port_in_use_by_the_proxy_itself_is_ok(doctor: Doctor) -> None:
     code = (
         "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
     )
@@ -240,38 +231,36 @@ def test_a_port_that_the_proxy_has_already_is_right(doctor: Doctor) -> None:
         try:
             assert proxy.stdout is not None
             port = int(proxy.stdout.readline())
-            given = fleet()
-            given["listeners"]["l"]["bind"] = f"127.0.0.1:{port}"
-            row = doctor(given)[f"listeners.l.bind 127.0.0.1:{port}"]
+            given = local_fleet()
+            given["listeners"]["gateway"]["bind"] = f"127.0.0.1:{port}"
+            row = doctor(given)[f"listeners.gateway.bind 127.0.0.1:{port}"]
         finally:
             proxy.kill()
     assert (doctor.code, row["state"]) == (0, "ok")
     assert row["message"] == f"in use by nginx (process {proxy.pid})"
 
 
-def test_an_address_of_another_machine_is_said_to_be_one(doctor: Doctor) -> None:
-    given = fleet()
-    given["listeners"]["l"]["bind"] = "192.0.2.1:8443"
-    row = doctor(given)["listeners.l.bind 192.0.2.1:8443"]
+def test_address_of_another_machine_is_a_warning(doctor: Doctor) -> None:
+    given = local_fleet()
+    given["listeners"]["gateway"]["bind"] = "192.0.2.1:8443"
+    row = doctor(given)["listeners.gateway.bind 192.0.2.1:8443"]
     assert (row["state"], row["message"]) == ("warn", "this machine has no such address")
 
 
-# ── The machine ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The machine ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("hard", "code", "state"), [(8000, 0, "warn"), (2000, 3, "failed"), (1000, 3, "failed")])
-def test_more_connections_than_files_may_be_open_are_told_with_the_number(
-    hard: int, code: int, state: str, tmp_path: Path
-) -> None:
-    given = fleet()
-    given["listeners"]["l"]["max_connections"] = 2000
+def test_limit_of_open_files_is_compared_with_connections(hard: int, code: int, state: str, tmp_path: Path) -> None:
+    given = local_fleet()
+    given["listeners"]["gateway"]["max_connections"] = 2000
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(given))
     line = f"ulimit -Sn 1000; ulimit -Hn {hard}; exec {sys.executable} -m lbctl doctor fleet.yaml --state state -o json"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=120, check=False)
-    row = next(item for item in json.loads(done.stdout)["checks"] if item["what"] == "open files")
-    assert (done.returncode, row["state"]) == (code, state)
+    process = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=120, check=False)
+    row = next(item for item in json.loads(process.stdout)["checks"] if item["what"] == "open files")
+    assert (process.returncode, row["state"]) == (code, state)
     assert row["message"] == f"1000, can be raised to {hard}; the fleet's connections need 5536"
     assert row["todo"] == "ulimit -n 5536; for a service LimitNOFILE=5536"
 
@@ -279,18 +268,18 @@ def test_more_connections_than_files_may_be_open_are_told_with_the_number(
 @pytest.mark.parametrize(
     ("ahead", "state", "words"), [(-300, "failed", "behind"), (20, "warn", "ahead of"), (0, "", "agrees with 1 other")]
 )
-def test_the_clock_is_held_against_what_sources_say(
+def test_clock_is_compared_with_telemetry_sources(
     ahead: float, state: str, words: str, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LBCTL_SERVER", f"http://127.0.0.1:{free_port()}")  # a serve of this machine has a clock, too
     with server(Answers({"/metrics": PAGE}, ahead)) as port:
-        row = doctor(fleet(port))["clock"]
+        row = doctor(local_fleet(port))["clock"]
     assert state in (row["state"], "")
     assert words in row["message"]
     assert doctor.code == (3 if state == "failed" else 0)
 
 
-# ── State and files ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── State and files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -303,17 +292,17 @@ def test_the_clock_is_held_against_what_sources_say(
         ("/etc/nginx/nginx.conf", "/tmp/edge.log", "ok", "/tmp is there"),
     ],
 )
-def test_an_access_log_that_a_proxy_cannot_open_when_it_starts_is_told(
+def test_access_log_that_cannot_be_opened_is_reported(
     config: str, path: str, state: str, words: str, doctor: Doctor
 ) -> None:
-    given = fleet(proxies={"edge": {"kind": "nginx", "config": config}})
-    given["listeners"]["l"]["access_log"] = {"path": path}
+    given = local_fleet(proxies={"edge": {"kind": "nginx", "config": config}})
+    given["listeners"]["gateway"]["access_log"] = {"path": path}
     row = doctor(given)[f"proxies.edge access log {path}"]
     assert row["state"] == state
     assert words in row["message"]
 
 
-def test_a_state_directory_is_right_when_it_is_its_owners_alone(doctor: Doctor) -> None:
+def test_state_directory_must_be_private_to_its_owner(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     what = f"state {state}"
     assert doctor(None)[what]["message"] == "not there yet; serve makes it"
@@ -326,12 +315,12 @@ def test_a_state_directory_is_right_when_it_is_its_owners_alone(doctor: Doctor) 
 
 
 @pytest.mark.parametrize("place", ["/proc/nope", "/proc/nope/deeper"])
-def test_a_state_where_nobody_can_make_one_is_refused_even_for_root(place: str, doctor: Doctor) -> None:
+def test_state_that_even_root_cannot_create_is_an_error(place: str, doctor: Doctor) -> None:
     row = doctor(None, "--state", place)[f"state {place}"]
     assert (doctor.code, row["state"], row["message"]) == (3, "failed", "not there, and cannot be made in /proc")
 
 
-def test_looking_at_a_state_leaves_nothing_there(doctor: Doctor) -> None:
+def test_check_of_the_state_leaves_it_unchanged(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     state.mkdir(mode=0o700)
     before = state.stat().st_mtime_ns
@@ -339,7 +328,7 @@ def test_looking_at_a_state_leaves_nothing_there(doctor: Doctor) -> None:
     assert (list(state.iterdir()), state.stat().st_mtime_ns) == ([], before)
 
 
-def test_a_state_that_a_newer_lbctl_wrote_is_refused(doctor: Doctor) -> None:
+def test_state_of_a_newer_lbctl_is_an_error(doctor: Doctor) -> None:
     state = doctor.directory / "state"
     state.mkdir(mode=0o700)
     head = b"SQLite format 3\0".ljust(60, b"\0") + (VERSION + 1).to_bytes(4, "big")
@@ -348,34 +337,34 @@ def test_a_state_that_a_newer_lbctl_wrote_is_refused(doctor: Doctor) -> None:
     assert (doctor.code, row["state"], row["todo"]) == (3, "failed", "install the lbctl that wrote it")
 
 
-def test_a_file_in_the_place_of_the_state_is_no_state(doctor: Doctor) -> None:
+def test_file_in_place_of_the_state_directory_is_an_error(doctor: Doctor) -> None:
     (doctor.directory / "state").write_text("")
     assert doctor(None)[f"state {doctor.directory / 'state'}"]["message"] == "it is no directory"
     assert doctor.code == 3
 
 
-def test_certificates_and_keys_are_read_and_held_against_each_other(doctor: Doctor) -> None:
+def test_certificate_must_match_its_key(doctor: Doctor) -> None:
     authority = Authority(doctor.directory)
     one, other = authority.issue("one"), authority.issue("other")
     other.key.chmod(0o600)
-    given = fleet()
+    given = local_fleet()
     tls = {"certificate": one.certificate.name, "key": other.key.name}
-    given["listeners"]["l"]["tls"] = {"certificates": [tls], "client_ca": "nowhere.crt"}
+    given["listeners"]["gateway"]["tls"] = {"certificates": [tls], "client_ca": "nowhere.crt"}
     rows = doctor(given)
     assert doctor.code == 3
-    assert rows["listeners.l.tls.client_ca"]["state"] == "failed"
-    pair = rows["listeners.l.tls.certificates[0].certificate"]
+    assert rows["listeners.gateway.tls.client_ca"]["state"] == "failed"
+    pair = rows["listeners.gateway.tls.certificates[0].certificate"]
     assert pair["message"] == "the certificate and the key do not belong together"
     tls["key"] = one.key.name
-    del given["listeners"]["l"]["tls"]["client_ca"]
+    del given["listeners"]["gateway"]["tls"]["client_ca"]
     one.key.chmod(0o644)
     rows = doctor(given)
     assert doctor.code == 0
-    assert f"chmod 600 {one.key}" in rows["listeners.l.tls.certificates[0].key"]["todo"]
+    assert f"chmod 600 {one.key}" in rows["listeners.gateway.tls.certificates[0].key"]["todo"]
     assert rows["files"]["message"] == "1 can be used"
 
 
-# ── Sources and serve ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sources and serve ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -386,42 +375,42 @@ def test_certificates_and_keys_are_read_and_held_against_each_other(doctor: Doct
         ({"/metrics": "up 1\n"}, "no metric of vLLM"),
     ],
 )
-def test_a_source_that_gives_nothing_is_4_with_the_reason(pages: Fleet, words: str, doctor: Doctor) -> None:
+def test_source_without_metrics_is_reported_with_the_reason(pages: Fleet, words: str, doctor: Doctor) -> None:
     with server(Answers(pages)) as port:
-        row = doctor(fleet(port))["pools.p.telemetry vllm"]
+        row = doctor(local_fleet(port))["pools.pool.telemetry vllm"]
     assert (doctor.code, row["state"]) == (4, "failed")
     assert words in row["message"]
 
 
-def test_sources_that_hang_are_waited_for_together_and_not_for_long(doctor: Doctor) -> None:
+def test_hanging_sources_time_out_in_parallel(doctor: Doctor) -> None:
     answers = Answers({}, hangs=True)
     with server(answers) as port:
-        given = fleet(port)
-        pool = given["pools"]["p"]
-        pool["telemetry"]["sources"][0]["url"] += "/{name}"
-        pool["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(40)]
+        given = local_fleet(port)
+        pool_section = given["pools"]["pool"]
+        pool_section["telemetry"]["sources"][0]["url"] += "/{name}"
+        pool_section["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(40)]
         began = time.monotonic()
-        row = doctor(given)["pools.p.telemetry vllm"]
-        took = time.monotonic() - began
-    assert len(set(answers.asked)) == 40
-    assert took < 40, "one after the other they would take 80 s"
+        row = doctor(given)["pools.pool.telemetry vllm"]
+        seconds = time.monotonic() - began
+    assert len(set(answers.requested)) == 40
+    assert seconds < 40, "one after the other they would take 80 s"
     assert doctor.code == 4
     assert row["message"].startswith("0 of 40 give signals")
     assert "no whole answer within 2 s" in row["message"]
 
 
-def test_a_page_that_many_replicas_share_is_asked_for_once(doctor: Doctor) -> None:
+def test_page_shared_by_replicas_is_requested_once(doctor: Doctor) -> None:
     answers = Answers({"/metrics": PAGE})
     with server(answers) as port:
-        given = fleet(port)
-        given["pools"]["p"]["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(5)]
-        assert doctor(given)["pools.p.telemetry vllm"]["message"] == "5 of 5 give signals"
-    assert answers.asked == ["/metrics"]
+        given = local_fleet(port)
+        given["pools"]["pool"]["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(5)]
+        assert doctor(given)["pools.pool.telemetry vllm"]["message"] == "5 of 5 give signals"
+    assert answers.requested == ["/metrics"]
 
 
 def status(version: str = __version__, *, ready: bool = True) -> dict[str, str]:
-    told = {"version": version, "ready": ready, "waiting": None if ready else "no fleet yet"}
-    return {"/healthz": "{}", "/api/v1/status": json.dumps(told)}
+    document = {"version": version, "ready": ready, "waiting": None if ready else "no fleet yet"}
+    return {"/healthz": "{}", "/api/v1/status": json.dumps(document)}
 
 
 @pytest.mark.parametrize(
@@ -433,7 +422,7 @@ def status(version: str = __version__, *, ready: bool = True) -> dict[str, str]:
         ({"/healthz": "", "/api/v1/status": "<html>"}, 4, "failed", "is not an lbctl serve"),
     ],
 )
-def test_a_running_serve_says_which_lbctl_it_is(
+def test_running_serve_reports_its_version_and_readiness(
     pages: dict[str, str], code: int, state: str, words: str, doctor: Doctor
 ) -> None:
     with server(Answers(pages)) as port:
@@ -443,7 +432,7 @@ def test_a_running_serve_says_which_lbctl_it_is(
     assert words in row["message"]
 
 
-def test_a_serve_that_hangs_is_given_up(doctor: Doctor) -> None:
+def test_hanging_serve_times_out(doctor: Doctor) -> None:
     with server(Answers({}, hangs=True)) as port:
         url = f"http://127.0.0.1:{port}"
         began = time.monotonic()
@@ -452,15 +441,15 @@ def test_a_serve_that_hangs_is_given_up(doctor: Doctor) -> None:
     assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no answer within 2 s")
 
 
-def test_no_serve_is_no_failure_where_nobody_asked_for_one(doctor: Doctor) -> None:
+def test_missing_serve_is_skipped_by_default(doctor: Doctor) -> None:
     control = {"api": {"bind": f"127.0.0.1:{free_port()}"}, "xds": {"bind": f"127.0.0.1:{free_port()}"}}
-    rows = doctor(fleet(control=control))
+    rows = doctor(local_fleet(control=control))
     row = rows[f"serve http://{control['api']['bind']}"]
     assert (doctor.code, row["state"]) == (0, "skipped")
     assert rows[f"control.xds.bind {control['xds']['bind']}"]["message"] == "free"
 
 
-def test_a_token_file_that_is_not_there_is_said(doctor: Doctor) -> None:
+def test_missing_token_file_is_reported(doctor: Doctor) -> None:
     with server(Answers(status())) as port:
         url = f"http://127.0.0.1:{port}"
         row = doctor(None, "--server", url, "--token-file", "/nowhere/token")[f"serve {url}"]
@@ -468,121 +457,126 @@ def test_a_token_file_that_is_not_there_is_said(doctor: Doctor) -> None:
     assert "/nowhere/token cannot be read" in row["message"]
 
 
-def test_an_agent_check_at_ports_that_the_machine_lends_is_a_warning() -> None:
+def test_agent_check_on_ephemeral_ports_is_a_warning() -> None:
     low, _ = map(int, ports._RANGE.read_text().split())
 
-    def judged(port: int) -> tuple[str, str]:
-        found = ports.port(ports.BoundAddress("proxies.ha.agent_check.bind", Address("127.0.0.1", port), ports.SERVE))
-        return found.state, found.todo
+    def state_and_fix(port: int) -> tuple[str, str]:
+        check = ports.port(ports.BoundAddress("proxies.ha.agent_check.bind", Address("127.0.0.1", port), ports.SERVE))
+        return check.state, check.todo
 
-    assert judged(free_port()) == ("warn", f"choose ports below {low}: it needs one for each replica, counting up")
+    assert state_and_fix(free_port()) == (
+        "warn",
+        f"choose ports below {low}: it needs one for each replica, counting up",
+    )
     below = next(port for port in range(low - 1, 1024, -1) if not bind_error(Address("127.0.0.1", port)))
-    assert judged(below)[0] == "ok"
+    assert state_and_fix(below)[0] == "ok"
 
 
-# ── Kubernetes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Kubernetes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kubernetes(server: ApiServer | None, directory: Path, **keys: Any) -> Fleet:
-    """A fleet with a service of this API server."""
+def fleet_from_kubernetes(server: ApiServer | None, directory: Path, **keys: Any) -> Fleet:
+    """Return a fleet with a service of this API server."""
     if server is not None:
         server.kubeconfig(directory / "kubeconfig")
     section = {"namespace": "ml", "service": "vllm", "kubeconfig": "kubeconfig", **keys}
-    return fleet() | {"pools": {"p": {"discovery": {"kubernetes": section}}}}
+    return local_fleet() | {"pools": {"pool": {"discovery": {"kubernetes": section}}}}
 
 
-def test_an_api_server_that_permits_what_discovery_needs_is_right(doctor: Doctor, tmp_path: Path) -> None:
+def test_api_server_that_permits_discovery_is_ok(doctor: Doctor, tmp_path: Path) -> None:
     with serving_api() as server:
-        rows = doctor(kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
-        row = rows["pools.p.discovery.kubernetes ml/vllm"]
+        rows = doctor(fleet_from_kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
+        row = rows["pools.pool.discovery.kubernetes ml/vllm"]
         assert (row["state"], row["message"]) == ("ok", "the API server answers and permits list and watch")
         assert not server.asked("GET")
 
 
-def test_what_an_account_may_not_do_is_named(doctor: Doctor, tmp_path: Path) -> None:
+def test_missing_rights_of_the_account_are_listed(doctor: Doctor, tmp_path: Path) -> None:
     with serving_api() as server:
         server.forbidden = {"nodes"}
-        rows = doctor(kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
-        assert rows["pools.p.discovery.kubernetes ml/vllm"]["message"] == "the account may not list nodes, watch nodes"
+        rows = doctor(fleet_from_kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
+        assert (
+            rows["pools.pool.discovery.kubernetes ml/vllm"]["message"] == "the account may not list nodes, watch nodes"
+        )
         assert doctor.code == 3
 
 
-def test_an_api_server_that_is_away_or_refuses_the_token_is_4(doctor: Doctor, tmp_path: Path) -> None:
+def test_unusable_api_server_has_exit_code_4(doctor: Doctor, tmp_path: Path) -> None:
     with serving_api() as server:
         server.tokens = {"another"}
-        row = doctor(kubernetes(server, tmp_path))["pools.p.discovery.kubernetes ml/vllm"]
+        row = doctor(fleet_from_kubernetes(server, tmp_path))["pools.pool.discovery.kubernetes ml/vllm"]
         assert (doctor.code, row["message"]) == (4, "401 Unauthorized: Unauthorized")
         server.away()
-        row = doctor(kubernetes(server, tmp_path))["pools.p.discovery.kubernetes ml/vllm"]
+        row = doctor(fleet_from_kubernetes(server, tmp_path))["pools.pool.discovery.kubernetes ml/vllm"]
         assert (doctor.code, row["message"]) == (4, f"{server.url}: Connection refused")
 
 
-# ── The picker ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The picker ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 OWN = {"version": __version__, "ready": True, "dry_run": False}
 
 
-def picked(port: int) -> Fleet:
-    """A fleet whose picker has HTTP at this port."""
-    given = fleet(control={"picker": {"bind": f"127.0.0.1:{port - 1}"}})
-    given["pools"]["p"]["balance"] = {"algorithm": "pick"}
+def fleet_with_picker(port: int) -> Fleet:
+    """Return a fleet whose picker has HTTP at this port."""
+    given = local_fleet(control={"picker": {"bind": f"127.0.0.1:{port - 1}"}})
+    given["pools"]["pool"]["balance"] = {"algorithm": "pick"}
     return given
 
 
-def reported(port: int, *, running: bool = True, **more: Any) -> Answers:
-    """A serve that says this of its picker."""
+def serve_with_picker(port: int, *, running: bool = True, **more: Any) -> Answers:
+    """Return the answers of a serve that reports this state of its picker."""
     row = {"listens": f"127.0.0.1:{port - 1}", "running": running, "reason": None if running else "it is tired"}
     row["since"] = "2026-11-27T10:00:00Z" if running else None
     return Answers({"/api/v1/status": json.dumps({**OWN, "picker": row, **more})})
 
 
-def test_a_picker_that_answers_is_right_where_serve_knows_it(doctor: Doctor) -> None:
+def test_answering_picker_is_ok_if_serve_reports_it(doctor: Doctor) -> None:
     with server(Answers({"/health": "ok\n"})) as port:
         what = f"picker 127.0.0.1:{port - 1}"
-        row = doctor(picked(port))[what]
+        row = doctor(fleet_with_picker(port))[what]
         assert row["state"] == "warn"
         assert "it may be the picker of another fleet" in row["message"]
-        with server(reported(port)) as api:
+        with server(serve_with_picker(port)) as api:
             row = doctor(None, "--server", f"http://127.0.0.1:{api}")[what]
             assert (doctor.code, row["state"], row["message"]) == (0, "ok", "answers")
 
 
-def test_a_picker_that_serve_says_runs_may_be_on_another_machine(doctor: Doctor) -> None:
+def test_unreachable_picker_that_serve_reports_is_a_warning(doctor: Doctor) -> None:
     port = free_port()
-    with server(reported(port)) as api:
-        row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
+    with server(serve_with_picker(port)) as api:
+        row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
     message = f"serve says that it runs, but 127.0.0.1:{port}: connection refused"
     assert (doctor.code, row["state"], row["message"]) == (0, "warn", message)
     assert "leads to another machine" in row["todo"]
 
 
-def test_why_serve_has_no_picker_is_said(doctor: Doctor) -> None:
+def test_stopped_picker_is_reported_with_the_reason(doctor: Doctor) -> None:
     port = free_port()
     what = f"picker 127.0.0.1:{port - 1}"
-    with server(reported(port, running=False)) as api:
-        row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[what]
+    with server(serve_with_picker(port, running=False)) as api:
+        row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]
     assert (doctor.code, row["state"], row["message"]) == (4, "failed", "it does not run: it is tired")
-    with server(reported(port, running=False, dry_run=True)) as api:
-        assert doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[what]["state"] == "skipped"
+    with server(serve_with_picker(port, running=False, dry_run=True)) as api:
+        assert doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]["state"] == "skipped"
     with server(Answers({"/api/v1/status": json.dumps(OWN)})) as api:
-        row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[what]
+        row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[what]
     assert (doctor.code, row["state"]) == (0, "warn")
     assert "it does not serve these files" in row["message"]
 
 
-def test_before_serve_is_started_there_is_no_picker_and_nothing_is_wrong(doctor: Doctor) -> None:
+def test_missing_picker_is_skipped_without_serve(doctor: Doctor) -> None:
     port = free_port()
-    row = doctor(picked(port))[f"picker 127.0.0.1:{port - 1}"]
+    row = doctor(fleet_with_picker(port))[f"picker 127.0.0.1:{port - 1}"]
     assert (doctor.code, row["state"]) == (0, "skipped")
-    assert not any(what.startswith("picker") for what in doctor(fleet()))
+    assert not any(what.startswith("picker") for what in doctor(local_fleet()))
 
 
-def test_what_is_no_picker_and_what_hangs_are_named(doctor: Doctor) -> None:
+def test_wrong_or_hanging_server_at_the_picker_is_reported(doctor: Doctor) -> None:
     for answers, message in (
         (Answers({}), "what answers at 127.0.0.1:PORT is no picker"),
         (Answers({}, hangs=True), "nothing answers at 127.0.0.1:PORT within 2 s"),
     ):
-        with server(answers) as port, server(reported(port)) as api:
-            row = doctor(picked(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
-        said = f"serve says that it runs, but {message.replace('PORT', str(port))}"
-        assert (row["state"], row["message"]) == ("warn", said)
+        with server(answers) as port, server(serve_with_picker(port)) as api:
+            row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
+        expected = f"serve says that it runs, but {message.replace('PORT', str(port))}"
+        assert (row["state"], row["message"]) == ("warn", expected)

@@ -1,4 +1,4 @@
-"""What `lbctl doctor` says of the store of several control planes."""
+"""`lbctl doctor`: the checks of the store that several control planes share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _do(store: SharedStore, work: Callable[[SharedStore], Awaitable[object]]) ->
 
 
 @pytest.mark.parametrize("scheme", STORES)
-def test_it_names_the_members_and_a_clock_that_differs(scheme: str) -> None:
+def test_members_and_deviating_clocks_are_listed(scheme: str) -> None:
     chosen = _settings(scheme)
     store = _opened(chosen, scheme, "cp-1")
 
@@ -54,8 +54,8 @@ def test_it_names_the_members_and_a_clock_that_differs(scheme: str) -> None:
         await store.close()
 
     _do(store, announce)
-    found, clock = _checks(chosen, scheme)
-    assert (found.state, found.message) == ("ok", "nobody leads; members: cp-1")
+    result, clock = _checks(chosen, scheme)
+    assert (result.state, result.message) == ("ok", "nobody leads; members: cp-1")
     assert (clock.state, clock.what, clock.message) == (
         "warn",
         "clock of the member cp-1",
@@ -64,7 +64,7 @@ def test_it_names_the_members_and_a_clock_that_differs(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", STORES)
-def test_it_names_keys_of_others_and_a_server_that_is_not_there(scheme: str) -> None:
+def test_foreign_keys_and_a_missing_server_are_failures(scheme: str) -> None:
     chosen = _settings(scheme)
 
     async def spoil(store: SharedStore) -> None:
@@ -72,38 +72,38 @@ def test_it_names_keys_of_others_and_a_server_that_is_not_there(scheme: str) -> 
         await store.close()
 
     _do(_opened(chosen, scheme, "x"), spoil)
-    (found,) = _checks(chosen, scheme)
-    assert (found.state, found.absent) == ("failed", False)
-    assert "has not written" in found.message
-    (found,) = _checks(_settings(scheme, port=9), scheme, port=9)
-    assert (found.state, found.absent) == ("failed", True)
+    (result,) = _checks(chosen, scheme)
+    assert (result.state, result.absent) == ("failed", False)
+    assert "has not written" in result.message
+    (result,) = _checks(_settings(scheme, port=9), scheme, port=9)
+    assert (result.state, result.absent) == ("failed", True)
 
 
-def test_it_names_the_rights_that_the_account_lacks() -> None:
+def test_missing_rights_of_the_account_are_listed() -> None:
     chosen, server = _settings("kubernetes"), shared_server("kubernetes")
     assert isinstance(server, KubernetesServer)
     server.api.forbidden.add("leases")
     try:
-        (found,) = _checks(chosen, "kubernetes")
+        (result,) = _checks(chosen, "kubernetes")
     finally:
         server.api.forbidden.clear()
-    assert found.state == "failed"
-    assert found.message.startswith("the account may not create leases, get leases test-")
+    assert result.state == "failed"
+    assert result.message.startswith("the account may not create leases, get leases test-")
 
 
-def test_it_warns_of_a_store_that_is_nearly_full_and_fails_where_it_refuses_writes(
+def test_full_store_is_a_warning_or_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    full = (Usage("a", 80, 100), Usage("b", 70, 100), Usage("etcd's database", 1, problem="NOSPACE"))
+    usages = (Usage("a", 80, 100), Usage("b", 70, 100), Usage("etcd's database", 1, problem="NOSPACE"))
 
     async def usage(_: object) -> tuple[Usage, ...]:
-        return full
+        return usages
 
     monkeypatch.setattr(EtcdStore, "usage", usage)
-    _, *found = _checks(_settings("etcd"), "etcd")
-    assert [(item.what, item.state) for item in found] == [("a", "warn"), ("etcd's database", "failed")]
-    assert "NOSPACE: it refuses writes" in found[1].message
+    _, *results = _checks(_settings("etcd"), "etcd")
+    assert [(item.what, item.state) for item in results] == [("a", "warn"), ("etcd's database", "failed")]
+    assert "NOSPACE: it refuses writes" in results[1].message
 
 
-def test_without_a_store_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_store_there_are_no_results(tmp_path: Path) -> None:
     assert not list(checks(settings(Options((), state=str(tmp_path)), None)))

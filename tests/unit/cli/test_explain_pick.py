@@ -1,4 +1,4 @@
-"""`lbctl explain pick` from files: the sentence first, then what speaks for and against each replica."""
+"""`lbctl explain pick` from files: the choice with its reason, then a row for each replica."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ pools:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> str:
+def fleet_file(tmp_path: Path) -> str:
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET)
     return str(path)
 
 
-def test_the_choice_and_its_reason_come_first(fleet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_choice_and_reason_come_first(fleet_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = tmp_path / "body.json"
     body.write_text(json.dumps({"model": "sql", "prompt": "a" * 4000}))
-    assert run(["explain", "pick", "llama", fleet, "--body", str(body)]) == 0
+    assert run(["explain", "pick", "llama", fleet_file, "--body", str(body)]) == 0
     first, *others = capsys.readouterr().out.splitlines()
     assert first == "big gets the request: no cache is known to help, and it has the least expected wait."
     assert "prompt         about 1000 tokens, 15 blocks to recognise it by" in others
@@ -43,15 +43,15 @@ def test_the_choice_and_its_reason_come_first(fleet: str, tmp_path: Path, capsys
     assert others[-1].split(maxsplit=6) == ["gone", "10.0.0.3:8000", "-", "-", "-", "-", "drained by the files"]
 
 
-def test_a_session_key_of_the_body_is_given_as_its_value(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "pick", "llama", fleet, "--session", "s-1", "-o", "json"]) == 0
+def test_session_option_gives_the_session_key(fleet_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "pick", "llama", fleet_file, "--session", "s-1", "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["request"]["session"], shown["choices"], shown["reason"]) == ("s-1", ["big"], "load")
     assert [row["name"] for row in shown["candidates"]] == ["big", "small", "gone"]
 
 
-def test_equal_replicas_are_all_named(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "pick", "same", fleet]) == 0
+def test_all_equal_replicas_are_named(fleet_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "pick", "same", fleet_file]) == 0
     assert capsys.readouterr().out.startswith("Any of a or b gets the request, at random:")
 
 
@@ -63,9 +63,9 @@ def test_equal_replicas_are_all_named(fleet: str, capsys: pytest.CaptureFixture[
         (["llama", "--body", "/nowhere"], "/nowhere"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(
-    fleet: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_unknown_pool_or_body_is_refused(
+    fleet_file: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool, *options = arguments
-    assert run(["explain", "pick", pool, fleet, *options]) != 0
+    assert run(["explain", "pick", pool, fleet_file, *options]) != 0
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`lbctl explain route`: the route, why it won, the pin or the draw, the policy with its lines; and bad input."""
+"""`lbctl explain route`: the route and why it matched, the pin or draw, the settings with their lines, and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHAT = "https://api.example.com:8443/v1/chat/completions"
 
 
 class Explain:
-    """The command on FLEET; what it says as JSON or as text."""
+    """Runs the command on FLEET, and returns its output as JSON or text."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.path = directory / "fleet.yaml"
@@ -63,7 +63,7 @@ class Explain:
         return rows
 
     def row(self, *arguments: str) -> dict[str, Any]:
-        """Where all three proxies say the same."""
+        """Return the one row that all three proxies share."""
         (row,) = self.rows(*arguments)
         assert [name.split()[0] for name in row["on"]] == ["nginx", "haproxy", "envoy"]
         return row
@@ -74,7 +74,7 @@ def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
     return Explain(tmp_path, capsys)
 
 
-def test_the_winner_is_named_with_its_line_and_what_it_wins_by(explain: Explain) -> None:
+def test_matching_route_is_shown_with_line_and_reason(explain: Explain) -> None:
     row = explain.row("POST", CHAT)
     assert (row["route"], row["at"]) == ("chat", f"{explain.path}:9:5")
     assert [(item["kind"], item["actual"]) for item in row["conditions"]] == [
@@ -87,7 +87,7 @@ def test_the_winner_is_named_with_its_line_and_what_it_wins_by(explain: Explain)
     assert failed == {"models": ["model"], "gone": ["path"], "at": ["path"]}
 
 
-def test_without_a_pin_the_draw_is_told_with_its_probabilities(explain: Explain) -> None:
+def test_draw_is_shown_with_its_probabilities(explain: Explain) -> None:
     row = explain.row("POST", CHAT)
     assert row["choice"]["by"] == "draw"
     assert row["choice"]["at"] == f"{explain.path}:11:12"
@@ -103,13 +103,13 @@ def test_without_a_pin_the_draw_is_told_with_its_probabilities(explain: Explain)
         ("cookie: variant=b", "kept", ":11:12"),
     ],
 )
-def test_a_pin_or_a_cookie_decides_before_the_draw(explain: Explain, header: str, by: str, line: str) -> None:
+def test_pin_or_cookie_takes_precedence_over_the_draw(explain: Explain, header: str, by: str, line: str) -> None:
     row = explain.row("POST", CHAT, "-H", header)
     assert (row["choice"]["by"], row["choice"]["at"]) == (by, f"{explain.path}{line}")
     assert [item["pool"] for item in row["pools"]] == ["b"]
 
 
-def test_each_setting_comes_with_the_line_that_it_is_from_or_is_a_default(explain: Explain) -> None:
+def test_each_setting_has_its_line_or_is_a_default(explain: Explain) -> None:
     policy = {item["path"]: (item["value"], item["at"]) for item in explain.row("POST", CHAT)["policy"]}
     assert policy["routes.chat.timeouts.idle"] == ("7m", f"{explain.path}:3:28")
     assert policy["routes.chat.timeouts.request"] == ("unlimited", None)
@@ -120,7 +120,7 @@ def test_each_setting_comes_with_the_line_that_it_is_from_or_is_a_default(explai
     assert policy["listeners.public.max_body"] == ("unlimited", None)
 
 
-def test_the_listener_is_that_of_the_port(explain: Explain) -> None:
+def test_port_selects_the_listener(explain: Explain) -> None:
     assert explain.row("POST", "http://api.example.com:8080/v1/chat")["route"] == "wide"
     assert explain.row("POST", "http://api.example.com/v1/chat", "--listener", "public")["route"] == "chat"
     assert explain.code("POST", "http://api.example.com/v1/chat") == 64
@@ -128,7 +128,7 @@ def test_the_listener_is_that_of_the_port(explain: Explain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("http://a:99/", "lbctl: no listener has port 99: the only one, web (127.0.0.1:8080), is taken\n"),
         ("https://a/", "lbctl: no listener has port 443: the only one, web (127.0.0.1:8080), is taken\n"),
@@ -136,17 +136,17 @@ def test_the_listener_is_that_of_the_port(explain: Explain) -> None:
         ("/", ""),
     ],
 )
-def test_a_port_that_no_listener_has_is_told(url: str, told: str, explain: Explain) -> None:
+def test_unknown_port_is_reported(url: str, message: str, explain: Explain) -> None:
     explain.path.write_text(
         "version: 1\nlisteners: {web: {bind: '127.0.0.1:8080'}}\n"
         "routes: {all: {match: {path_prefix: /}, respond: {status: 200}}}\n"
     )
     assert explain.code("GET", url, "-o", "json") == 0
     shown = explain.capsys.readouterr()
-    assert (json.loads(shown.out)["request"]["listener"], shown.err) == ("web", told)
+    assert (json.loads(shown.out)["request"]["listener"], shown.err) == ("web", message)
 
 
-def test_where_proxies_differ_each_says_its_own(explain: Explain, tmp_path: Path) -> None:
+def test_proxies_that_differ_have_separate_rows(explain: Explain, tmp_path: Path) -> None:
     body = tmp_path / "body.json"
     body.write_text('{"model": "gpt-4"}')
     rows = explain.rows("POST", "/v1/x", "--listener", "public", "--body", str(body))
@@ -157,14 +157,14 @@ def test_where_proxies_differ_each_says_its_own(explain: Explain, tmp_path: Path
     assert {(row["route"], row["read"]["path"]) for row in at} == {("at", "/m/x@y")}
 
 
-def test_a_route_that_a_proxy_cannot_protect_is_closed_there(explain: Explain) -> None:
+def test_route_that_a_proxy_cannot_protect_is_closed(explain: Explain) -> None:
     rows = explain.rows("GET", "/m/x@y", "--listener", "public")
     closed = {name.split()[0]: row for row in rows for name in row["on"]}
     assert (closed["envoy"]["status"], closed["nginx"]["status"]) == (503, None)
     assert "LB442" in closed["envoy"]["losses"][0]
 
 
-def test_the_proxys_own_answers_are_told(explain: Explain, tmp_path: Path) -> None:
+def test_answers_of_the_proxy_itself_are_shown(explain: Explain, tmp_path: Path) -> None:
     assert explain.row("GET", "/v0", "--listener", "public")["status"] == 410
     assert explain.row("GET", "/nowhere", "--listener", "public")["status"] == 404
     body = tmp_path / "long"
@@ -172,7 +172,7 @@ def test_the_proxys_own_answers_are_told(explain: Explain, tmp_path: Path) -> No
     assert explain.row("POST", "/v1", "--listener", "internal", "--body", str(body))["status"] == 413
 
 
-def test_people_get_lines(explain: Explain) -> None:
+def test_text_output_has_a_line_for_each_fact(explain: Explain) -> None:
     text = explain.text("POST", CHAT, "-H", "x-version: v2")
     assert f"route      chat  {explain.path}:9:5" in text
     assert "because of POST *.example.com/v1/chat/…" in text
@@ -197,11 +197,11 @@ def test_people_get_lines(explain: Explain) -> None:
         ("GET", "/v1", "-t", "apache"),
     ],
 )
-def test_a_wrong_command_line_is_told_as_such(explain: Explain, arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_are_a_usage_error(explain: Explain, arguments: tuple[str, ...]) -> None:
     assert explain.code(*arguments) == 64
 
 
-def test_a_body_or_a_fleet_that_is_not_there_is_an_error(explain: Explain) -> None:
+def test_missing_body_or_invalid_fleet_is_an_error(explain: Explain) -> None:
     assert explain.code("GET", "/v1", "--listener", "public", "--body", "nowhere") == 1
     assert "nowhere: error LB001" in explain.capsys.readouterr().err
     explain.path.write_text("version: 1\nroutes: {a: {pool: nowhere}}\n")

@@ -27,7 +27,7 @@ from lbctl.serve.picker.question import Caller, PickerQuestion
 from lbctl.serve.picker.service import PickService
 from tests.support.api import Fleet
 from tests.support.api_server import serving
-from tests.support.fleet import compiling
+from tests.support.fleet import compiled
 from tests.unit.cli.test_explain_pick import FLEET
 
 TOKEN = "t" * 32
@@ -35,13 +35,11 @@ COMMAND = ["explain", "pick", "llama"]
 
 
 class Picking(Fleet):
-    """The API of a control plane whose picker runs in this process; a question takes the way of the link's lines."""
+    """A control plane whose picker runs in this process. Questions pass through the wire format of the link."""
 
     def __init__(self) -> None:
         super().__init__()
-        made, found = compiling(FLEET)
-        assert made is not None, found
-        composed = compose(Snapshot(made.topology), LoopOutput(), (), {}, 0.0)
+        composed = compose(Snapshot(compiled(FLEET).topology), LoopOutput(), (), {}, 0.0)
         served = cast(PublishedFleet, SimpleNamespace(composed=composed))
         measured = tables.FleetMeasurements(0.0)
         sent = {pool.name: tables.table(served, pool, measured) for pool in tables.picked_pools(served)}
@@ -54,8 +52,8 @@ class Picking(Fleet):
         return await pick_rows.explain(self.picker, request)
 
     async def _explain(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        asked = wire.parse(wire.line("explain", number=1, **question))
-        return wire.parse(explanation_line(self.service, asked))
+        received = wire.parse(wire.line("explain", number=1, **question))
+        return wire.parse(explanation_line(self.service, received))
 
 
 @pytest.fixture
@@ -78,7 +76,7 @@ def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_an_idle_picker_says_what_the_files_say(
+def test_idle_picker_explains_the_same_as_the_files(
     form: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet, body = tmp_path / "fleet.yaml", tmp_path / "body"
@@ -88,7 +86,7 @@ def test_an_idle_picker_says_what_the_files_say(
     assert shown([*COMMAND, *more, *options], capsys) == shown([*COMMAND, str(fleet), *more], capsys)
 
 
-def test_it_shows_the_work_in_flight_and_the_session_s_home(
+def test_work_in_flight_and_home_of_a_session_are_shown(
     control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = json.dumps({"prompt": "a" * 400, "chat": {"id": "s-1"}}).encode()
@@ -103,7 +101,7 @@ def test_it_shows_the_work_in_flight_and_the_session_s_home(
 
 
 @pytest.mark.parametrize("content", [b'{"prompt": "' + b"\\n" * 100_000, b"\x1f\x8b" + bytes(range(256)) * 1000])
-def test_of_a_long_or_compressed_body_the_beginning_is_sent(
+def test_beginning_of_a_long_or_compressed_body_is_sent(
     content: bytes, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = tmp_path / "body"
@@ -121,7 +119,7 @@ def test_of_a_long_or_compressed_body_the_beginning_is_sent(
         (["llama", "fleet.yaml"], "give one"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(
+def test_unknown_pool_or_body_is_refused(
     arguments: list[str], message: str, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["explain", "pick", *arguments, *options]) != 0
@@ -129,7 +127,7 @@ def test_what_cannot_be_explained_is_refused(
 
 
 @pytest.mark.parametrize("length", [-1, 2**53 + 1, 10**400])
-def test_a_body_that_no_client_can_send_is_refused(length: int, control: Picking) -> None:
+def test_impossible_body_length_is_refused(length: int, control: Picking) -> None:
     with serving(control, None) as url:
         question = {"pool": "llama", "session": None, "body": None, "body_bytes": length}
         answer = requests.post(f"{url}/api/v1/picks/explain", json=question, timeout=10)
@@ -137,14 +135,14 @@ def test_a_body_that_no_client_can_send_is_refused(length: int, control: Picking
     assert "body_bytes: a length from 0 to 9007199254740992" in answer.json()["error"]
 
 
-def test_a_question_that_fails_is_answered_and_ends_no_picker(control: Picking) -> None:
+def test_failed_question_does_not_stop_the_picker(control: Picking) -> None:
     values = {"number": 7, "pool": "llama", "headers": {}, "body": "{}", "length": 10**400, "place": [None, None]}
     answer = wire.parse(explanation_line(control.service, values))
     assert (answer["number"], answer["explanation"]) == (7, None)
 
 
 @pytest.mark.parametrize("role", ["read", None])
-def test_whoever_may_read_may_ask(
+def test_read_role_is_enough(
     role: str | None, control: Picking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     accepted, own = tmp_path / "accepted", tmp_path / "own"
@@ -156,7 +154,7 @@ def test_whoever_may_read_may_ask(
     assert json.loads(capsys.readouterr().out)["pool"] == "llama"
 
 
-def test_an_adapter_that_has_decided_is_the_reason(
+def test_loaded_adapter_is_the_reason_of_a_choice(
     control: Picking, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = tmp_path / "body"
@@ -174,7 +172,7 @@ def test_an_adapter_that_has_decided_is_the_reason(
     assert "which counts 2000 tokens." in text
 
 
-def test_the_tokens_in_a_cache_are_shown_and_whether_they_count(
+def test_cached_tokens_are_shown_with_their_effect(
     control: Picking, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "body"
@@ -195,7 +193,7 @@ def test_the_tokens_in_a_cache_are_shown_and_whether_they_count(
     assert cached() == {"big": "-", "small": "3200, not counted", "gone": "-"}
 
 
-def test_a_replica_in_its_slow_start_is_shown_with_how_far_it_is(
+def test_slow_start_of_a_replica_is_shown_with_its_progress(
     control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = control.service.tables["llama"]
@@ -210,8 +208,6 @@ def test_a_replica_in_its_slow_start_is_shown_with_how_far_it_is(
     assert small.split(maxsplit=6)[-1] == "-"
 
 
-def test_the_units_of_the_figures_are_in_the_head_of_the_table(
-    options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_head_names_the_units(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown([*COMMAND, *options], capsys).splitlines()
     assert any("RATE  WORK (TOKENS)  CACHED (TOKENS)  WAIT (TOKENS/RATE)" in line for line in lines)

@@ -1,4 +1,4 @@
-"""The sentence that begins `explain weight`, and the line about what proxies have counted at its end."""
+"""The first sentence of `explain weight`, and its last line, about requests that proxies have counted."""
 
 from __future__ import annotations
 
@@ -10,48 +10,52 @@ from lbctl.cli.explain_sentence import observed, sentence
 from tests.support import api
 
 
-def of(**changes: Any) -> str:
-    """The sentence about gpu3, which the files give a fifth."""
+def sentence_with(**changes: Any) -> str:
+    """Return the sentence about gpu3, whose declared share is a fifth, with these changes."""
     return sentence(replace(api.REPLICA, **{"name": "gpu3", "declared": 0.2, "share": 0.2, **changes}))
 
 
-def test_a_replica_with_its_share_needs_no_cause() -> None:
-    assert of() == "gpu3 gets 20 % of the pool's requests, as its capacity says"
-    assert of(observed=0.2049) == "gpu3 gets 20 % of the pool's requests, as its capacity says"
+def test_expected_share_needs_no_cause() -> None:
+    assert sentence_with() == "gpu3 gets 20 % of the pool's requests, as its capacity says"
+    assert sentence_with(observed=0.2049) == "gpu3 gets 20 % of the pool's requests, as its capacity says"
 
 
-def test_a_lower_share_has_its_cause_and_since_when() -> None:
+def test_lower_share_has_its_cause_and_start_time() -> None:
     now = datetime.now().astimezone()
     slow = {"state": "slow", "state_reason": "three times slower than its peers", "share": 0.0667}
-    assert of(**slow, state_since=now.isoformat()) == (
+    assert sentence_with(**slow, state_since=now.isoformat()) == (
         "gpu3 gets 7 % of the pool's requests instead of 20 %: three times slower than its peers"
         f" since {now:%H:%M}"
     )  # fmt: skip
-    assert of(**slow, state_since="2026-01-01T12:00:00.000Z").rpartition(" since 202")[2].startswith("6-01-0")
-    assert of(**slow).endswith("slower than its peers")
-    assert of(state="down", state_reason="the active check of ha fails: L4CON", observed=0.0) == (
+    assert (
+        sentence_with(**slow, state_since="2026-01-01T12:00:00.000Z").rpartition(" since 202")[2].startswith("6-01-0")
+    )
+    assert sentence_with(**slow).endswith("slower than its peers")
+    assert sentence_with(state="down", state_reason="the active check of ha fails: L4CON", observed=0.0) == (
         "gpu3 gets 0 % of the pool's requests instead of 20 %: the active check of ha fails: L4CON"
     )
 
 
-def test_what_is_observed_counts_more_than_what_is_decided() -> None:
-    assert of(observed=0.05) == "gpu3 gets 5 % of the pool's requests instead of 20 %: lbctl has decided 20 %"
-    assert of(share=0.4) == "gpu3 gets 40 % of the pool's requests instead of 20 %: other replicas get less"
-    held = of(share=0.5, reasons=("weight 4 held by an operator: test",))
+def test_observed_share_takes_precedence_over_the_decided_one() -> None:
+    assert (
+        sentence_with(observed=0.05) == "gpu3 gets 5 % of the pool's requests instead of 20 %: lbctl has decided 20 %"
+    )
+    assert sentence_with(share=0.4) == "gpu3 gets 40 % of the pool's requests instead of 20 %: other replicas get less"
+    held = sentence_with(share=0.5, reasons=("weight 4 held by an operator: test",))
     assert held.endswith("instead of 20 %: weight 4 held by an operator: test")
-    assert of(declared=0.0, share=0.0, priority=1) == (
+    assert sentence_with(declared=0.0, share=0.0, priority=1) == (
         "gpu3 gets 0 % of the pool's requests: it stands by with priority 1"
     )
 
 
-def test_a_drained_replica_gets_nothing_whatever_the_last_minute_still_has() -> None:
+def test_drained_replica_gets_nothing_despite_recent_requests() -> None:
     drained = {"state": "drained", "state_reason": "drained by an operator: a fan"}
-    assert of(**drained, share=0.0, observed=0.19) == (
+    assert sentence_with(**drained, share=0.0, observed=0.19) == (
         "gpu3 gets 0 % of the pool's requests instead of 20 %: drained by an operator: a fan"
     )
 
 
-def test_the_line_about_what_is_observed_names_who_reports_and_who_does_not() -> None:
+def test_observed_line_lists_reporting_and_silent_proxies() -> None:
     pool = replace(
         api.pool("llama"),
         reporting=("ha",),

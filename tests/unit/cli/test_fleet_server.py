@@ -1,4 +1,4 @@
-"""`--fleet`: where the API of the `serve` of a fleet is, also where `lbctl up` has moved it."""
+"""`--fleet`: the address of the API of a fleet's `serve`, also if `lbctl up` uses another port."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from lbctl.up.places import home_of
 TOKEN = "a-token-for-the-test\n"
 
 
-def test_the_api_of_a_running_up_is_found_with_its_token_and_else_that_of_the_fleet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_api_of_a_running_up_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(f"version: 1\ncontrol: {{state: {tmp_path}/state}}\n")
@@ -32,7 +30,7 @@ def test_the_api_of_a_running_up_is_found_with_its_token_and_else_that_of_the_fl
         assert server_of_fleet(str(fleet)) == of_the_fleet, "the next one has not said yet where it listens"
 
 
-def test_a_user_without_a_home_is_given_the_api_of_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_home_gets_the_api_of_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home(_: type[Path]) -> Path:
         raise RuntimeError("Could not determine home directory.")  # as for a user that no file knows, without HOME
 

@@ -1,4 +1,4 @@
-"""A command imports what it needs: most of the time of a small fleet is the time of imports."""
+"""A command imports only the modules that it needs: with a small fleet, imports take most of the time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CODE = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.mod
 
 
 def imported(*arguments: str) -> set[str]:
-    """Every module that `lbctl` with these arguments has imported at its end."""
-    done = subprocess.run(
+    """Return every module that `lbctl` with these arguments has imported when it ends."""
+    process = subprocess.run(
         [sys.executable, "-c", CODE, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
-    return set(done.stderr.splitlines())
+    return set(process.stderr.splitlines())
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("version",), ("picker", "--help")])
-def test_what_needs_no_fleet_reads_no_model(arguments: tuple[str, ...]) -> None:
+def test_command_without_fleet_does_not_import_the_model(arguments: tuple[str, ...]) -> None:
     modules = imported(*arguments)
     assert "lbctl.cli" in modules
     assert {"pydantic", "yaml", "lbctl.model", "lbctl.targets"} & modules == set()
 
 
-def test_validate_loads_nothing_that_renders() -> None:
+def test_validate_imports_no_renderer() -> None:
     modules = imported("validate", QUICKSTART)
     assert "lbctl.model.fleet" in modules
     renderers = {f"lbctl.targets.{kind}.render" for kind in ("nginx", "haproxy", "envoy")}
@@ -36,7 +36,7 @@ def test_validate_loads_nothing_that_renders() -> None:
     assert ({"jinja2", "google.protobuf", "envoy", "aiohttp"} | renderers | checkers) & modules == set()
 
 
-def test_no_command_looks_for_plugins_in_every_installed_package() -> None:
+def test_commands_do_not_search_installed_packages() -> None:
     shown = "atexit.register(lambda: print('importlib.metadata' in sys.modules))"
     code = f"import atexit, sys; from lbctl.cli import main; {shown}; main()"
     done = subprocess.run(
@@ -48,14 +48,14 @@ def test_no_command_looks_for_plugins_in_every_installed_package() -> None:
 @pytest.mark.parametrize(
     ("kind", "foreign"), [("nginx", "google.protobuf"), ("haproxy", "google.protobuf"), ("envoy", "jinja2")]
 )
-def test_render_loads_its_own_target_alone(kind: str, foreign: str) -> None:
+def test_render_imports_only_its_target(kind: str, foreign: str) -> None:
     modules = imported("render", "-t", kind, QUICKSTART)
     others = {f"lbctl.targets.{other}.render" for other in ("nginx", "haproxy", "envoy") if other != kind}
     assert f"lbctl.targets.{kind}.render" in modules
     assert ({foreign, "aiohttp", "lbctl.signals.source"} | others) & modules == set()
 
 
-def test_python_does_not_look_through_all_of_it_once_more_as_it_ends() -> None:
+def test_garbage_is_frozen_before_python_ends() -> None:
     shown = "atexit.register(lambda: print(gc.get_freeze_count()))"
     code = f"import atexit, gc; from lbctl.cli import main; {shown}; main()"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`lbctl key new`: a key is printed once, opens on the line that is written, and starts nothing heavy."""
+"""`lbctl key new` prints a key once, writes the line for it, and imports no heavy modules."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from lbctl.compile.key_lines import is_secret, parse
 from lbctl.model.values import NAME
 
 
-def made(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+def new_key(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     assert run(["key", "new", *arguments]) == 0
     out, err = capfd.readouterr()
     return out.strip(), err
 
 
-def test_a_key_is_printed_with_its_line(capfd: pytest.CaptureFixture[str]) -> None:
-    key, said = made(capfd, "acme")
+def test_new_key_is_printed_with_its_line(capfd: pytest.CaptureFixture[str]) -> None:
+    key, message = new_key(capfd, "acme")
     assert len(key) > 40
     assert is_secret(key)
-    assert f": sha256:{hashlib.sha256(key.encode()).hexdigest()}: acme\n" in said
-    assert key not in said
-    assert f": {(plain := made(capfd, 'acme', '--plain'))[0]}: acme\n" in plain[1]
+    assert f": sha256:{hashlib.sha256(key.encode()).hexdigest()}: acme\n" in message
+    assert key not in message
+    assert f": {(plain := new_key(capfd, 'acme', '--plain'))[0]}: acme\n" in plain[1]
     assert plain[0] != key
 
 
 @pytest.mark.parametrize("plain", [[], ["--plain"]])
-def test_its_line_is_appended_to_a_file_that_its_owner_alone_may_read(
+def test_line_is_appended_to_a_private_file(
     plain: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys"
-    first, said = made(capfd, "acme", "-f", str(file), *plain)
+    first, message = new_key(capfd, "acme", "-f", str(file), *plain)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert first not in said
+    assert first not in message
     file.write_text(file.read_text().rstrip("\n"))
-    second, _ = made(capfd, "globex", "-f", str(file), *plain)
+    second, _ = new_key(capfd, "globex", "-f", str(file), *plain)
     keys = parse("keys", file.read_text(), Diagnostics())
     assert keys is not None
     shown = {(item.key or item.sha256, item.tenant) for item in keys}
@@ -51,21 +51,21 @@ def test_its_line_is_appended_to_a_file_that_its_owner_alone_may_read(
 
 
 @pytest.mark.parametrize("tenant", ["Acme Inc", "", "-", "a" * 64])
-def test_what_is_no_tenant_is_refused(tenant: str) -> None:
+def test_invalid_tenant_is_refused(tenant: str) -> None:
     assert run(["key", "new", "--", tenant]) == 64
     assert _NAME.pattern == NAME.pattern
 
 
-def test_where_nothing_can_be_written_no_key_is_made(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_writable_file_no_key_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "fifo")
     for place in (tmp_path, tmp_path / "no" / "keys", tmp_path / "fifo"):
         assert run(["key", "new", "acme", "-f", str(place)]) == 1
-        out, said = capfd.readouterr()
+        out, message = capfd.readouterr()
         assert out == ""
-        assert said.startswith(f"lbctl: cannot write {place}: ")
+        assert message.startswith(f"lbctl: cannot write {place}: ")
 
 
-def test_it_starts_nothing_heavy() -> None:
+def test_key_new_imports_nothing_heavy() -> None:
     code = "import sys; from lbctl.cli import run; run(['key', 'new', 'acme']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert {"pydantic", "yaml", "lbctl.model", "jinja2", "google.protobuf"} & set(done.stderr.split()) == set()

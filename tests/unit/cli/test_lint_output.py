@@ -1,4 +1,4 @@
-"""Findings for machines: JSON, GitHub's annotations, SARIF, GitLab's report, and nothing else on standard output."""
+"""Output formats of findings: JSON, GitHub annotations, SARIF, and GitLab's code quality report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NASTY = Diagnostic(
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> str:
+def fleet_file(tmp_path: Path) -> str:
     """A file with several findings of each severity."""
     file = tmp_path / "fleet.yaml"
     file.write_text(POOR)
@@ -32,34 +32,34 @@ def fleet(tmp_path: Path) -> str:
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = run(list(arguments))
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
-def test_json_says_all_that_the_text_says(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = output(capsys, "lint", "-o", "json", fleet)
-    _, text, _ = output(capsys, "lint", fleet)
-    told = json.loads(out)
+def test_json_has_all_findings_of_the_text(fleet_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = output(capsys, "lint", "-o", "json", fleet_file)
+    _, text, _ = output(capsys, "lint", fleet_file)
+    document = json.loads(out)
     assert (code, err) == (1, "")
     lines = [
         f"{item['file']}:{item['line']}:{item['column']}: {item['severity']} {item['code']}"
-        for item in told["findings"]
+        for item in document["findings"]
     ]
     assert [line.partition(f" {line.split()[2]}")[0] + f" {line.split()[2]}" for line in text.splitlines()] == lines
-    assert sum(told["counts"].values()) == len(lines) > 3
+    assert sum(document["counts"].values()) == len(lines) > 3
 
 
-def test_github_shows_the_worst_ten_first_and_then_a_count(capsys: pytest.CaptureFixture[str]) -> None:
-    found = [Diagnostic("LB210", f"w{i}", Position("f.yaml", i, 1), severity="warning") for i in range(1, 12)]
-    found += [Diagnostic("LB217", "n", Position("f.yaml", 1, 1), severity="note"), Diagnostic("LB101", "e")]
-    *lines, last = written(found, "github").splitlines()
+def test_github_shows_the_worst_ten_findings_and_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [Diagnostic("LB210", f"w{i}", Position("f.yaml", i, 1), severity="warning") for i in range(1, 12)]
+    findings += [Diagnostic("LB217", "n", Position("f.yaml", 1, 1), severity="note"), Diagnostic("LB101", "e")]
+    *lines, last = written(findings, "github").splitlines()
     assert lines[0] == "::error title=LB101::e"
     assert lines[1:] == [f"::warning file=f.yaml,line={i},col=1,title=LB210::w{i}" for i in range(1, 10)]
     assert last == "lbctl: 13 findings: 1 error, 11 warnings, 1 note, 10 of them annotated"
     assert written([], "github") == "lbctl: no findings\n"
 
 
-def test_github_can_be_told_nothing_by_a_message() -> None:
+def test_message_cannot_inject_a_github_command() -> None:
     line, _ = written([NASTY], "github").splitlines()
     assert line == (
         "::warning file=a%3Ab%2Cc/ü %25.yaml,line=3,col=7,title=LB101::routes.a: 50%25 of%0D%0Ait: a, b ::error:: (x)"
@@ -68,7 +68,7 @@ def test_github_can_be_told_nothing_by_a_message() -> None:
 
 @pytest.mark.parametrize("command", ["lint", "validate"])
 @pytest.mark.parametrize("text", [POOR, sample(), "version: 2\nx: [\n", ""])
-def test_sarif_is_that_of_the_schema(
+def test_sarif_is_valid_by_its_schema(
     command: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(text)
@@ -77,36 +77,36 @@ def test_sarif_is_that_of_the_schema(
     jsonschema.Draft7Validator(SCHEMA).validate(json.loads(out))
 
 
-def test_sarif_says_where_and_what_and_explains_its_rules(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = output(capsys, "lint", "-o", "sarif", fleet)
-    (told,) = json.loads(out)["runs"]
-    rules = told["tool"]["driver"]["rules"]
-    results = told["results"]
+def test_sarif_has_locations_and_rule_descriptions(fleet_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = output(capsys, "lint", "-o", "sarif", fleet_file)
+    (sarif_run,) = json.loads(out)["runs"]
+    rules = sarif_run["tool"]["driver"]["rules"]
+    results = sarif_run["results"]
     assert {rules[item["ruleIndex"]]["id"] for item in results} == {item["ruleId"] for item in results}
     assert [item["id"] for item in rules if "When to ignore it" not in item["help"]["markdown"]] == []
     region = next(item["locations"] for item in results if item["ruleId"] == "LB520")[0]["physicalLocation"]
     line = POOR.splitlines()[region["region"]["startLine"] - 1]
     assert line[region["region"]["startColumn"] - 1 :].startswith('"0.0.0.0')
-    assert region["artifactLocation"]["uri"] == f"file://{fleet}"
+    assert region["artifactLocation"]["uri"] == f"file://{fleet_file}"
 
 
-def test_sarif_takes_any_file_name_and_a_finding_without_a_place() -> None:
-    told: dict[str, Any] = json.loads(written([NASTY, Diagnostic("LB001", "gone", Position("nowhere"))], "sarif"))
-    jsonschema.Draft7Validator(SCHEMA).validate(told)
-    first, second = told["runs"][0]["results"]
+def test_sarif_accepts_odd_file_names_and_no_location() -> None:
+    document: dict[str, Any] = json.loads(written([NASTY, Diagnostic("LB001", "gone", Position("nowhere"))], "sarif"))
+    jsonschema.Draft7Validator(SCHEMA).validate(document)
+    first, second = document["runs"][0]["results"]
     assert first["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a%3Ab%2Cc/%C3%BC%20%25.yaml"
     assert "region" not in second["locations"][0]["physicalLocation"]
 
 
-def test_the_fixture_refuses_what_sarif_does(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = output(capsys, "lint", "-o", "sarif", fleet)
-    good = json.loads(out)
-    result = good["runs"][0]["results"][0]
+def test_schema_of_the_fixture_rejects_invalid_sarif(fleet_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = output(capsys, "lint", "-o", "sarif", fleet_file)
+    valid = json.loads(out)
+    result = valid["runs"][0]["results"][0]
     for key, value in (("level", "fatal"), ("message", "text"), ("ruleIndex", "0"), ("severity", "error")):
-        bad = json.loads(out)
-        bad["runs"][0]["results"][0] = {**result, key: value}
+        invalid = json.loads(out)
+        invalid["runs"][0]["results"][0] = {**result, key: value}
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.Draft7Validator(SCHEMA).validate(bad)
+            jsonschema.Draft7Validator(SCHEMA).validate(invalid)
 
 
 CODE_QUALITY = {
@@ -137,11 +137,11 @@ CODE_QUALITY = {
         },
     },
 }
-"""The fields of https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format, no more."""
+"""Only the fields of https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format."""
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    """A Code Quality report, which has GitLab's fields and a fingerprint for each finding."""
+    """Return a Code Quality report, which must have GitLab's fields and unique fingerprints."""
     _, out, err = output(capsys, *arguments, "-o", "codequality")
     assert err == ""
     issues: list[dict[str, Any]] = json.loads(out)
@@ -152,7 +152,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
 
 @pytest.mark.parametrize("command", ["lint", "validate"])
 @pytest.mark.parametrize("text", [POOR, sample(), "version: 2\nx: [\n", ""])
-def test_a_code_quality_report_has_the_fields_that_gitlab_documents(
+def test_code_quality_report_has_the_documented_fields(
     command: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(text)
@@ -167,10 +167,10 @@ def test_a_code_quality_report_has_the_fields_that_gitlab_documents(
     ]
 
 
-def test_a_finding_that_only_moves_keeps_its_fingerprint(
+def test_moved_finding_keeps_its_fingerprint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one whose message names another line; a finding that is new has a fingerprint of its own."""
+    """This includes a finding whose message names another line. A new finding has a new fingerprint."""
     twice = POOR.replace("10.0.0.2:8000", "10.0.0.1:8000")
     monkeypatch.chdir(tmp_path)
 
@@ -183,11 +183,11 @@ def test_a_finding_that_only_moves_keeps_its_fingerprint(
     assert before.keys() == after.keys()
     assert any("first at fleet.yaml:" in description for description, _ in before.values())
     assert all(after[key][1] == line + 2 for key, (_, line) in before.items())
-    more = fingerprints(twice.replace("gpu: B200", "gpu: B200, weigth: 1"))
-    assert more.keys() - before.keys()
+    changed = fingerprints(twice.replace("gpu: B200", "gpu: B200, weigth: 1"))
+    assert changed.keys() - before.keys()
 
 
-def test_a_code_quality_report_takes_a_finding_without_a_place_and_equal_ones() -> None:
+def test_code_quality_accepts_equal_findings_and_no_location() -> None:
     findings = [
         Diagnostic("LB999", "a"),
         Diagnostic("LB999", "a"),
@@ -201,12 +201,12 @@ def test_a_code_quality_report_takes_a_finding_without_a_place_and_equal_ones() 
 
 
 @pytest.mark.parametrize("form", ["text", "json", "github", "sarif", "codequality"])
-def test_validate_has_the_same_exit_codes_in_every_form(
-    form: str, fleet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_validate_has_the_same_exit_code_in_every_form(
+    form: str, fleet_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: 1\npols: {}\n")
-    for path, expected in ((fleet, 0), (str(bad), 1), (str(tmp_path / "none"), 1)):
+    for path, expected in ((fleet_file, 0), (str(bad), 1), (str(tmp_path / "none"), 1)):
         code, out, err = output(capsys, "validate", "-o", form, path)
         assert (code, "LB0" in out + err) == (expected, expected == 1)
         assert (out if form == "text" else err) == ""

@@ -1,4 +1,4 @@
-"""Arguments and answers of a server that are not UTF-8: refused or escaped, never an error of lbctl itself."""
+"""Arguments and server answers that are not UTF-8 are refused or escaped. They never cause a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ routes:
 pools:
   p: {replicas: [{address: "10.0.0.1:8000"}]}
 """
-NOBODY = ["--server", "http://127.0.0.1:9"]
+UNUSED_SERVER = ["--server", "http://127.0.0.1:9"]
 LATIN = "caf\udce9"
 """The byte E9 of the command line, as Python reads it."""
 
@@ -44,14 +44,14 @@ LATIN = "caf\udce9"
         ["split", "set", "all", f"{LATIN}=1", "b=2"],
     ],
 )
-def test_an_argument_that_is_not_utf8_is_not_sent(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*arguments, *NOBODY]) == 64
+def test_argument_that_is_not_utf8_is_not_sent(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*arguments, *UNUSED_SERVER]) == 64
     assert "an argument is not UTF-8 text" in capsys.readouterr().err
 
 
 @contextmanager
-def _answering(status: int, document: object) -> Iterator[str]:
-    """Answer every request with this document. The result is the URL."""
+def server_answering(status: int, document: object) -> Iterator[str]:
+    """Run a server that answers every request with this document, and yield its URL."""
     body = json.dumps(plain(document)).encode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -65,7 +65,7 @@ def _answering(status: int, document: object) -> Iterator[str]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -74,21 +74,21 @@ def _answering(status: int, document: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
-def test_an_answer_that_is_not_unicode_is_shown(form: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_answer_that_is_not_unicode_is_shown(form: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
     document = {"pools": [api.pool(LATIN, api.REPLICA)]}
-    with _answering(200, document) as url:
+    with server_answering(200, document) as url:
         assert run(["status", "pools", "--server", url, "-o", form]) == 0
     assert "caf" in capfdbinary.readouterr().out.decode()
 
 
-def test_what_a_server_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    with _answering(400, {"error": f"{LATIN} \x1b[2J"}) as url:
+def test_error_message_of_a_server_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_answering(400, {"error": f"{LATIN} \x1b[2J"}) as url:
         assert run(["drain", "chat/a", "--server", url]) == 1
     assert "caf\\udce9 \\x1b[2J" in capsys.readouterr().err
 
 
-def test_a_url_of_other_bytes_is_explained_as_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_url_that_is_not_utf8_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(FLEET)
     assert run(["explain", "route", "GET", f"/coffee/{LATIN}", str(file), "-t", "nginx"]) == 0

@@ -1,4 +1,4 @@
-"""`lbctl picker`: files that it cannot use are named, and it ends."""
+"""`lbctl picker` reports files that it cannot use, and exits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TLS = ("--tls-cert", "--tls-key", "--tls-client-ca")
         ([word for option in TLS for word in (option, "nonsense")], "nonsense "),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(
+def test_unusable_tls_file_is_reported(
     options: list[str],
     message: str,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""`lbctl render` for a proxy that `lbctl serve` drives: what that does in its place is one line, and no loss."""
+"""`lbctl render` for a proxy that `lbctl serve` drives: one line names the functions that `serve` provides."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEFT_ALONE = {"haproxy": ", user: haproxy", "nginx": ", config: /etc/proxy.conf"
 ALWAYS = ("LB466", "LB483", "LB485", "LB486")
 
 
-def said(directory: Path, capsys: pytest.CaptureFixture[str], kind: str, how: str) -> list[str]:
+def messages_of_render(directory: Path, capsys: pytest.CaptureFixture[str], kind: str, how: str) -> list[str]:
     file = directory / "fleet.yaml"
     file.write_text(FLEET.format(kind=kind, how=how))
     assert run(["render", "-t", kind, str(file), "-d", str(directory / "out")]) == 0
@@ -45,32 +45,32 @@ def said(directory: Path, capsys: pytest.CaptureFixture[str], kind: str, how: st
 
 
 @pytest.mark.parametrize("case", DRIVEN)
-def test_what_serve_does_for_a_driven_proxy_is_one_line(
+def test_functions_of_serve_are_summarised_in_one_line(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, how = DRIVEN[case]
-    lines = said(tmp_path, capsys, kind, how)
-    told = [line for line in lines if line.startswith("lbctl: ")]
-    assert len(told) == 1
-    assert "`lbctl serve`, which drives edge" in told[0]
-    assert all(code in told[0] for code in ALWAYS)
-    assert ("LB475" in told[0]) == ("LB474" in told[0]) == (kind == "nginx")
-    warned = {line.split("warning ")[1][:5] for line in lines if "warning" in line}
-    assert not warned & done_by_control_plane_for(kind).keys()
-    assert ("LB413" in warned) == (kind != "envoy")
+    lines = messages_of_render(tmp_path, capsys, kind, how)
+    summaries = [line for line in lines if line.startswith("lbctl: ")]
+    assert len(summaries) == 1
+    assert "`lbctl serve`, which drives edge" in summaries[0]
+    assert all(code in summaries[0] for code in ALWAYS)
+    assert ("LB475" in summaries[0]) == ("LB474" in summaries[0]) == (kind == "nginx")
+    warned_codes = {line.split("warning ")[1][:5] for line in lines if "warning" in line}
+    assert not warned_codes & done_by_control_plane_for(kind).keys()
+    assert ("LB413" in warned_codes) == (kind != "envoy")
 
 
 @pytest.mark.parametrize("kind", LEFT_ALONE)
-def test_a_proxy_that_nobody_drives_is_warned_of_each(
+def test_proxy_without_serve_gets_a_warning_for_each_function(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = said(tmp_path, capsys, kind, LEFT_ALONE[kind])
+    lines = messages_of_render(tmp_path, capsys, kind, LEFT_ALONE[kind])
     for code in ALWAYS:
         assert any(f"warning {code} " in line for line in lines), code
     assert not any("LB497" in line for line in lines), "`control` is about no file of a proxy"
     assert not any(line.startswith("lbctl: ") for line in lines)
 
 
-def test_nothing_that_protects_is_ever_done_by_the_control_plane() -> None:
+def test_control_plane_never_provides_protection() -> None:
     protecting = {item.code for item in FEATURES if item.protects}
     assert not protecting & {code for kind in LEFT_ALONE for code in done_by_control_plane_for(kind)}

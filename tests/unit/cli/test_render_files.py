@@ -1,4 +1,4 @@
-"""`lbctl render` says what the proxy's real start needs and `--check` or the directory does not have."""
+"""`lbctl render` lists what `--check` replaced and which files the output directory lacks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pools: {p: {replicas: [{address: "vllm-0.ml.svc:8000"}, {address: "10.0.0.1:8000
 """
 
 
-def _rendered(kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str], *options: str) -> str:
+def messages_of_render(kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str], *options: str) -> str:
     (tmp_path / "fleet.yaml").write_text(_FLEET)
     assert run(["render", "-t", kind, *options, str(tmp_path / "fleet.yaml")]) == 0
     return capfd.readouterr().err
 
 
-def _put(directory: Path) -> None:
+def create_tls_files(directory: Path) -> None:
     (directory / "tls").mkdir()
     for name in ("a.crt", "a.key"):
         (directory / "tls" / name).touch()
@@ -35,11 +35,9 @@ def _put(directory: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_replaced_for_the_check_is_named(
-    kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_replacements_for_the_check_are_listed(kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     require(kind)
-    messages = _rendered(kind, tmp_path, capfd, "--check", "-d", str(tmp_path / "out"))
+    messages = messages_of_render(kind, tmp_path, capfd, "--check", "-d", str(tmp_path / "out"))
     (line,) = [line for line in messages.splitlines() if "not checked" in line]
     assert "files that are not here (tls/a.crt, tls/a.key)" in line
     assert "host names, which a proxy may look up when it starts (vllm-0.ml.svc)" in line
@@ -47,15 +45,15 @@ def test_what_was_replaced_for_the_check_is_named(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_missing_where_the_proxy_looks_for_them_are_named(
+def test_missing_files_in_the_output_directory_are_listed(
     kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert "lacks" not in _rendered(kind, tmp_path, capfd, "-d", str(out))
-    _put(tmp_path)
-    assert f"{out} lacks files that the proxy reads: tls/a.crt, tls/a.key (" in _rendered(
+    assert "lacks" not in messages_of_render(kind, tmp_path, capfd, "-d", str(out))
+    create_tls_files(tmp_path)
+    assert f"{out} lacks files that the proxy reads: tls/a.crt, tls/a.key (" in messages_of_render(
         kind, tmp_path, capfd, "-d", str(out)
     )
-    _put(out)
-    assert "lacks" not in _rendered(kind, tmp_path, capfd, "-d", str(out))
-    assert "lacks" not in _rendered(kind, tmp_path, capfd, "-d", str(out), "--files-root", "/nowhere/at/all")
+    create_tls_files(out)
+    assert "lacks" not in messages_of_render(kind, tmp_path, capfd, "-d", str(out))
+    assert "lacks" not in messages_of_render(kind, tmp_path, capfd, "-d", str(out), "--files-root", "/nowhere/at/all")

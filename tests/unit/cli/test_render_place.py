@@ -1,4 +1,4 @@
-"""`lbctl render` says where nothing tells the place of the file, on which defaults depend, and takes it from -d."""
+"""`lbctl render`: defaults depend on the directory of the configuration, which comes from the fleet or from -d."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOTE = "not for the distribution's service of"
         ("envoy", "", "", None),
     ],
 )
-def test_what_a_service_would_make_of_a_text_without_a_place_is_told(
+def test_unsuitable_configuration_for_a_service_is_a_note(
     kind: str, listener: str, proxies: str, reason: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(_FLEET % listener + proxies)
@@ -47,7 +47,7 @@ def test_what_a_service_would_make_of_a_text_without_a_place_is_told(
         ("haproxy", "/etc/haproxy", "chroot '/var/lib/haproxy'"),
     ],
 )
-def test_a_directory_of_services_counts_as_the_place_of_the_configuration(
+def test_service_directory_sets_defaults_of_the_service(
     kind: str, directory: str, line: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""`lbctl rollout`: the percentage of `set`, and a `--wait` that outlasts `serve` and reports each evaluation once."""
+"""`lbctl rollout`: the percentage of `set`, the output of `status`, and `--wait`; `freeze` and `rollback`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EVALUATED = replace(BEFORE, analysis=ANALYSIS)
 ROLLED_BACK = replace(EVALUATED, phase="rolled_back", percent=None, next_at=None)
 
 
-class Moving(Fleet):
-    """A control plane with one rollout, which records what it was told to do."""
+class FleetWithRollout(Fleet):
+    """A control plane with one rollout, which records the percentages that it receives."""
 
     def __init__(self, *rows: schema.Rollout) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Moving(Fleet):
         self.asked = threading.Event()
 
     def rollouts(self) -> schema.Rollouts:
-        """Show the next of the rows, and the last one for ever."""
+        """Return the next row, and at the end always the last one."""
         self.asked.set()
         row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
         return schema.Rollouts((row,))
@@ -51,7 +51,7 @@ class Moving(Fleet):
 
 
 def token_files(directory: Path) -> tuple[Path, Path]:
-    """A file of tokens for a control plane, and one with the token alone for a command."""
+    """Write a file of tokens for a control plane, and one with the token alone for a command. Return their paths."""
     token = "0123456789abcdef0123456789abcdef"
     paths = directory / "tokens", directory / "alone"
     for path, text in zip(paths, (f"operator:operate:{token}", token), strict=True):
@@ -61,22 +61,22 @@ def token_files(directory: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(("text", "percent"), [("30", 30.0), ("30%", 30.0), ("2.5%", 2.5), ("0", 0.0)])
-def test_a_percentage_may_have_its_sign(text: str, percent: float, tmp_path: Path) -> None:
+def test_percentage_may_have_a_percent_sign(text: str, percent: float, tmp_path: Path) -> None:
     token, alone = token_files(tmp_path)
-    fleet = Moving(BEFORE)
+    fleet = FleetWithRollout(BEFORE)
     with serving(fleet, token) as url:
         assert run(["rollout", "set", "chat", text, "--server", url, "--token-file", str(alone)]) == 0
     assert fleet.percents == [percent]
 
 
 @pytest.mark.parametrize("text", ["101", "-1%", "half", "nan", "%"])
-def test_what_is_no_percentage_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_percentage_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollout", "set", "chat", "--", text]) == 64
     assert f"'{text}' is not a percentage from 0 to 100, as 30 or 30%" in capsys.readouterr().err
 
 
-def test_a_wait_for_a_running_rollout_reports_an_evaluation_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Moving(BEFORE, EVALUATED, ROLLED_BACK)) as url:
+def test_wait_reports_each_evaluation_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FleetWithRollout(BEFORE, EVALUATED, ROLLED_BACK)) as url:
         assert run(["rollout", "status", "chat", "--wait", "--server", url]) == 3
     out, err = capsys.readouterr()
     assert err.splitlines() == [
@@ -86,8 +86,8 @@ def test_a_wait_for_a_running_rollout_reports_an_evaluation_once(capsys: pytest.
     assert "rolled_back" in out
 
 
-def test_a_split_by_hand_is_named_where_it_covers_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Moving(replace(BEFORE, held_by="ada: a trial"))) as url:
+def test_split_override_of_a_rollout_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FleetWithRollout(replace(BEFORE, held_by="ada: a trial"))) as url:
         assert run(["rollout", "status", "--server", url]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "chat: the split is held by hand, by ada: a trial; that of the rollout applies again after" in shown
@@ -97,8 +97,8 @@ def test_a_split_by_hand_is_named_where_it_covers_the_rollout(capsys: pytest.Cap
 WAITING = replace(BEFORE, next_at=None, hold_waits_for="a connected proxy of the route that has the step")
 
 
-def test_a_hold_that_stands_still_is_named_with_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Moving(WAITING)) as url:
+def test_paused_hold_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FleetWithRollout(WAITING)) as url:
         assert run(["rollout", "status", "--server", url]) == 0
         shown = " ".join(capsys.readouterr().out.split())
         assert "chat: the hold of step 1 stands still, and waits for a connected proxy of the route" in shown
@@ -107,37 +107,37 @@ def test_a_hold_that_stands_still_is_named_with_what_it_waits_for(capsys: pytest
         assert "new has 50 %, its hold waits for a connected proxy of the route that has the step" in shown
 
 
-def test_a_wait_goes_on_while_the_hold_stands_still() -> None:
-    with serving(Moving(WAITING, WAITING, BEFORE, ROLLED_BACK)) as url:
+def test_wait_continues_while_a_hold_is_paused() -> None:
+    with serving(FleetWithRollout(WAITING, WAITING, BEFORE, ROLLED_BACK)) as url:
         assert run(["rollout", "status", "chat", "--wait", "--server", url]) == 3
 
 
-def test_the_summary_of_status_has_a_line_for_each_rollout(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Moving(BEFORE)) as url:
+def test_status_has_a_line_for_each_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FleetWithRollout(BEFORE)) as url:
         assert run(["status", "--server", url]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "rollout chat: progressing, step 1 of 2: new has 50 %, until 2026-05-01T11:00:00.000Z or later" in shown
 
 
-def test_a_wait_outlasts_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_survives_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     codes: list[int] = []
     command = ["rollout", "status", "chat", "--wait", "--server", f"http://127.0.0.1:{port}"]
     waiting = threading.Thread(target=lambda: codes.append(run(command)))
-    fleet = Moving(BEFORE)
+    fleet = FleetWithRollout(BEFORE)
     with serving(fleet, port=port):
         waiting.start()
         assert fleet.asked.wait(60)
     time.sleep(1)
     assert waiting.is_alive()
-    with serving(Moving(ROLLED_BACK), port=port):
+    with serving(FleetWithRollout(ROLLED_BACK), port=port):
         waiting.join(60)
     assert codes == [3]
     assert "does not answer" not in capsys.readouterr().err
 
 
-class Awaited(Moving):
-    """A control plane with one Envoy, which has the published fleet or not, from the second look on."""
+class FleetWithLateEnvoy(FleetWithRollout):
+    """A control plane with one Envoy, which connects after the first request. Its last good snapshot is `has`."""
 
     def __init__(self, has: str) -> None:
         super().__init__(BEFORE)
@@ -151,46 +151,45 @@ class Awaited(Moving):
         return schema.Proxies(self.envoys.pop(0) if len(self.envoys) > 1 else self.envoys[0])
 
 
-def test_the_wait_of_an_abort_outlasts_a_restart_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After it the proxies are not connected for a moment."""
+def test_wait_of_an_abort_survives_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port, (token, alone) = free_port(), token_files(tmp_path)
     codes: list[int] = []
     where = ["--server", f"http://127.0.0.1:{port}", "--token-file", str(alone)]
     aborting = threading.Thread(target=lambda: codes.append(run(["rollout", "abort", "chat", "--wait", *where])))
-    before = Awaited("v0")
+    before = FleetWithLateEnvoy("v0")
     del before.envoys[0]
     with serving(before, token, port=port):
         aborting.start()
         assert before.asked.wait(60)
     time.sleep(1)
     assert aborting.is_alive()
-    with serving(Awaited("v1"), token, port=port):
+    with serving(FleetWithLateEnvoy("v1"), token, port=port):
         aborting.join(60)
     assert codes == [0]
     assert "does not answer" not in capsys.readouterr().err
 
 
-def test_the_observed_share_stands_beside_the_wanted_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Moving(replace(BEFORE, observed=0.123))) as url:
+def test_observed_share_is_shown_next_to_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FleetWithRollout(replace(BEFORE, observed=0.123))) as url:
         assert run(["rollout", "status", "--server", url]) == 0
     head, row = (line.split() for line in capsys.readouterr().out.splitlines()[:2])
     assert head[5:7] == ["SHARE", "OBSERVED"]
     assert "50 % 12.3 %" in " ".join(row)
 
 
-def test_a_wait_needs_a_route(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_needs_a_route(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollout", "status", "--wait"]) == 64
     assert "--wait needs a ROUTE" in capsys.readouterr().err
 
 
-def test_a_freeze_says_where_no_weights_move(capsys: pytest.CaptureFixture[str]) -> None:
+def test_freeze_without_telemetry_reports_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Fleet()) as url:
         assert run(["freeze", "--server", url]) == 0
     assert "no pool has telemetry, so no weights move: there is nothing to do" in capsys.readouterr().err
 
 
-class Frozen(Fleet):
-    """A control plane in which one pool is held by hand, without telemetry."""
+class FleetWithFreeze(Fleet):
+    """A control plane in which one pool without telemetry is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,30 +204,30 @@ class Frozen(Fleet):
         return schema.RemovalResult(True, None)
 
 
-def test_unfreeze_ends_what_is_held_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfreeze_ends_all_freezes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token, alone = token_files(tmp_path)
-    fleet = Frozen()
+    fleet = FleetWithFreeze()
     with serving(fleet, token) as url:
         assert run(["unfreeze", "--server", url, "--token-file", str(alone)]) == 0
     assert fleet.removed == ["old"]
     assert "old is no longer held by hand" in capsys.readouterr().err
 
 
-class RolledBack(Moving):
-    """A control plane that serves an earlier fleet, in which a rollout holds the split."""
+class FleetAfterRollback(FleetWithRollout):
+    """A control plane that serves an earlier fleet, in which a rollout sets the split."""
 
     async def rollback(self, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
         return schema.RollbackResult("rolled_back", None, "abc", None, ())
 
 
-def test_a_rollback_says_which_rollouts_hold_a_split_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_lists_rollouts_that_set_a_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token, alone = token_files(tmp_path)
     for phase, percent, expected in (
         ("promoted", 100.0, "chat: new has 100 %, as its rollout ended"),
         ("progressing", 50.0, "chat: new has 50 %, as its rollout is progressing"),
         ("aborted", None, ""),
     ):
-        with serving(RolledBack(replace(BEFORE, phase=phase, percent=percent)), token) as url:
+        with serving(FleetAfterRollback(replace(BEFORE, phase=phase, percent=percent)), token) as url:
             assert run(["rollback", "abc", "--server", url, "--token-file", str(alone)]) == 0
         err = capsys.readouterr().err
         assert "abc is served until the files change" in err

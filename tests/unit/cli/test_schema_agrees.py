@@ -1,8 +1,8 @@
-"""The JSON Schema and lbctl judge alike: every example, with one place of it changed in every way.
+"""The JSON Schema and lbctl accept and reject the same fleets: every example, with one place changed at a time.
 
-The schema is laxer by these rules, and the changes here stay clear of them: what needs two places of a fleet to see (a
-name that stands nowhere, a rule twice), what `defaults` may give (where they stand, nothing in a pool or route must be
-there), and what a grammar cannot say of a text (`LOOSE`). It is never stricter, not even there.
+The schema is laxer in three respects, which the changes here avoid: checks across places of a fleet (an undefined
+name, a duplicate rule), keys that `defaults` may set (with defaults, no key of a pool or route is required), and texts
+that a grammar cannot check (`LOOSE`). It is never stricter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lbctl.cli.schema import schema
 from tests.support.fleet import compiling, reading
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # thousands of similar checks, which tracing would slow down
 
 Place = tuple[str | int, ...]
 Document = dict[str, Any]
@@ -33,7 +33,7 @@ LOOSE = {
     "path_regex": "whether RE2 understands it",
     "trusted": "the bits of a network",
 }
-"""Key → what of its text only lbctl can say."""
+"""Key → the property of its text that only lbctl checks."""
 TEXTS = (
     "x y;",
     "",
@@ -53,15 +53,15 @@ TEXTS = (
     "0/s",
     "Ä",
 )
-MOST = "tests/fixtures/full.yaml"
-"""Every key of the schema stands there."""
+FULL = "tests/fixtures/full.yaml"
+"""A fleet with every key of the schema."""
 VALUES = (None, True, 0, -1, 1.5, 10**11, [], {}, ["a"], {"a": 1}, *TEXTS)
 CHANGES = ("drop", "rename", "shout", "unknown", *map(json.dumps, VALUES))
 
 
-def each(name: str) -> int:
-    """How many places of a file are changed in each way."""
-    return 6 if name == MOST else 2
+def changes_of_each_kind(name: str) -> int:
+    """Return how many places of a file are changed in each way."""
+    return 6 if name == FULL else 2
 
 
 @cache
@@ -72,19 +72,19 @@ def validator() -> jsonschema.Draft7Validator:
 def fleets() -> Iterator[Path]:
     for folder in ("examples", "examples/migrating"):
         yield from sorted((ROOT / folder).glob("*.yaml"))
-    yield ROOT / MOST
+    yield ROOT / FULL
 
 
 FLEETS = {str(path.relative_to(ROOT)): path for path in fleets()}
 
 
 def document(name: str) -> Document:
-    made: Document = yaml.safe_load(FLEETS[name].read_text(encoding="utf-8"))
-    return made
+    fleet: Document = yaml.safe_load(FLEETS[name].read_text(encoding="utf-8"))
+    return fleet
 
 
 def places(value: object, here: Place = ()) -> Iterator[Place]:
-    """Of everything below the top."""
+    """Yield the places of all values below the top."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
         yield (*here, key)
@@ -92,8 +92,8 @@ def places(value: object, here: Place = ()) -> Iterator[Place]:
 
 
 def changed(fleet: Document, place: Place, change: str) -> Document:
-    made = copy.deepcopy(fleet)
-    parent: Any = made
+    result = copy.deepcopy(fleet)
+    parent: Any = result
     for step in place[:-1]:
         parent = parent[step]
     key: Any = place[-1]
@@ -105,59 +105,59 @@ def changed(fleet: Document, place: Place, change: str) -> Document:
         parent[key]["no_such_key"] = 1
     elif change not in ("rename", "shout", "unknown"):
         parent[key] = json.loads(change)
-    return made
+    return result
 
 
-def refusals(fleet: Document) -> list[str]:
-    """The model's, and those of the registries that the schema knows: kinds of proxies and names of GPUs."""
+def errors_of_lbctl(fleet: Document) -> list[str]:
+    """Return the errors of the model, and of the registries that the schema knows: kinds of proxies, names of GPUs."""
     text = json.dumps(fleet)
-    source, found = reading(text)
+    source, diagnostics = reading(text)
     if source is None:
-        return [str(item) for item in found if item.severity == "error"]
+        return [str(item) for item in diagnostics if item.severity == "error"]
     if validator().is_valid(fleet):
         return []
     return [str(item) for item in compiling(text)[1] if item.code in {"LB103", "LB201", "LB202"}]
 
 
-def judged(fleet: Document) -> tuple[bool, list[str]]:
-    """Whether the schema accepts it, and what lbctl says against it."""
-    return validator().is_valid(fleet), refusals(fleet)
+def schema_and_lbctl(fleet: Document) -> tuple[bool, list[str]]:
+    """Return whether the schema accepts the fleet, and the errors that lbctl reports."""
+    return validator().is_valid(fleet), errors_of_lbctl(fleet)
 
 
 @pytest.mark.parametrize("name", FLEETS)
-def test_an_unchanged_file_is_right_for_both(name: str) -> None:
+def test_schema_and_lbctl_accept_the_original_file(name: str) -> None:
     assert [error.message for error in validator().iter_errors(document(name))] == []
-    assert refusals(document(name)) == []
+    assert errors_of_lbctl(document(name)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLEETS)
-def test_a_changed_file_is_judged_alike(name: str) -> None:
+def test_schema_and_lbctl_agree_on_a_changed_file(name: str) -> None:
     fleet = document(name)
     fleet.pop("defaults", None)
-    every, counts = list(places(fleet)), Counter[bool]()
-    chance, apart = random.Random(name), []
+    all_places, counts = list(places(fleet)), Counter[bool]()
+    randomness, differences = random.Random(name), []
     for change in CHANGES:
-        for place in chance.sample(every, min(each(name), len(every))):
-            accepted, said = judged(changed(fleet, place, change))
+        for place in randomness.sample(all_places, min(changes_of_each_kind(name), len(all_places))):
+            accepted, errors = schema_and_lbctl(changed(fleet, place, change))
             counts[accepted] += 1
             loose = change.startswith(('"', "[")) and LOOSE.keys() & set(place)
-            if accepted == bool(said) and not (accepted and loose):
-                apart.append(f"{change} at {place}: the schema says {accepted}, lbctl {said or 'nothing'}")
-    assert apart == [], f"of {counts.total()} changes"
+            if accepted == bool(errors) and not (accepted and loose):
+                differences.append(f"{change} at {place}: the schema says {accepted}, lbctl {errors or 'nothing'}")
+    assert differences == [], f"of {counts.total()} changes"
     assert counts[False] > counts[True] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FLEETS if "defaults" in document(name)])
-def test_with_defaults_the_schema_is_never_the_stricter_one(name: str) -> None:
+def test_schema_with_defaults_is_never_stricter_than_lbctl(name: str) -> None:
     fleet = document(name)
-    every = list(places(fleet))
-    chance = random.Random(name)
+    all_places = list(places(fleet))
+    randomness = random.Random(name)
     for change in CHANGES:
-        for place in chance.sample(every, min(2, len(every))):
-            accepted, said = judged(changed(fleet, place, change))
-            assert accepted or said, f"{name}: {change} at {place}"
+        for place in randomness.sample(all_places, min(2, len(all_places))):
+            accepted, errors = schema_and_lbctl(changed(fleet, place, change))
+            assert accepted or errors, f"{name}: {change} at {place}"
 
 
 CHECK = {"health": {"active": {"interval": "9s"}}}
@@ -169,7 +169,7 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("fleet", "right"),
+    ("fleet", "valid"),
     [
         ({"defaults": DEFAULTS, "pools": {"p": CHECK}, "routes": {"r": {"match": {}}}}, True),
         ({"defaults": DEFAULTS, "pools": {"p": {"model": {"version": "2"}}}}, True),
@@ -189,6 +189,6 @@ DEFAULTS = {
         ({"defaults": {"pool": None}}, False),
     ],
 )
-def test_what_defaults_give_need_not_be_written_again(fleet: Document, right: bool) -> None:
-    accepted, said = judged({"version": 1, **fleet})
-    assert (accepted, not said) == (right, right), said
+def test_keys_from_defaults_need_not_be_repeated(fleet: Document, valid: bool) -> None:
+    accepted, errors = schema_and_lbctl({"version": 1, **fleet})
+    assert (accepted, not errors) == (valid, valid), errors

@@ -1,4 +1,4 @@
-"""The share of a split is the same number in `lint`, `diff` and `explain route`."""
+"""`lint`, `diff` and `explain route` report the same shares of a split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pools:
         ("{a: 0, b: 7, c: 0}", {"b": 1.0}),
     ],
 )
-def test_lint_diff_and_explain_agree_on_the_shares_of_a_split(
+def test_lint_diff_and_explain_agree_on_shares_of_a_split(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str, shares: dict[str, float]
 ) -> None:
     text = FLEET.replace("{a: 100, b: 200, c: 700}", split)

@@ -1,4 +1,4 @@
-"""`lbctl simulate --calibrate`: a live replica's page gives the engine, and what cannot be read is said."""
+"""`lbctl simulate --calibrate` measures the engine of a running replica by its metrics, or reports an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAST = CostModel(a=3e-3, b=0.05e-3, c=2e-8, p=0.01e-3, sequences=24)
 
 @contextmanager
 def busy_replica(rate: float) -> Iterator[int]:
-    """A replica under load for as long as the block runs; its port."""
+    """Run a replica under load, and yield its port."""
     ready, over, ports = threading.Event(), threading.Event(), []
 
     async def serve() -> None:
@@ -55,7 +55,7 @@ def busy_replica(rate: float) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_the_engine_is_that_of_the_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibration_measures_the_engine_of_the_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with busy_replica(100.0) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         command = [*synthetic(tmp_path), "--policy", "nginx:random", "--calibrate", url, "--calibrate-for", "4s"]
@@ -69,7 +69,7 @@ def test_the_engine_is_that_of_the_replica(tmp_path: Path, capsys: pytest.Captur
     assert rate == pytest.approx(saturated_rate(1.0, 300, 40, FAST), rel=0.3)
 
 
-def test_an_idle_replica_gives_no_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_idle_replica_cannot_be_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with busy_replica(0.0) as port:
         url = f"http://127.0.0.1:{port}/metrics?token=secret"
         assert run([*synthetic(tmp_path), "--calibrate", url, "--calibrate-for", "500ms"]) == 1
@@ -87,9 +87,7 @@ def test_an_idle_replica_gives_no_engine(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "head", ["Content-Length: 99", "Content-Encoding: gzip\r\nContent-Length: 3", "Transfer-Encoding: chunked"]
 )
-def test_a_page_that_breaks_off_or_is_garbled_is_told(
-    head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_incomplete_metrics_page_is_an_error(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""`lbctl simulate`: figures for each algorithm, searches, what-if, and errors that name what is wrong."""
+"""`lbctl simulate`: results for each algorithm, searches, failures, plots, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arguments(tmp_path: Path) -> list[str]:
     return ["simulate", str(tmp_path / "fleet.yaml"), "--trace", str(tmp_path / "trace.csv")]
 
 
-def test_every_algorithm_has_its_row_and_the_best_is_named(
+def test_every_algorithm_has_a_row_and_the_best_is_named(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 0
@@ -37,7 +37,7 @@ def test_every_algorithm_has_its_row_and_the_best_is_named(
     assert "(Σλ < Σμ)" in out
 
 
-def test_figures_as_json_are_the_same_each_time(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_results_are_deterministic(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (result(capsys, arguments, "--policy", "envoy:round_robin") for _ in range(2))
     assert one == two
     (policy,) = one["policies"]
@@ -46,7 +46,9 @@ def test_figures_as_json_are_the_same_each_time(arguments: list[str], capsys: py
     assert 0 < policy["ttft"]["p50"] <= policy["ttft"]["p99"]
 
 
-def test_the_rate_and_the_replicas_that_meet_a_limit(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_find_reports_rate_or_replicas_that_meet_a_limit(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     chosen = ["--policy", "nginx:least_request", "--slo", "ttft p99 < 2s"]
     rate = result(capsys, arguments, *chosen, "--find", "rate")
     assert rate["found"]["nginx:least_request"] > 1
@@ -58,7 +60,7 @@ def test_the_rate_and_the_replicas_that_meet_a_limit(arguments: list[str], capsy
     assert "nothing meets" in capsys.readouterr().out
 
 
-def test_a_loss_or_a_slow_replica_costs_time(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_or_slow_replica_increases_latency(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     def p99(*more: str) -> float:
         value = result(capsys, arguments, "--policy", "haproxy:round_robin", *more)["policies"][0]["total"]["p99"]
         assert isinstance(value, float)
@@ -69,7 +71,7 @@ def test_a_loss_or_a_slow_replica_costs_time(arguments: list[str], capsys: pytes
     assert p99("--slow", "small=0.3") > p99()
 
 
-def test_all_that_is_lost_is_not_there(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_replicas_get_no_requests(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     policy = ["--policy", "haproxy:round_robin"]
     for lose, left in (
         (["big", "small"], {"middle"}),
@@ -83,13 +85,15 @@ def test_all_that_is_lost_is_not_there(arguments: list[str], capsys: pytest.Capt
     both = ["--lose", "zone=b", "--lose", "largest"]
     assert run([*arguments, *policy, *both]) == 0
     assert "what the engines without zone b and the largest replica carry" in capsys.readouterr().out
-    found = result(capsys, arguments, *policy, *both, *FIND)["found"]
-    assert found["haproxy:round_robin"] > result(capsys, arguments, *policy, *FIND)["found"]["haproxy:round_robin"]
+    counts = result(capsys, arguments, *policy, *both, *FIND)["found"]
+    assert counts["haproxy:round_robin"] > result(capsys, arguments, *policy, *FIND)["found"]["haproxy:round_robin"]
     assert run([*arguments, *policy, *both, *FIND]) == 0
     assert "without zone b and the largest replica" in capsys.readouterr().out
 
 
-def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_writes_the_figures_as_svg(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     more = ["--kill", "big@20", "--policy", "nginx:random,envoy:random"]
     figures = result(capsys, arguments, *more, "--plot", str(tmp_path / "out.svg"))["policies"]
     picture = ET.parse(tmp_path / "out.svg").getroot()
@@ -100,11 +104,11 @@ def test_the_picture_is_svg(arguments: list[str], tmp_path: Path, capsys: pytest
         assert f"{100 * busy[0]:.0f}–{100 * busy[-1]:.0f} %" in texts
         assert f"{100 * item['failed']:.1f} %" in texts
     failed = [float(each.get("width", "")) for each in picture.iter() if each.get("class") == "f"]
-    most = max(item["failed"] for item in figures)
-    assert failed == pytest.approx([max(failed) * item["failed"] / most for item in figures], abs=0.1)
+    highest = max(item["failed"] for item in figures)
+    assert failed == pytest.approx([max(failed) * item["failed"] / highest for item in figures], abs=0.1)
 
 
-def test_a_picture_that_cannot_be_written_costs_no_figures(
+def test_figures_are_printed_if_the_plot_cannot_be_written(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "no" / "out.svg"
@@ -114,8 +118,8 @@ def test_a_picture_that_cannot_be_written_costs_no_figures(
     assert f"{picture}: error LB001: the picture cannot be written: No such file or directory" in err
 
 
-def test_the_picture_of_a_trace_whose_name_is_no_text(arguments: list[str], tmp_path: Path) -> None:
-    """A name on the disk may be any bytes; those that are no UTF-8 are halves of surrogate pairs in Python."""
+def test_plot_of_a_trace_whose_name_is_not_utf8(arguments: list[str], tmp_path: Path) -> None:
+    """A file name may be any bytes. Python represents those that are not UTF-8 as halves of surrogate pairs."""
     named = tmp_path / "a\udce9\x01.csv"
     (tmp_path / "trace.csv").rename(named)
     more = ["--requests", "5", "--policy", "nginx:random", "--plot", str(tmp_path / "out.svg")]
@@ -124,7 +128,7 @@ def test_the_picture_of_a_trace_whose_name_is_no_text(arguments: list[str], tmp_
     assert title == f"p: {tmp_path}/a\ufffd\ufffd.csv"
 
 
-def test_a_numba_that_cannot_be_imported_is_a_warning(arguments: list[str], tmp_path: Path) -> None:
+def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "broken" / "numba").mkdir(parents=True)
     (tmp_path / "broken" / "numba" / "__init__.py").write_text("raise ImportError('Numba needs NumPy 2.2 or less')")
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": f"{tmp_path / 'broken'}:{ROOT}"}
@@ -136,7 +140,7 @@ def test_a_numba_that_cannot_be_imported_is_a_warning(arguments: list[str], tmp_
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("options", "message"),
     [
         (["--policy", "envoy:leastrequest"], "envoy:least_request"),
         (["--pool", "q"], "no pool 'q'"),
@@ -179,14 +183,14 @@ def test_a_numba_that_cannot_be_imported_is_a_warning(arguments: list[str], tmp_
         (["--model", "llama-2-70b", *FIND, "--gpu", "²xL40S"], "'²xL40S' is in no table"),
     ],
 )
-def test_wrong_options_are_refused(
-    arguments: list[str], more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_refused(
+    arguments: list[str], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*arguments, *more]) == 64
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert run([*arguments, *options]) == 64
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_errors_of_the_trace_are_diagnostics(
+def test_errors_of_the_trace_have_a_position(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,1,1\n1,x,1\n")
@@ -196,7 +200,7 @@ def test_errors_of_the_trace_are_diagnostics(
     assert f"{tmp_path}/trace.csv:3:3: error LB030: 'x' is not a number of tokens" in err
 
 
-def test_one_request_is_enough_and_a_pool_without_replicas_is_not(
+def test_one_request_or_no_replicas_cause_no_traceback(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert result(capsys, arguments, "--requests", "1")["policies"][0]["requests"] == 1
@@ -211,7 +215,7 @@ def test_one_request_is_enough_and_a_pool_without_replicas_is_not(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_pause_in_the_trace_is_warned_of(
+def test_pause_in_the_trace_is_a_warning(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,1,1\n1e8,1,1\n")
@@ -219,7 +223,7 @@ def test_a_pause_in_the_trace_is_warned_of(
     assert f"{tmp_path}/trace.csv:3:1: warning LB031" in capsys.readouterr().err
 
 
-def test_a_trace_in_milliseconds_of_the_epoch_has_the_figures_of_the_one_in_seconds(
+def test_trace_times_in_milliseconds_are_converted(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [(200 * at + 7 * (at % 5), 500, 80) for at in range(100)]
@@ -235,7 +239,7 @@ def test_a_trace_in_milliseconds_of_the_epoch_has_the_figures_of_the_one_in_seco
     assert f"{tmp_path}/milliseconds.csv:2:1: warning LB033: 1700000000000 can only be milliseconds" in err
 
 
-def test_requests_that_all_arrive_at_one_time_are_no_part_of_what_engines_carry(
+def test_simultaneous_requests_have_no_rate(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = "".join(f"{at},500,80\n" for at in range(200))
@@ -255,7 +259,7 @@ def test_requests_that_all_arrive_at_one_time_are_no_part_of_what_engines_carry(
     assert "(1) arrive at one time, so that it has no rate; the engines without small carry" in capsys.readouterr().out
 
 
-def test_the_wide_table_has_every_percentile(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_table_has_every_percentile(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (figures,) = result(capsys, arguments, "--policy", "nginx:random")["policies"]
     assert run([*arguments, "--policy", "nginx:random", "-o", "wide"]) == 0
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`lbctl simulate` with a load from options, several fleets, failures, and on a terminal."""
+"""`lbctl simulate` with a load from options, with two fleets, with failures, and on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.simulate import load
 from tests.support.simulate_command import FLEET, result, synthetic
 
 
-def test_a_load_can_be_made_from_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_is_generated_from_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*synthetic(tmp_path), "--policy", "nginx:least_request"]
     (steady,) = result(capsys, command)["policies"]
     assert steady["requests"] == pytest.approx(300, rel=0.2)
@@ -29,9 +29,7 @@ def test_a_load_can_be_made_from_options(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("missing", ["--rate", "--prompt", "--answer", "--duration"])
-def test_a_load_from_options_needs_all_of_them(
-    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generated_load_needs_all_options(missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = synthetic(tmp_path)
     at = command.index(missing)
     assert run(command[:at] + command[at + 2 :]) == 64
@@ -41,12 +39,12 @@ def test_a_load_from_options_needs_all_of_them(
 
 
 @pytest.mark.parametrize("option", ["--prompt", "--answer", "--burst"])
-def test_what_is_no_number_makes_no_load(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_option_must_be_a_number(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*synthetic(tmp_path), option, "nan"]) == 64
     assert f"{option}: it is not a number" in capsys.readouterr().err
 
 
-def test_two_fleets_are_compared_on_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_fleets_are_compared_with_the_same_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = FLEET.replace("weight: 5", "weight: 2")
     synthetic(tmp_path, small, "small.yaml")
     command = [*synthetic(tmp_path), "--against", str(tmp_path / "small.yaml"), "--policy", "nginx:random,envoy:random"]
@@ -61,27 +59,25 @@ def test_two_fleets_are_compared_on_one_scale(tmp_path: Path, capsys: pytest.Cap
     assert "Its fleet carries more: the load is" in out
 
 
-def test_a_death_fails_requests_and_a_late_replica_gets_fewer(
+def test_killed_replica_fails_requests_and_late_one_gets_fewer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [*synthetic(tmp_path), "--policy", "haproxy:round_robin"]
-    (whole,) = result(capsys, command)["policies"]
+    (undisturbed,) = result(capsys, command)["policies"]
     (killed,) = result(capsys, command, "--kill", "big@20")["policies"]
-    assert (whole["failed"], whole["shed"]) == (0, 0)
+    assert (undisturbed["failed"], undisturbed["shed"]) == (0, 0)
     assert killed["failed"] > 0
-    assert killed["share"]["big"] < 0.6 * whole["share"]["big"]
+    assert killed["share"]["big"] < 0.6 * undisturbed["share"]["big"]
     (late,) = result(capsys, command, "--join", "big@30")["policies"]
-    assert late["share"]["big"] < 0.7 * whole["share"]["big"]
+    assert late["share"]["big"] < 0.7 * undisturbed["share"]["big"]
 
 
 TELEMETRY = '    telemetry: {sources: [{kind: vllm, url: "http://{address}/metrics"}]}\n    replicas:'
 HASHED = "    balance: {algorithm: hash, hash: {key: {header: x-session}}}\n    replicas:"
 
 
-def test_an_algorithm_has_the_weighting_and_the_slow_start_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Weights follow the engines, and a replica that joins begins slowly, whatever algorithm the files name."""
+def test_weighting_and_slow_start_depend_on_the_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weighting and slow start are those of the simulated algorithm, not of the algorithm in the files."""
     watched = FLEET.replace("    replicas:", TELEMETRY)
     hashed = watched.replace("    replicas:", HASHED)
     for event in (["--slow", "big=0@10"], ["--join", "big@20"]):
@@ -97,9 +93,7 @@ def test_an_algorithm_has_the_weighting_and_the_slow_start_of_its_own(
 LIMITED = FLEET.replace("    replicas:", "    circuit_breaker: {per_replica: {max_requests: 2}}\n    replicas:")
 
 
-def test_what_a_proxy_refuses_is_shed_and_counts_for_a_limit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_requests_above_a_limit_of_the_proxy_are_shed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*synthetic(tmp_path, LIMITED), "--policy", "nginx:round_robin"]
     value = result(capsys, command)
     (policy,) = value["policies"]
@@ -115,7 +109,7 @@ def test_what_a_proxy_refuses_is_shed_and_counts_for_a_limit(
 
 
 @pytest.mark.parametrize("more", [[], ["--find", "rate", "--slo", "ttft p99 < 2s"]])
-def test_a_terminal_shows_how_far_it_is(tmp_path: Path, more: list[str]) -> None:
+def test_terminal_shows_the_progress(tmp_path: Path, more: list[str]) -> None:
     command = [*synthetic(tmp_path), "--policy", "nginx:random,envoy:random", *more]
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-m", "lbctl", *command], stdout=subprocess.PIPE, stderr=theirs) as process:
@@ -134,7 +128,7 @@ def test_a_terminal_shows_how_far_it_is(tmp_path: Path, more: list[str]) -> None
     assert parts[-1] == 100
 
 
-def test_the_commands_of_its_page_work(
+def test_commands_of_the_simulate_page_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8").replace("\\\n", " ")

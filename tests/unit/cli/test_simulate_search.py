@@ -1,4 +1,4 @@
-"""`lbctl simulate`: what is found and said of it, and the engines by which it is."""
+"""`lbctl simulate --find` and its results, drained replicas, and engines from files, models and GPU types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from lbctl.cli import run
 from tests.support.simulate_command import FLEET, result, synthetic
 
 
-def test_replicas_are_found_that_hold_without_a_zone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replicas_are_searched_that_survive_the_loss_of_a_zone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [*synthetic(tmp_path), "--policy", "nginx:least_request", "--find", "replicas", "--slo", "ttft p99 < 2s"]
     name = "nginx:least_request"
     alone = result(capsys, command, "--speedup", "3")
@@ -27,10 +29,8 @@ def test_replicas_are_found_that_hold_without_a_zone(tmp_path: Path, capsys: pyt
     assert re.findall(r"The load is (\d+) %", out) == [f"{100 * safe['loads_found'][name]:.0f}"]
 
 
-def test_what_is_found_is_below_the_bound_however_short_the_load_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody waits for ten minutes in forty seconds of overload."""
+def test_result_is_below_the_capacity_for_short_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In forty seconds of overload, no request waits for the ten minutes of the limit."""
     command = [*synthetic(tmp_path), "--duration", "40s", "--speedup", "4", "--policy", "nginx:least_request"]
     for find in ("rate", "replicas"):
         value = result(capsys, command, "--find", find, "--slo", "ttft p99 < 10m")
@@ -38,22 +38,22 @@ def test_what_is_found_is_below_the_bound_however_short_the_load_is(
         assert 0.3 < load < 1
 
 
-def test_the_multiple_of_a_rate_says_of_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rate_is_shown_as_a_multiple_of_the_base_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     find = ["--policy", "nginx:random", "--find", "rate", "--slo", "ttft p99 < 2s", "--speedup", "2"]
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n" + "".join(f"{at / 2},500,80\n" for at in range(101)))
     loads = {"load": synthetic(tmp_path), "trace": [*synthetic(tmp_path)[:2], "--trace", str(tmp_path / "trace.csv")]}
     for name, command in loads.items():
-        found = result(capsys, command, *find)["found"]["nginx:random"]
+        expected_rate = result(capsys, command, *find)["found"]["nginx:random"]
         assert run([*command, *find]) == 0
-        said = re.search(rf"up to (\S+) requests/s \((\S+) × the {name}'s (\S+)/s\) meet", capsys.readouterr().out)
-        assert said is not None
-        rate, multiple, given = map(float, said.groups())
-        assert rate == pytest.approx(found, rel=0.01)
-        assert rate == pytest.approx(multiple * given, rel=0.01)
-        assert given == pytest.approx({"load": 10.0, "trace": 4.0}[name], rel=0.2)
+        sentence = re.search(rf"up to (\S+) requests/s \((\S+) × the {name}'s (\S+)/s\) meet", capsys.readouterr().out)
+        assert sentence is not None
+        rate, multiple, base_rate = map(float, sentence.groups())
+        assert rate == pytest.approx(expected_rate, rel=0.01)
+        assert rate == pytest.approx(multiple * base_rate, rel=0.01)
+        assert base_rate == pytest.approx({"load": 10.0, "trace": 4.0}[name], rel=0.2)
 
 
-def test_the_rate_is_found_of_a_trace_that_is_almost_idle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rate_is_searched_for_an_almost_idle_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (tmp_path / "trace.csv").write_text("time,prompt,answer\n0,10,10\n80000,10,10\n")
     command = ["simulate", str(tmp_path / "fleet.yaml"), "--trace", str(tmp_path / "trace.csv"), "--policy"]
@@ -61,9 +61,7 @@ def test_the_rate_is_found_of_a_trace_that_is_almost_idle(tmp_path: Path, capsys
     assert 0.8 < value["loads_found"]["nginx:random"] < 1
 
 
-def test_what_happens_to_replicas_happens_at_the_same_place_of_a_faster_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_events_keep_their_place_in_a_faster_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     find = ["--policy", "haproxy:round_robin", "--find", "rate", "--slo", "failed < 50%"]
     for event in (["--kill", "big@55"], ["--slow", "big=0@40"], ["--join", "big@55"]):
         value = result(capsys, synthetic(tmp_path), *find, *event)
@@ -72,7 +70,7 @@ def test_what_happens_to_replicas_happens_at_the_same_place_of_a_faster_trace(
         assert policy["failed"] > 0 or policy["share"]["big"] < 0.2
 
 
-def test_drained_replicas_carry_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drained_replicas_carry_no_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = ["--policy", "nginx:least_request"]
     drained = FLEET.replace("weight: 5, zone: a", "weight: 5, zone: a, drain: true")
     load = result(capsys, synthetic(tmp_path), *policy)["load"]
@@ -86,7 +84,7 @@ def test_drained_replicas_carry_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(policy_row["share"].values())
 
 
-def test_a_drained_replica_is_named_and_is_not_in_busy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drained_replica_is_listed_and_not_in_busy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drained = FLEET.replace("weight: 2, zone: a", "weight: 2, zone: a, drain: true")
     command = [*synthetic(tmp_path, drained), "--policy", "nginx:round_robin", "--plot", str(tmp_path / "out.svg")]
     (figures,) = result(capsys, command)["policies"]
@@ -105,16 +103,16 @@ def test_a_drained_replica_is_named_and_is_not_in_busy(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("more", [["--kill", "big@20"], ["--join", "big@20"], ["--slow", "big=0.5"], ["--lose", "big"]])
-def test_nothing_happens_to_a_drained_replica(
+def test_events_of_a_drained_replica_are_refused(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drained = FLEET.replace("weight: 5, zone: a", "weight: 5, zone: a, drain: true")
     assert run([*synthetic(tmp_path, drained), *more]) == 64
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{more[0]} big: it is drained and gets no requests, so that this changes nothing" in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"{more[0]} big: it is drained and gets no requests, so that this changes nothing" in message
 
 
-def test_a_pool_whose_replicas_are_all_drained_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pool_with_only_drained_replicas_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drained = FLEET.replace("zone: a", "zone: a, drain: true")
     assert run([*synthetic(tmp_path, drained), "--lose", "small"]) == 64
     assert "without small pool p has no replica that gets requests" in " ".join(capsys.readouterr().err.split())
@@ -122,7 +120,7 @@ def test_a_pool_whose_replicas_are_all_drained_is_refused(tmp_path: Path, capsys
     assert "pool p has only drained replicas" in " ".join(capsys.readouterr().err.split())
 
 
-def test_beyond_the_bound_nothing_is_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overloaded_fleet_gets_no_recommendation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*synthetic(tmp_path), "--speedup", "8", "--policy", "nginx:random,envoy:random"]) == 0
     out = capsys.readouterr().out
     assert "(Σλ ≥ Σμ): queues grow without end" in out
@@ -143,7 +141,7 @@ pools:
 PRICES = ["--price", "H100-SXM=10", "--price", "A100-80GB=1"]
 
 
-def test_replicas_are_found_by_type_of_gpu_with_their_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replicas_are_searched_by_gpu_type_with_their_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:least_request", "--find", "replicas"]
     command += ["--slo", "ttft p99 < 2s", "--speedup", "3", "--gpu", "8xH100-SXM", "--gpu", "8xA100-80GB"]
     value = result(capsys, command, *PRICES)
@@ -162,7 +160,7 @@ def test_replicas_are_found_by_type_of_gpu_with_their_price(tmp_path: Path, caps
     assert "did you mean 'H100-" in capsys.readouterr().err
 
 
-def test_of_one_type_of_gpu_the_largest_replica_may_be_lost_and_nothing_that_has_a_name(
+def test_gpu_search_supports_only_loss_of_the_largest_replica(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [
@@ -182,14 +180,12 @@ def test_of_one_type_of_gpu_the_largest_replica_may_be_lost_and_nothing_that_has
     assert f"{name}: nothing meets ttft p50 < 1ms without the largest replica" in capsys.readouterr().out
     for more in (["--kill", "a@20"], ["--join", "a@20"], ["--slow", "a=0.5"], ["--lose", "a"], ["--lose", "zone=a"]):
         assert run([*command, *slo, *more]) == 64
-        said = " ".join(capsys.readouterr().err.split())
+        message = " ".join(capsys.readouterr().err.split())
         option = " ".join(more) if more[0] == "--lose" else more[0]
-        assert f"--gpu and {option}: the replicas of --gpu are new ones" in said
+        assert f"--gpu and {option}: the replicas of --gpu are new ones" in message
 
 
-def test_types_of_gpus_are_compared_by_their_throughput_whatever_weights_the_fleet_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gpu_types_are_compared_by_throughput_not_weight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--policy", "nginx:least_request", "--find", "replicas", "--slo", "ttft p99 < 2s", "--speedup", "3"]
     command += ["--gpu", "8xA100-80GB"]
     weighted = GPUS.replace("gpu: ", "weight: 1, gpu: ")
@@ -197,13 +193,13 @@ def test_types_of_gpus_are_compared_by_their_throughput_whatever_weights_the_fle
     assert by_gpu == by_weight
 
 
-def test_answers_of_one_token_have_no_time_between_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_per_token_needs_answers_of_several_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*synthetic(tmp_path), "--answer", "1", "--find", "rate", "--slo", "tpot p99 < 1s"]) == 64
     assert "every answer of the load has only one" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_slow_replica_keeps_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of six prompts that read one prefix of 20 blocks each, one after the other, five find all of it."""
+def test_slow_replica_keeps_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six prompts with the same prefix of 20 blocks arrive one after the other: five hit the cache."""
     rows = [
         {"timestamp": 60_000 * at, "input_length": 10_240, "output_length": 2, "hash_ids": [*range(20)]}
         for at in range(6)
@@ -222,7 +218,7 @@ def test_a_slow_replica_keeps_its_cache(tmp_path: Path, capsys: pytest.CaptureFi
     assert policy["cache_hits"] == pytest.approx(5 / 6, abs=0.01)
 
 
-def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_engines_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:least_request"]
     file = tmp_path / "engines.yaml"
     file.write_text("a: 0.03\ngpus:\n  A100-80GB: {a: 0.3, sequences: 4}\n")
@@ -246,7 +242,7 @@ def test_engines_can_be_written_in_a_file(tmp_path: Path, capsys: pytest.Capture
     assert f"{file}: error LB032: it has more than 1 MiB" in capsys.readouterr().err
 
 
-def test_engines_of_a_model_are_those_of_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_selects_the_engines_of_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*synthetic(tmp_path, GPUS), "--policy", "nginx:round_robin", "--model"]
     (figures,) = result(capsys, command, "llama-2-70b")["policies"]
     assert figures["utilisation"]["b"] > figures["utilisation"]["a"]

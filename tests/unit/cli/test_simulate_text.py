@@ -1,4 +1,4 @@
-"""What is said of the figures: which row is best and why, and nothing in praise of one that is overloaded."""
+"""Sentences about the results of `lbctl simulate`: the best row and the reason, the load, and drained replicas."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ITEM = Summary(
 OTHER = replace(ITEM, policy="envoy:random", ttft=SLOW)
 
 
-def said(*items: Summary, **loads: float) -> str:
+def recommendation_text(*items: Summary, **loads: float) -> str:
     text = recommendation(items, {"": 0.5, **loads})
     assert text.endswith(".")
     return text
 
 
-def test_the_lowest_percentile_wins_with_its_factor_whatever_the_order() -> None:
-    text = said(OTHER, ITEM)
-    assert text == said(ITEM, OTHER)
+def test_lowest_percentile_wins_in_any_order() -> None:
+    text = recommendation_text(OTHER, ITEM)
+    assert text == recommendation_text(ITEM, OTHER)
     assert "nginx:random has the lowest 99th percentile" in text
     assert "1 s; envoy:random has 3 s (3.00 ×)" in text
 
@@ -64,39 +64,43 @@ def test_the_lowest_percentile_wins_with_its_factor_whatever_the_order() -> None
         ),
     ],
 )
-def test_the_reason_is_what_differs(best: dict[str, object], worst: dict[str, object], reason: str) -> None:
-    text = said(replace(ITEM, **best), replace(OTHER, **worst))  # type: ignore[arg-type]
+def test_reason_names_the_difference(best: dict[str, object], worst: dict[str, object], reason: str) -> None:
+    text = recommendation_text(replace(ITEM, **best), replace(OTHER, **worst))  # type: ignore[arg-type]
     assert reason in text
 
 
-def test_requests_without_an_answer_count_before_times() -> None:
-    text = said(replace(ITEM, shed=0.05, failed=0.01), OTHER)
+def test_failed_requests_take_precedence_over_latency() -> None:
+    text = recommendation_text(replace(ITEM, shed=0.05, failed=0.01), OTHER)
     assert "envoy:random leaves the fewest requests without an answer: 0%; nginx:random 6.0%" in text
 
 
-def test_what_does_not_differ_is_not_ranked() -> None:
-    assert said(ITEM, replace(ITEM, policy="envoy:random")).startswith("Take any: the rows do not differ")
+def test_equal_rows_are_not_ranked() -> None:
+    assert recommendation_text(ITEM, replace(ITEM, policy="envoy:random")).startswith(
+        "Take any: the rows do not differ"
+    )
 
 
-def test_a_row_alone_has_a_sentence_too() -> None:
-    assert said(ITEM).startswith("nginx:random has nothing to be compared with: its 99th percentile is 1 s")
+def test_single_row_has_a_sentence() -> None:
+    assert recommendation_text(ITEM).startswith(
+        "nginx:random has nothing to be compared with: its 99th percentile is 1 s"
+    )
 
 
-def test_what_is_overloaded_is_not_recommended() -> None:
+def test_overloaded_fleet_is_not_recommended() -> None:
     weak, strong = replace(ITEM, fleet="weak"), replace(OTHER, fleet="strong")
-    text = said(weak, strong, weak=1.2, strong=0.6)
+    text = recommendation_text(weak, strong, weak=1.2, strong=0.6)
     assert text.startswith("strong/envoy:random has nothing to be compared with among those that are not overloaded")
     none = recommendation([weak, strong], {"weak": 3.0, "strong": 2.04})
     assert none.startswith("No algorithm saves that: none is recommended. 2.9 times the replicas")
 
 
-def test_the_load_has_three_sentences() -> None:
+def test_load_sentence_depends_on_the_utilisation() -> None:
     assert load_sentence(0.5, "they") == "The load is 50 % of what they carry (Σλ < Σμ)."
     assert "queues are long from 80 % on" in load_sentence(0.85, "they")
     assert "(Σλ ≥ Σμ): queues grow without end" in load_sentence(1.0, "they")
 
 
-def test_the_best_answer_is_the_cheapest_the_fewest_or_the_most() -> None:
+def test_best_answer_is_the_cheapest_fewest_or_highest() -> None:
     costs = [("a", 4.0, 40.0), ("b", 6.0, 30.0), ("c", None, None)]
     assert best_answer(costs, most=False) == "b costs least: 6 replicas for 30.00 per hour."
     assert best_answer([("a", 1.0, None), ("b", 6.0, 30.0)], most=False) == "a: the fewest replicas, 1."
@@ -104,7 +108,7 @@ def test_the_best_answer_is_the_cheapest_the_fewest_or_the_most() -> None:
     assert best_answer([("a", 4.0, None)], most=False) == ""
 
 
-def test_drained_replicas_are_named_with_their_fleet_and_not_all_of_many() -> None:
+def test_drained_replicas_are_listed_with_their_fleet() -> None:
     one, other = replace(ITEM, drained=("a", "b")), replace(OTHER, drained=("a", "b"))
     assert drained_sentence([one, other]).endswith("BUSY: a, b.")
     assert drained_sentence([replace(one, fleet="old"), replace(ITEM, fleet="new")]).endswith("BUSY: old/a, old/b.")
@@ -113,7 +117,7 @@ def test_drained_replicas_are_named_with_their_fleet_and_not_all_of_many() -> No
     assert drained_sentence([ITEM]) == ""
 
 
-def test_the_page_says_what_every_column_is() -> None:
+def test_documentation_explains_every_column() -> None:
     page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8").split("## The columns")[1].split("## ")[0]
     columns = {re.sub(r" ?P\d\d$", "", head) for head in WIDE} - {"", "POLICY"}
     assert set(re.findall(r"^\| ([A-Z/ ]+) \|", page, re.MULTILINE)) == columns

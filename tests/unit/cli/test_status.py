@@ -1,4 +1,4 @@
-"""`lbctl status`: its check with waiting and with expected proxies, its watch, and the server that a fleet names."""
+"""`lbctl status`: `--check` with `--wait` and `--expect`, `--watch`, and `--fleet`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def server(fleet: Fleet) -> Iterator[str]:
         yield url
 
 
-def test_a_proxy_that_waits_for_its_reload_passes_once_it_has_it(
-    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_waits_for_the_reload_of_a_proxy(fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.connected = (WAITING,)
     assert run(["status", "--check", "--server", server]) == 3
     assert "ha is WAITING: its next reload is due" in capsys.readouterr().err
@@ -49,17 +47,13 @@ def test_a_proxy_that_waits_for_its_reload_passes_once_it_has_it(
     assert capsys.readouterr().err == ""
 
 
-def test_a_wait_ends_in_time_with_what_is_still_missing(
-    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_times_out_with_the_missing_proxies(fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.connected = (WAITING,)
     assert run(["status", "--check", "--wait", "1s", "--server", server]) == 3
     assert "ha is WAITING" in capsys.readouterr().err
 
 
-def test_an_envoy_that_has_left_is_not_one_that_is_expected(
-    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_disconnected_envoy_is_not_expected(fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.connected = (
         api.ENVOY,
         GONE,
@@ -80,7 +74,7 @@ def test_an_envoy_that_has_left_is_not_one_that_is_expected(
         (False, False, "it hangs", "lbctl: the picker at 127.0.0.1:18001 does not run: it hangs\n"),
     ],
 )
-def test_a_picker_that_is_needed_and_does_not_run_fails_the_check(
+def test_check_fails_if_a_required_picker_does_not_run(
     running: bool, dry_run: bool, reason: str | None, problem: str,
     fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -90,7 +84,7 @@ def test_a_picker_that_is_needed_and_does_not_run_fails_the_check(
     assert capsys.readouterr().err == problem
 
 
-def test_files_that_are_being_read_at_the_start_are_not_called_refused(
+def test_files_are_shown_as_being_read_at_the_start(
     fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = replace(api.FILES, valid=False, read=None)
@@ -101,7 +95,7 @@ def test_files_that_are_being_read_at_the_start_are_not_called_refused(
     assert shown.err == "lbctl: not ready: starting\n"
 
 
-def test_a_serve_that_does_not_answer_is_waited_for_and_then_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_waits_for_an_unreachable_serve(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--check", "--wait", "1s", "--server", "http://127.0.0.1:9"]) == 4
     assert "does not answer" in capsys.readouterr().err
 
@@ -109,12 +103,12 @@ def test_a_serve_that_does_not_answer_is_waited_for_and_then_unreachable(capsys:
 @pytest.mark.parametrize(
     "arguments", [["--wait", "3s"], ["--expect", "1"], ["--check", "--watch"], ["--check", "--wait", "soon"]]
 )
-def test_options_that_do_not_go_together_are_refused(arguments: list[str], server: str) -> None:
+def test_incompatible_options_are_refused(arguments: list[str], server: str) -> None:
     assert run(["status", *arguments, "--server", server]) == 64
 
 
 @pytest.mark.slow
-def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: Fleet) -> None:
+def test_watch_in_a_pipe_survives_a_restart_of_serve(fleet: Fleet) -> None:
     port = free_port()
     with serving(fleet, port=port) as url:
         command = [sys.executable, "-m", "lbctl", "status", "proxies", "--watch", "--server", url]
@@ -139,7 +133,7 @@ def test_a_watch_in_a_pipe_prints_blocks_and_survives_a_restart_of_serve(fleet: 
         lines.close()
 
 
-def test_a_watch_on_a_terminal_draws_in_place_within_its_width(fleet: Fleet, server: str) -> None:
+def test_watch_on_a_terminal_redraws_within_its_width(fleet: Fleet, server: str) -> None:
     reason = "nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use), and it was tried three times"
     fleet.connected = (
         api.ENVOY,
@@ -159,39 +153,39 @@ def test_a_watch_on_a_terminal_draws_in_place_within_its_width(fleet: Fleet, ser
         assert "\x1b[31m" not in terminal.shown
 
 
-# ── --fleet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── --fleet ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fleet_file(directory: Path, url: str, more: str = "") -> Path:
+def write_fleet_with_api(directory: Path, url: str, more: str = "") -> Path:
     file = directory / "fleet.yaml"
     file.write_text(f"version: 1\ncontrol: {{api: {{bind: '{url.removeprefix('http://')}'{more}}}, state: state}}\n")
     return file
 
 
-def test_a_fleet_names_its_server_and_its_token(fleet: Fleet, tmp_path: Path) -> None:
+def test_fleet_gives_the_server_and_its_token(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     token = tmp_path / "state" / "api-token"
     token.write_text("a-token-of-some-length\n")
     with serving(fleet, token) as url:
-        file = str(_fleet_file(tmp_path, url))
+        file = str(write_fleet_with_api(tmp_path, url))
         assert run(["reload", "--fleet", file]) == 0
         assert run(["reload", "--fleet", str(tmp_path)]) == 0
         assert fleet.reloads == [False, False]
 
 
-def test_a_file_of_several_tokens_is_no_obstacle_to_reading(fleet: Fleet, tmp_path: Path) -> None:
+def test_reading_works_with_a_file_of_several_tokens(fleet: Fleet, tmp_path: Path) -> None:
     token = tmp_path / "tokens"
     token.write_text("anna:operate:token-of-anna\nviewer:read:token-of-viewer\n")
     with serving(fleet, token) as url:
-        file = str(_fleet_file(tmp_path, url, ", token_file: tokens"))
+        file = str(write_fleet_with_api(tmp_path, url, ", token_file: tokens"))
         assert run(["status", "--fleet", file]) == 0
         assert run(["reload", "--fleet", file]) == 4
 
 
-def test_the_command_line_goes_before_the_environment(
+def test_options_take_precedence_over_the_environment(
     fleet: Fleet, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(_fleet_file(tmp_path, server))
+    file = str(write_fleet_with_api(tmp_path, server))
     monkeypatch.setenv("LBCTL_SERVER", "http://127.0.0.1:9")
     assert run(["status", "-o", "json"]) == 4
     assert run(["status", "--fleet", file]) == 0
@@ -203,9 +197,7 @@ def test_the_command_line_goes_before_the_environment(
     assert run(["status", "--server", "http://127.0.0.1:9"]) == 4
 
 
-def test_a_fleet_that_cannot_be_read_is_an_error_with_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_fleet_is_an_error_with_its_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--fleet", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml" in capsys.readouterr().err
     (tmp_path / "fleet.yaml").write_text("version: [1\n")

@@ -1,4 +1,4 @@
-"""`lbctl top`: its rows, its keys, and the screen of a terminal of 80 columns."""
+"""`lbctl top`: its rows, its keys, and its screen."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def names(view: ScreenView) -> list[str]:
     return [line.split()[0] for line in screen(view) if "/" in line.split()[0]]
 
 
-def test_a_row_has_the_shares_and_the_fresh_signals_of_its_replica() -> None:
+def test_row_has_shares_and_fresh_signals_of_its_replica() -> None:
     cells = [[item.text(row) for item in COLUMNS] for row in ROWS]
     assert cells == [
         ["llama/h100", "in", "70.0%", "72.0%", "12.5", "9", "2", "52%", "90%", "-", "5.5"],
@@ -69,13 +69,13 @@ def test_a_row_has_the_shares_and_the_fresh_signals_of_its_replica() -> None:
     )  # fmt: skip
 
 
-def test_what_is_unknown_comes_last_in_either_order() -> None:
+def test_unknown_values_come_last_in_either_order() -> None:
     queue = COLUMNS[column("u")]
     assert [row.name for row in sorted_rows(ROWS, queue, reverse=True)] == ["llama/l4", "llama/h100", "qwen/a"]
     assert [row.name for row in sorted_rows(ROWS, queue, reverse=False)] == ["llama/h100", "llama/l4", "qwen/a"]
 
 
-def test_keys_choose_the_column_its_order_the_pool_and_the_page() -> None:
+def test_keys_select_column_order_and_pool() -> None:
     view = ScreenView(ROWS, ("llama", "qwen"))
     assert names(view) == ["llama/h100", "llama/l4", "qwen/a"]
     view.press("i")
@@ -95,7 +95,7 @@ def test_keys_choose_the_column_its_order_the_pool_and_the_page() -> None:
     assert names(view) == ["llama/h100", "llama/l4", "qwen/a"], "the screen is held"
 
 
-def test_a_thousand_replicas_are_shown_page_by_page_within_80_columns() -> None:
+def test_thousand_replicas_are_shown_in_pages() -> None:
     many = tuple(
         replace(api.REPLICA, name=f"a-replica-with-a-long-name-{index:04}", observed=0.1) for index in range(1000)
     )
@@ -114,7 +114,7 @@ def test_a_thousand_replicas_are_shown_page_by_page_within_80_columns() -> None:
     assert "page 50 of 50" in screen(view)[0]
 
 
-def test_a_wide_terminal_has_the_reasons_too() -> None:
+def test_wide_terminal_shows_the_reasons() -> None:
     view = ScreenView(ROWS, ("llama", "qwen"))
     assert not [line for line in screen(view) if "REASON" in line]
     assert [line for line in screen(view, 140) if "three times slower than its peers" in line]
@@ -124,11 +124,11 @@ def test_a_wide_terminal_has_the_reasons_too() -> None:
     ("text", "keys"),
     [("q", ["q"]), ("\x1b[Cq", ["right", "q"]), ("\x1bOA\x1b[6~", ["up", "page down"]), ("\x1bx", ["x"])],
 )
-def test_the_keys_that_a_terminal_sends(text: str, keys: list[str]) -> None:
+def test_key_sequences_are_decoded(text: str, keys: list[str]) -> None:
     assert keys_of(text) == keys
 
 
-def test_in_a_pipe_it_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_in_a_pipe_prints_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = Fleet()
     fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)
     with serving(fleet) as url:
@@ -139,7 +139,7 @@ def test_in_a_pipe_it_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_it_follows_serve_on_a_terminal_goes_on_over_its_restart_and_ends_with_q() -> None:
+def test_top_survives_a_restart_of_serve_and_ends_with_q() -> None:
     fleet, port = Fleet(), free_port()
     fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)
     with ExitStack() as stack:
