@@ -6,12 +6,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from lbctl.targets import KINDS
+from tests.support import diagnosis
 from tests.support.stores import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -44,6 +45,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    diagnosis.start_test()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs and the fleet of the processes that a failed test used to its report."""
+    report = yield
+    if report.failed:
+        report.sections.extend(("processes of the test", text) for text in diagnosis.texts())
+    return report
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
@@ -72,5 +87,6 @@ def redis() -> Iterator[RedisServer]:
     """A Redis of this test's own."""
     server = RedisServer()
     server.start()
-    yield server
+    with diagnosis.diagnosed(lambda: diagnosis.tail_of(server.directory / "log")):
+        yield server
     server.close()

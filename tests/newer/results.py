@@ -13,7 +13,7 @@ _FILE = Path(__file__).with_name("results.json")
 _INTRODUCTION = """\
 ## Run with
 
-`make test` runs everything with the nginx and HAProxy of the machine (Debian 12: 1.22 and 2.6) and Envoy 1.40.
+`make test` uses the nginx and HAProxy of the machine (Debian 12: 1.22 and 2.6) and Envoy 1.40.
 `make test-newer` runs newer ones: the checker of each reads the expected outputs of `tests/golden`, as they stand there
 and rendered for its version, and tests send requests through it, by fleets rendered for its version.
 

@@ -13,6 +13,7 @@ import requests
 import yaml
 
 from lbctl.cli import run
+from tests.support.diagnosis import diagnosed
 from tests.support.processes.binaries import require
 from tests.support.processes.certs import Authority, Pair
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling
@@ -37,14 +38,12 @@ def joined(
     ports = {"gateway": int(listener["bind"].rpartition(":")[2])}
     envoy = XdsEnvoy(require("envoy"), out, out / "envoy.yaml", "edge", admin, ports)
     try:
-        envoy.start()
-        if wait:
-            envoy.await_listeners()
-        yield envoy
-        envoy.assert_alive()
-    except Exception as error:
-        error.add_note(f"{control.tail()}\n{envoy.logs()}")
-        raise
+        with diagnosed(envoy.logs):
+            envoy.start()
+            if wait:
+                envoy.await_listeners()
+            yield envoy
+            envoy.assert_alive()
     finally:
         envoy.stop()
 

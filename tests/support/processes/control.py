@@ -22,6 +22,7 @@ from typing import Any
 import requests
 import yaml
 
+from tests.support.diagnosis import FLEET_CHARACTERS, diagnosed, tail_of
 from tests.support.fleets import Fleet
 from tests.support.processes import lbctl_process
 from tests.support.processes.binaries import require
@@ -31,8 +32,6 @@ from tests.support.processes.waiting import eventually
 from tests.support.processes.xds_envoy import PATIENCE, XdsEnvoy, XdsTls, bootstrap_of
 
 __all__ = ["ControlPlane", "XdsEnvoy", "XdsTls", "controlling", "driven", "settled"]
-
-_TAIL = 6000
 
 
 class _Rows(dict[str, dict[str, Any]]):
@@ -203,8 +202,11 @@ class ControlPlane:
 
     def tail(self) -> str:
         """Return the end of its log, and of those of its Envoys."""
-        own = f"── lbctl serve\n{self.log[-_TAIL:]}" if self.log_file.exists() else ""
-        return "\n".join([own, *(f"── {item.node}\n{item.logs()}" for item in self._envoys)])
+        return "\n".join([tail_of(self.log_file), *(f"── {item.node}\n{item.logs()}" for item in self._envoys)])
+
+    def describe(self) -> str:
+        """Return the YAML of its fleet, and the end of its log."""
+        return f"{tail_of(*sorted(self.files.glob('*.yaml')), characters=FLEET_CHARACTERS)}\n{tail_of(self.log_file)}"
 
     def _ask(self, method: str, path: str, **more: Any) -> requests.Response:
         with requests.Session() as session:
@@ -251,14 +253,12 @@ class ControlPlane:
         envoy = XdsEnvoy(binary, directory, config, node, admin, ports)
         self._envoys.append(envoy)
         try:
-            envoy.start()
-            if wait:
-                envoy.await_listeners()
-            yield envoy
-            envoy.assert_alive()
-        except Exception as error:
-            error.add_note(self.tail())
-            raise
+            with diagnosed(envoy.logs):
+                envoy.start()
+                if wait:
+                    envoy.await_listeners()
+                yield envoy
+                envoy.assert_alive()
         finally:
             envoy.stop()
             self._envoys.remove(envoy)
@@ -290,12 +290,10 @@ def controlling(
         control.files.mkdir()
         put(control.files, files or {})
         control.write(fleet)
-        if start:
-            control.start()
-        yield control
-    except Exception as error:
-        error.add_note(control.tail())
-        raise
+        with diagnosed(control.describe):
+            if start:
+                control.start()
+            yield control
     finally:
         if control.process is not None and control.process.poll() is None:
             control.process.terminate()

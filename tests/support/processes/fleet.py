@@ -19,6 +19,7 @@ from typing import Any
 
 from lbctl.cli import run
 from tests.support import fleets
+from tests.support.diagnosis import FLEET_CHARACTERS, diagnosed, tail_of
 from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.binaries import Binary, rendered_version, require
 from tests.support.processes.client import Client
@@ -135,6 +136,10 @@ class Gateway(Client):
         """What the last `lbctl render` wrote to standard error: its warnings."""
         return self._rendering.messages if self._rendering else ""
 
+    def fleet_text(self) -> str:
+        """Return the YAML of the fleet that was rendered last; nothing for a configuration written by hand."""
+        return tail_of(self.proxy.directory / "fleet.yaml", characters=FLEET_CHARACTERS)
+
     def connect(self, listener: str, tls: SSLContext | None = None, server_name: str | None = None) -> Client:
         """Return a client of another listener, or of the same one with other TLS settings."""
         return Client(self.ports[listener], tls, server_name)
@@ -197,8 +202,9 @@ def running(
         rendering = _Rendering(name, directory, [*options, *(["--files-root", str(directory)] if files else [])])
         rendering.render(fleet)
         proxy = proxy_of(name, binary, directory, directory / "out" / main_file(name), list(ports.values()))
-        with started(proxy):
-            yield Gateway(proxy, ports, client, rendering)
+        gateway = Gateway(proxy, ports, client, rendering)
+        with diagnosed(gateway.fleet_text), started(proxy):
+            yield gateway
 
 
 @contextmanager
@@ -215,14 +221,12 @@ def serving(name: Binary, text: str, port: int, *, files: Mapping[str, str | byt
 
 @contextmanager
 def started(proxy: Proxy) -> Iterator[None]:
-    """Starts the proxy and stops it; what fails inside carries the end of its logs."""
+    """Start the proxy, and stop it. A test that fails meanwhile prints the end of its logs."""
     try:
-        proxy.start()
-        yield
-        proxy.assert_alive()
-    except Exception as error:
-        error.add_note(proxy.logs())
-        raise
+        with diagnosed(proxy.logs):
+            proxy.start()
+            yield
+            proxy.assert_alive()
     finally:
         proxy.stop()
 

@@ -14,6 +14,7 @@ from typing import Any
 import requests
 import yaml
 
+from tests.support.diagnosis import diagnosed, tail_of
 from tests.support.paths import ROOT
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.waiting import eventually
@@ -89,11 +90,9 @@ def prometheus(directory: Path, **jobs: Sequence[str]) -> Iterator[Prometheus]:
     server.write(jobs)
     server.start()
     try:
-        eventually(lambda: _ready(server.url))
-        yield server
-    except Exception as error:
-        error.add_note(server.log.read_text(errors="replace")[-3000:])
-        raise
+        with diagnosed(lambda: tail_of(server.log)):
+            eventually(lambda: _ready(server.url))
+            yield server
     finally:
         server.stop()
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.diagnosis import tail_of
 from tests.support.processes.binaries import Binary, Kind
 from tests.support.processes.ports import await_listeners, listens
 
 _PATIENCE = 60.0
 """Seconds. A machine that runs several tests at once may take many times what a proxy needs."""
-_TAIL = 4000
 
 
 class Proxy:
@@ -70,8 +70,7 @@ class Proxy:
 
     def logs(self) -> str:
         """Return the ends of what it wrote to stderr and stdout."""
-        logs = [log for log in (self.stderr, self.stdout) if log.exists()]
-        return "\n".join(f"── {log.name}\n{log.read_text(errors='replace')[-_TAIL:]}" for log in logs)
+        return tail_of(self.stderr, self.stdout)
 
     def _command(self) -> list[str]:
         raise NotImplementedError

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.diagnosis import diagnosed, started_idle
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary
 from tests.support.processes.client import pass_millisecond
@@ -70,12 +71,14 @@ def shared(
         while len(_proxies) >= _MAX_PROXIES:
             _proxies.popitem(last=False)[1].stack.close()
         stack = ExitStack()
-        proxy = _Proxy(stack.enter_context(running(name, fleet, files=files, options=options)), stack)
+        with started_idle():
+            proxy = _Proxy(stack.enter_context(running(name, fleet, files=files, options=options)), stack)
+    gateway = SharedGateway(proxy.gateway)
     try:
-        yield SharedGateway(proxy.gateway)
-        proxy.gateway.proxy.assert_alive()
-    except BaseException as error:
-        error.add_note(proxy.gateway.proxy.logs())
+        with diagnosed(gateway.fleet_text), diagnosed(gateway.proxy.logs):
+            yield gateway
+            gateway.proxy.assert_alive()
+    except BaseException:
         with ExitStack() as stack:
             stack.push(proxy.stack.pop_all())
             raise

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.diagnosis import diagnosed, tail_of
 from tests.support.processes.ports import HOST, free_port
 
 _KEY = re.compile(r"^ +key +(sk-\S+)", re.MULTILINE)
@@ -113,7 +114,8 @@ def up(folder: Path) -> Iterator[Up]:
     folder.chmod(0o755)
     run = Up(folder)
     try:
-        yield run
+        with diagnosed(lambda: tail_of(folder / "fleet.yaml", run.out, run.err)):
+            yield run
     finally:
         if run.running:
             run.signal(signal.SIGTERM)
