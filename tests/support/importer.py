@@ -1,4 +1,4 @@
-"""Imports of the samples, and what an independent reader finds in their source."""
+"""Import configurations of proxies, and read the samples with readers other than those of lbctl."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ static_resources:
 
 def envoy_text(*, route: str = "", filters: str = "", open_: str = "") -> str:
     """Return an Envoy configuration with a route for /open and one for everything else, with these fields, and with
-    these filters before the router."""
+    these filters in front of the router."""
     return _ENVOY.format(route=route, filters=filters, open=open_)
 
 
@@ -66,15 +66,27 @@ def samples(kind: str) -> list[Path]:
 
 
 def imported(kind: str, file: Path | str) -> tuple[Imported, Diagnostics]:
-    """Import a file that can be imported."""
+    """Import a file, which must be valid."""
     diagnostics = Diagnostics()
     result = run(kind, [str(file)], diagnostics)
     assert result is not None, "\n".join(map(str, diagnostics))
     return result, diagnostics
 
 
+def imported_text(kind: str, text: str, directory: Path) -> tuple[Imported, Diagnostics]:
+    """Write the text to the file `source.conf` in the directory, and import it. It must be valid."""
+    file = directory / "source.conf"
+    file.write_text(text)
+    return imported(kind, file)
+
+
+def fleet_from_text(kind: str, text: str, directory: Path) -> dict[str, Any]:
+    """Return the fleet that an import of the text gives."""
+    return imported_text(kind, text, directory)[0].draft.fleet
+
+
 def directives(kind: str, file: Path) -> list[tuple[str, int]]:
-    """Return file and line of every directive, as a reader other than lbctl's counts them."""
+    """Return the file and line of every directive, by a reader other than that of lbctl."""
     return list(_READERS[kind](file))
 
 

@@ -1,13 +1,12 @@
-"""Who may send requests, and what is shown to whom: users, services, addresses, figures, logs, hosted APIs."""
+"""Imports of access control and of settings around it: users, services, addresses, metrics, logs, hosted APIs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.importer import envoy_text, imported
+from tests.support.importer import envoy_text, fleet_from_text, imported_text
 
 NGINX = (
     "upstream up {{ server 10.0.0.1:80; }}\n"
@@ -36,12 +35,6 @@ CHECK = (
 )
 
 
-def fleet(kind: str, text: str, tmp_path: Path) -> dict[str, Any]:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    return imported(kind, file)[0].draft.fleet
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "realm"),
     [
@@ -55,9 +48,9 @@ def fleet(kind: str, text: str, tmp_path: Path) -> dict[str, Any]:
     ],
 )
 def test_users_with_passwords_become_an_empty_file(kind: str, text: str, realm: dict[str, str], tmp_path: Path) -> None:
-    for route in fleet(kind, text, tmp_path)["routes"].values():
+    result, diagnostics = imported_text(kind, text, tmp_path)
+    for route in result.draft.fleet["routes"].values():
         assert route["auth"] == {"basic": {"file": "secrets/users.yaml", **realm}}
-    _, diagnostics = imported(kind, tmp_path / "source.conf")
     assert "LB984" in {item.code for item in diagnostics}
 
 
@@ -69,8 +62,8 @@ def test_users_with_passwords_become_an_empty_file(kind: str, text: str, realm: 
         ("envoy", envoy_text(filters=AUTHZ)),
     ],
 )  # fmt: skip
-def test_a_service_that_decides_is_asked_as_before(kind: str, text: str, tmp_path: Path) -> None:
-    for route in fleet(kind, text, tmp_path)["routes"].values():
+def test_authorization_service_is_kept(kind: str, text: str, tmp_path: Path) -> None:
+    for route in fleet_from_text(kind, text, tmp_path)["routes"].values():
         external = route["auth"]["external"]
         path = "/verify" if kind == "nginx" else "/check"
         assert external["url"] == f"http://127.0.0.1:9191{path}"
@@ -78,64 +71,64 @@ def test_a_service_that_decides_is_asked_as_before(kind: str, text: str, tmp_pat
         assert {"authorization", "cookie"} <= set(external["send"])
 
 
-def test_a_service_that_is_known_by_a_name_closes_the_route(tmp_path: Path) -> None:
+def test_authorization_service_with_a_host_name_closes_the_route(tmp_path: Path) -> None:
     text = NGINX.format("", "auth_request /check;", CHECK.replace("localhost", "auth.internal"))
-    (route,) = fleet("nginx", text, tmp_path)["routes"].values()
+    (route,) = fleet_from_text("nginx", text, tmp_path)["routes"].values()
     assert route["respond"]["status"] == 501
     assert "IP address" in route["respond"]["body"]
 
 
-def test_a_route_that_switches_a_filter_off_stays_open(tmp_path: Path) -> None:
-    routes = fleet("envoy", envoy_text(filters=AUTHZ, open_=OFF), tmp_path)["routes"]
+def test_route_that_disables_a_filter_stays_open(tmp_path: Path) -> None:
+    routes = fleet_from_text("envoy", envoy_text(filters=AUTHZ, open_=OFF), tmp_path)["routes"]
     assert [("auth" in item, item["pool"]) for item in routes.values()] == [(False, "c"), (True, "c")]
 
 
-def test_a_filter_of_a_route_that_no_key_means_closes_it(tmp_path: Path) -> None:
+def test_unsupported_filter_of_a_route_closes_it(tmp_path: Path) -> None:
     own = f"authz: {{{TYPE}.ext_authz.v3.ExtAuthzPerRoute, check_settings: {{context_extensions: {{a: b}}}}}}"
-    routes = fleet("envoy", envoy_text(filters=AUTHZ, open_=own), tmp_path)["routes"]
+    routes = fleet_from_text("envoy", envoy_text(filters=AUTHZ, open_=own), tmp_path)["routes"]
     assert [item.get("respond", {}).get("status") for item in routes.values()] == [501, None]
 
 
-def test_an_answer_of_the_proxy_itself_stays_behind_what_protects_it(tmp_path: Path) -> None:
+def test_direct_responses_stay_protected(tmp_path: Path) -> None:
     answering = envoy_text(filters=AUTHZ).replace(
         "route: {cluster: c}", "direct_response: {status: 200, body: {inline_string: for some}}", 1
     )
-    routes = list(fleet("envoy", answering, tmp_path)["routes"].values())
+    routes = list(fleet_from_text("envoy", answering, tmp_path)["routes"].values())
     assert routes[0]["respond"]["status"] == 501
     rules = "http-request auth unless { http_auth(u) }\n http-request return status 200 string some if { path /a }"
-    routes = list(fleet("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())
+    routes = list(fleet_from_text("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())
     assert [item.get("respond", {}).get("status") for item in routes if item["match"] == {"path": "/a"}] == [501]
     before = "http-request return status 200 string some if { path /a }\n http-request auth unless { http_auth(u) }"
-    routes = list(fleet("haproxy", HAPROXY.format(before), tmp_path)["routes"].values())
+    routes = list(fleet_from_text("haproxy", HAPROXY.format(before), tmp_path)["routes"].values())
     assert [item["respond"]["status"] for item in routes if item["match"] == {"path": "/a"}] == [200]
 
 
-def test_a_filter_that_is_off_closes_the_route_that_enables_it(tmp_path: Path) -> None:
+def test_route_that_enables_a_disabled_filter_is_closed(tmp_path: Path) -> None:
     off = AUTHZ.replace("{name: authz,", "{name: authz, disabled: true,")
     enabled = "authz: {" + f"{TYPE}.ext_authz.v3.ExtAuthzPerRoute, check_settings: {{}}}}"
-    routes = fleet("envoy", envoy_text(filters=off, open_=enabled), tmp_path)["routes"]
+    routes = fleet_from_text("envoy", envoy_text(filters=off, open_=enabled), tmp_path)["routes"]
     assert [item.get("respond", {}).get("status") for item in routes.values()] == [501, None]
 
 
-def test_tokens_that_a_route_asks_for_itself_close_it(tmp_path: Path) -> None:
+def test_token_requirement_of_a_route_closes_it(tmp_path: Path) -> None:
     tokens = f"- {{name: jwt, typed_config: {{{TYPE}.jwt_authn.v3.JwtAuthentication, requirement_map: {{a: {{}}}}}}}}"
     own = f"jwt: {{{TYPE}.jwt_authn.v3.PerRouteConfig, requirement_name: a}}"
-    routes = fleet("envoy", envoy_text(filters=tokens, open_=own), tmp_path)["routes"]
+    routes = fleet_from_text("envoy", envoy_text(filters=tokens, open_=own), tmp_path)["routes"]
     assert [item["respond"]["status"] for item in routes.values()] == [501, 501]
-    result = fleet("envoy", envoy_text(filters=tokens), tmp_path)
+    result = fleet_from_text("envoy", envoy_text(filters=tokens), tmp_path)
     assert "http_filters" in result["proxies"]["envoy"]["include"]
 
 
-def test_a_filter_that_may_refuse_closes_the_routes(tmp_path: Path) -> None:
+def test_filter_that_may_reject_closes_the_routes(tmp_path: Path) -> None:
     name_of_a_user = RBAC.replace("{remote_ip: {address_prefix: 10.0.0.0, prefix_len: 8}}", "{any: true}")
     for filters in (LUA, name_of_a_user.replace("ACTION", "ALLOW")):
-        routes = fleet("envoy", envoy_text(filters=filters), tmp_path)["routes"].values()
+        routes = fleet_from_text("envoy", envoy_text(filters=filters), tmp_path)["routes"].values()
         assert [item["respond"]["status"] for item in routes] == [501, 501]
 
 
 @pytest.mark.parametrize(("action", "key"), [("ALLOW", "allow_from"), ("DENY", "deny_from")])
-def test_lists_of_addresses_of_envoy_are_the_listener_s(action: str, key: str, tmp_path: Path) -> None:
-    result = fleet("envoy", envoy_text(filters=RBAC.replace("ACTION", action)), tmp_path)
+def test_address_lists_of_envoy_belong_to_the_listener(action: str, key: str, tmp_path: Path) -> None:
+    result = fleet_from_text("envoy", envoy_text(filters=RBAC.replace("ACTION", action)), tmp_path)
     assert result["listeners"]["l"][key] == ["10.0.0.0/8"]
     assert [item["pool"] for item in result["routes"].values()] == ["c", "c"]
 
@@ -151,10 +144,8 @@ def test_lists_of_addresses_of_envoy_are_the_listener_s(action: str, key: str, t
          {"api_keys": {"file": "secrets/api-keys.yaml", "header": "x-api-key"}}),
     ],
 )  # fmt: skip
-def test_a_rule_for_some_paths_gives_them_a_route_of_their_own(
-    rule: str, key: str, value: object, tmp_path: Path
-) -> None:
-    own, rest = fleet("haproxy", HAPROXY.format(rule), tmp_path)["routes"].values()
+def test_rule_for_some_paths_becomes_a_separate_route(rule: str, key: str, value: object, tmp_path: Path) -> None:
+    own, rest = fleet_from_text("haproxy", HAPROXY.format(rule), tmp_path)["routes"].values()
     assert (own["match"], own["pool"], own[key]) == ({"path_prefix": "/a/"}, "b", value)
     assert (rest["match"], rest["pool"], rest.get(key)) == ({}, "b", None)
 
@@ -174,8 +165,8 @@ NETWORK = (
         ("envoy", envoy_text().replace("- name: hcm", NETWORK)),
     ],
 )
-def test_what_else_may_refuse_closes_the_routes(kind: str, text: str, tmp_path: Path) -> None:
-    routes = fleet(kind, text, tmp_path)["routes"].values()
+def test_unsupported_protection_closes_the_routes(kind: str, text: str, tmp_path: Path) -> None:
+    routes = fleet_from_text(kind, text, tmp_path)["routes"].values()
     assert {item["respond"]["status"] for item in routes} == {501}
 
 
@@ -189,15 +180,15 @@ RANGES = "{source_prefix_ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}]}"
         ("envoy", envoy_text().replace("    - filters:", f"    - filter_chain_match: {RANGES}\n      filters:")),
     ],
 )  # fmt: skip
-def test_connections_that_are_refused_are_lists_of_addresses(kind: str, text: str, tmp_path: Path) -> None:
-    result = fleet(kind, text, tmp_path)
+def test_rejected_connections_become_address_lists(kind: str, text: str, tmp_path: Path) -> None:
+    result = fleet_from_text(kind, text, tmp_path)
     (listener,), routes = result["listeners"].values(), result["routes"].values()
     assert {tuple(item.get("allow_from", listener.get("allow_from"))) for item in routes} == {("10.0.0.0/8",)}
 
 
-def test_an_expression_that_may_overlap_with_protected_paths_is_protected_too(tmp_path: Path) -> None:
+def test_expression_that_overlaps_protected_paths_is_protected(tmp_path: Path) -> None:
     rules = "http-request auth if { path_beg /a/ } !{ http_auth(u) }\n use_backend b if { path_reg ^/.*x$ }"
-    routes = list(fleet("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())
+    routes = list(fleet_from_text("haproxy", HAPROXY.format(rules), tmp_path)["routes"].values())
     assert [("auth" in item, item["match"]) for item in routes] == [
         (True, {"path_regex": "/.*x"}), (True, {"path_prefix": "/a/"}), (False, {})
     ]  # fmt: skip
@@ -217,17 +208,17 @@ EXPORTER = "frontend m\n bind :8405\n http-request use-service prometheus-export
          "127.0.0.1:8405"),
     ],
 )  # fmt: skip
-def test_figures_of_the_proxy_are_at_loopback(kind: str, text: str, metrics: str, tmp_path: Path) -> None:
-    result = fleet(kind, text, tmp_path)
+def test_metrics_of_the_proxy_move_to_loopback(kind: str, text: str, metrics: str, tmp_path: Path) -> None:
+    result = fleet_from_text(kind, text, tmp_path)
     assert result["proxies"][kind]["metrics"] == metrics
     assert len(result["listeners"]) == 1
     answers = [item["respond"] for item in result["routes"].values() if item["match"] == {"path": "/status"}]
     assert all(item["status"] == 404 for item in answers)
 
 
-def test_what_haproxy_says_of_itself(tmp_path: Path) -> None:
+def test_process_settings_of_haproxy_are_imported(tmp_path: Path) -> None:
     text = "global\n user haproxy\n group haproxy\n chroot /var/lib/haproxy\n stats socket /run/h.sock mode 600\n"
-    proxy = fleet("haproxy", text + HAPROXY.format(""), tmp_path)["proxies"]["haproxy"]
+    proxy = fleet_from_text("haproxy", text + HAPROXY.format(""), tmp_path)["proxies"]["haproxy"]
     assert proxy == {
         "kind": "haproxy", "user": "haproxy", "group": "haproxy", "chroot": "/var/lib/haproxy",
         "runtime_api": "/run/h.sock",
@@ -242,8 +233,8 @@ FALLBACK = (
 )
 
 
-def test_an_error_page_that_asks_a_provider_is_a_fallback_with_its_own_host_path_and_key(tmp_path: Path) -> None:
-    result = fleet("nginx", NGINX.format("", "", FALLBACK), tmp_path)
+def test_error_page_with_a_provider_becomes_a_fallback(tmp_path: Path) -> None:
+    result = fleet_from_text("nginx", NGINX.format("", "", FALLBACK), tmp_path)
     (route,) = result["routes"].values()
     pool = result["pools"][route["fallback"]]
     secret = {"prefix": "Bearer ", "file": f"secrets/{route['fallback']}-key"}
@@ -254,9 +245,9 @@ def test_an_error_page_that_asks_a_provider_is_a_fallback_with_its_own_host_path
 
 
 @pytest.mark.parametrize("value", ["$http_authorization", "$auth"])
-def test_the_client_s_own_key_makes_no_provider(value: str, tmp_path: Path) -> None:
+def test_key_of_the_client_is_not_a_provider_key(value: str, tmp_path: Path) -> None:
     setting = f"set $auth $http_authorization; proxy_set_header Authorization {value};"
-    assert "upstream" not in fleet("nginx", NGINX.format("", setting, ""), tmp_path)["pools"]["up"]
+    assert "upstream" not in fleet_from_text("nginx", NGINX.format("", setting, ""), tmp_path)["pools"]["up"]
 
 
 def test_two_keys_for_one_provider_are_two_pools(tmp_path: Path) -> None:
@@ -264,7 +255,7 @@ def test_two_keys_for_one_provider_are_two_pools(tmp_path: Path) -> None:
         f"location /{name}/ {{ proxy_pass https://api.example.com; proxy_set_header X-Api-Key sk-{name}{name}{name}; }}"
         for name in ("aaa", "bbb")
     )
-    result = fleet("nginx", NGINX.format("", "", locations), tmp_path)
+    result = fleet_from_text("nginx", NGINX.format("", "", locations), tmp_path)
     pools = [result["routes"][name]["pool"] for name in ("aaa", "bbb")]
     files = [result["pools"][pool]["upstream"]["headers"]["x-api-key"]["file"] for pool in pools]
     assert len({*pools, "up"}) == 3
@@ -286,33 +277,25 @@ HOSTED = (
         ("set-path /openai", None),
     ],
 )
-def test_a_prefix_before_every_path_of_a_provider_is_the_pool_s(
-    rule: str, expected: str | None, tmp_path: Path
-) -> None:
+def test_path_prefix_of_a_provider_belongs_to_the_pool(rule: str, expected: str | None, tmp_path: Path) -> None:
     text = HAPROXY.format("use_backend hosted if { hdr(x-provider) hosted }") + HOSTED.format(rule)
-    result = fleet("haproxy", text, tmp_path)
+    result = fleet_from_text("haproxy", text, tmp_path)
     assert result["pools"]["hosted"]["upstream"].get("path_prefix") == expected
     closed = [item["match"] for item in result["routes"].values() if "respond" in item]
     assert closed == ([] if expected or "if" in rule else [{"headers": {"x-provider": "hosted"}}])
 
 
-def test_the_path_by_which_envoy_asks_a_service_is_reported(tmp_path: Path) -> None:
+def test_different_path_of_an_authorization_service_is_reported(tmp_path: Path) -> None:
     filters = AUTHZ.replace("http_service:", "failure_mode_allow: false, http_service:", 1)
-    result, diagnostics = imported("envoy", _written(envoy_text(filters=filters), tmp_path))
+    result, diagnostics = imported_text("envoy", envoy_text(filters=filters), tmp_path)
     message = "Envoy asks the service by /checkPATH of each request, a fleet always by http://127.0.0.1:9191/check"
     assert message in [item.message for item in diagnostics if item.code == "LB985"]
     assert "failure_mode_allow" not in result.text
 
 
-def test_a_server_without_the_limit_of_the_others_is_a_comment(tmp_path: Path) -> None:
+def test_server_without_the_common_limit_is_a_comment(tmp_path: Path) -> None:
     text = HAPROXY.format("") + " server t 10.0.0.2:80 maxconn 64\n server spare 10.0.0.3:80 backup\n"
-    notes = imported("haproxy", _written(text, tmp_path))[0].draft.ledger.notes
+    notes = imported_text("haproxy", text, tmp_path)[0].draft.ledger.notes
     assert [item.text for item in notes if "64 holds" in item.reason] == [
         "server s without maxconn", "server spare without maxconn"
     ]  # fmt: skip
-
-
-def _written(text: str, tmp_path: Path) -> Path:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    return file

@@ -1,4 +1,4 @@
-"""What an import says of settings that harm inference (LB985), at their line, for all three kinds of proxy."""
+"""Imports report settings that harm inference (LB985) at their line, for all three kinds of proxy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.importer import envoy_text, imported
+from tests.support.importer import envoy_text, fleet_from_text, imported_text
 
 NGINX = (
     "upstream up {{\n zone up 64k; server 10.0.0.1:80; {0} }}\nserver {{\n listen 80; client_max_body_size 0;\n"
@@ -51,12 +51,10 @@ REPEATED = "a generation that has begun is paid for twice"
         ("envoy", envoy(cluster="lb_policy: ROUND_ROBIN"), None, "Envoy's default of 5s for connecting"),
     ],
 )
-def test_a_setting_that_harms_is_reported_at_its_line(
+def test_harmful_setting_is_reported_at_its_line(
     kind: str, text: str, line: int | None, message: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    _, diagnostics = imported(kind, file)
+    _, diagnostics = imported_text(kind, text, tmp_path)
     findings = [(item.position.line, item.message) for item in diagnostics if item.code == "LB985" and item.position]
     if message:
         assert [text for at, text in findings if message in text and line in {None, at}], findings
@@ -67,10 +65,8 @@ def test_a_setting_that_harms_is_reported_at_its_line(
 @pytest.mark.parametrize(
     ("kind", "text"), [("nginx", NGINX.format("", "")), ("haproxy", HAPROXY.format("", "")), ("envoy", envoy())]
 )
-def test_a_configuration_without_such_settings_is_reported_for_nothing(kind: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    assert [str(item) for item in imported(kind, file)[1]] == []
+def test_harmless_configuration_has_no_findings(kind: str, text: str, tmp_path: Path) -> None:
+    assert [str(item) for item in imported_text(kind, text, tmp_path)[1]] == []
 
 
 @pytest.mark.parametrize(
@@ -82,12 +78,8 @@ def test_a_configuration_without_such_settings_is_reported_for_nothing(kind: str
                         "retriable_status_codes: [503, 429]}"), [429, 503]),
     ],
 )  # fmt: skip
-def test_a_replica_that_says_that_it_is_busy_is_left(
-    kind: str, text: str, statuses: list[int] | None, tmp_path: Path
-) -> None:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    *_, route = imported(kind, file)[0].draft.fleet["routes"].values()
+def test_busy_replica_is_retried_elsewhere(kind: str, text: str, statuses: list[int] | None, tmp_path: Path) -> None:
+    *_, route = fleet_from_text(kind, text, tmp_path)["routes"].values()
     assert route["retry"]["when"] == ["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
     assert route["retry"].get("busy_statuses") == statuses
 
@@ -100,8 +92,6 @@ def test_a_replica_that_says_that_it_is_busy_is_left(
         ("envoy", envoy('retry_policy: {retry_on: "5xx"}')),
     ],
 )
-def test_where_a_post_is_not_sent_again_or_any_error_is_nothing_says_busy(kind: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    *_, route = imported(kind, file)[0].draft.fleet["routes"].values()
+def test_other_retries_do_not_depend_on_busy_replicas(kind: str, text: str, tmp_path: Path) -> None:
+    *_, route = fleet_from_text(kind, text, tmp_path)["routes"].values()
     assert "when" not in route.get("retry", {})

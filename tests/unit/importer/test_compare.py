@@ -1,4 +1,4 @@
-"""What `--compare` starts leads nowhere but to loopback, and what it prints holds no secret."""
+"""The configurations that `--compare` starts connect only to loopback, and its output contains no secret."""
 
 from __future__ import annotations
 
@@ -44,25 +44,27 @@ def rewritten(kind: str, file: Path, places: StandIns) -> str:
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_every_destination_of_the_rewritten_source_is_loopback(kind: str, file: Path, tmp_path: Path) -> None:
+def test_rewritten_source_connects_only_to_loopback(kind: str, file: Path, tmp_path: Path) -> None:
     fleet = imported(kind, file)[0].draft.fleet
     binds = {str(item["bind"]): 20000 + number for number, item in enumerate(fleet["listeners"].values())}
     text = rewritten(kind, file, StandIns(tmp_path, binds, {}))
     upstreams = set(re.findall(r"^\s*upstream (\S+)", text, re.MULTILINE))
-    found = [item for item in DESTINATIONS[kind].findall(text) if item not in {*upstreams, "{"}]
-    assert found
-    assert [item for item in found if not item.startswith("127.0.0.1")] == []
+    destinations = [item for item in DESTINATIONS[kind].findall(text) if item not in {*upstreams, "{"}]
+    assert destinations
+    assert [item for item in destinations if not item.startswith("127.0.0.1")] == []
     lines = [line for line in text.splitlines() if not NOT_DESTINATIONS.match(line)]
-    others = {item for line in lines for item in ADDRESS.findall(line) if not ipaddress.ip_address(item).is_loopback}
-    assert others == set()
+    other_addresses = {
+        item for line in lines for item in ADDRESS.findall(line) if not ipaddress.ip_address(item).is_loopback
+    }
+    assert other_addresses == set()
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_every_route_has_a_sample_that_it_would_take(kind: str, file: Path) -> None:
+def test_every_route_has_a_matching_sample_request(kind: str, file: Path) -> None:
     fleet = imported(kind, file)[0].draft.fleet
-    found = list(samples(fleet))
-    assert {item.route for item in found} >= set(fleet["routes"])
-    for item in found:
+    sample_requests = list(samples(fleet))
+    assert {item.route for item in sample_requests} >= set(fleet["routes"])
+    for item in sample_requests:
         match = fleet["routes"].get(item.route, {}).get("match", {})
         path = item.path.partition("?")[0]
         assert path.startswith(match.get("path_prefix", "/").rstrip("/"))
@@ -73,20 +75,20 @@ def test_every_route_has_a_sample_that_it_would_take(kind: str, file: Path) -> N
 @pytest.mark.parametrize(
     "pattern", ["/v1/(chat/)?completions", r"/a/[0-9]+\.json", "/(x|y)/.*", r"/\d{3}/[^/]+", "/[Mm]"]
 )
-def test_an_example_of_an_expression_matches_it(pattern: str) -> None:
+def test_example_of_an_expression_matches_it(pattern: str) -> None:
     assert re.fullmatch(pattern, example(pattern))
 
 
-def test_a_header_that_is_lost_is_named_without_its_value() -> None:
+def test_lost_header_is_reported_without_its_value() -> None:
     file = next(item for item in files("nginx") if item.stem == "provider-fallback")
     draft = imported("nginx", file)[0].draft
     before = ObservedRequest(200, "10.4.0.1:8000", headers=(("authorization", "Bearer sk-secret"),))
     after = ObservedRequest(200, "10.4.0.2:8000", headers=(("x-more", "1"),))
-    found = list(differences(draft.fleet, before, after))
-    assert found == ["headers lost: authorization", "headers added: x-more"]
+    reported = list(differences(draft.fleet, before, after))
+    assert reported == ["headers lost: authorization", "headers added: x-more"]
 
 
-def test_answers_of_the_proxies_themselves_are_compared_but_not_their_error_pages() -> None:
+def test_direct_responses_are_compared_without_error_pages() -> None:
     fleet: dict[str, Any] = {"listeners": {}, "pools": {}, "routes": {}}
     before = observed(410, {"X-Why": "moved", "Server": "nginx"}, b"gone\n")
     assert list(differences(fleet, before, observed(410, {"x-why": "moved"}, b"gone"))) == []
@@ -96,7 +98,7 @@ def test_answers_of_the_proxies_themselves_are_compared_but_not_their_error_page
     assert list(differences(fleet, page, observed(404, {}, b'{"error": {}}'))) == []
 
 
-def test_a_source_that_writes_files_or_runs_code_is_compared_without_that(tmp_path: Path) -> None:
+def test_directives_that_write_files_or_run_code_are_dropped(tmp_path: Path) -> None:
     source = tmp_path / "nginx.conf"
     source.write_text(
         "events {} http { server { listen 80; location / { proxy_pass http://10.0.0.1:80; proxy_store /tmp/kept; "

@@ -1,4 +1,4 @@
-"""What fields of Envoy become, and how bad input is reported."""
+"""Imports of Envoy's configuration, and the errors for invalid input."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.support.importer import SAMPLES, imported
 ENVOY = SAMPLES / "envoy"
 
 
-def test_a_dump_of_a_running_envoy_is_read_with_its_dynamic_resources() -> None:
+def test_config_dump_is_read_with_its_dynamic_resources() -> None:
     result, _ = imported("envoy", ENVOY / "ray-config-dump.json")
     fleet = result.draft.fleet
     assert fleet["routes"]["public"] == {"match": {}, "pool": "ray"}
     assert [item["address"] for item in fleet["pools"]["ray"]["replicas"]] == ["10.8.0.1:8000", "10.8.0.2:8000"]
 
 
-def test_the_first_route_wins_as_before_over_a_later_regular_expression() -> None:
+def test_first_route_wins_over_a_later_expression() -> None:
     result, _ = imported("envoy", ENVOY / "sglang-models.yaml")
     routes = [(item["match"], item["pool"]) for item in result.draft.fleet["routes"].values()]
     both = {"path_regex": "/v1/(chat/)?completions", "model": ["llama-70b*"]}
     assert (both, "large") in routes
 
 
-def test_routes_that_differ_in_a_header_do_not_hide_each_other() -> None:
+def test_routes_that_differ_in_a_header_are_both_kept() -> None:
     result, _ = imported("envoy", ENVOY / "aibrix-gateway.yaml")
     assert [item["pool"] for item in result.draft.fleet["routes"].values()] == ["deepseek", "llama"]
 
 
-def test_an_aggregate_cluster_is_a_pool_with_a_fallback() -> None:
+def test_aggregate_cluster_is_a_pool_with_a_fallback() -> None:
     result, _ = imported("envoy", ENVOY / "provider-fallback.yaml")
     route = result.draft.fleet["routes"]["v1"]
     assert (route["pool"], route["fallback"]) == ("own", "spare")
@@ -51,7 +51,7 @@ def test_an_aggregate_cluster_is_a_pool_with_a_fallback() -> None:
         ("- a\n", "error LB004"),
     ],
 )
-def test_bad_input_is_reported_at_its_place(
+def test_invalid_input_is_reported_at_its_position(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "envoy.yaml"
@@ -65,9 +65,7 @@ SOURCES = [file.read_text() for file in sorted(ENVOY.glob("*.yaml"))]
 
 @settings(max_examples=40, deadline=None)
 @given(source=st.sampled_from(SOURCES), data=st.data())
-def test_no_text_brings_the_import_down(
-    source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_import_never_crashes(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     lines = source.splitlines()
     for _ in range(data.draw(st.integers(1, 4))):
         del lines[data.draw(st.integers(0, len(lines) - 1))]

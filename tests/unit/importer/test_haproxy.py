@@ -1,9 +1,8 @@
-"""What lines of HAProxy become, and how bad input is reported."""
+"""Imports of HAProxy's configuration, and the errors for invalid input."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,18 +12,12 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run as command
 from lbctl.importer.haproxy.tokens import TokenError, split_line
 from lbctl.importer.run import run
-from tests.support.importer import imported
+from tests.support.importer import fleet_from_text, imported
 
 HEAD = (
     "defaults\n mode http\nbackend a\n server a0 10.0.0.1:80\n"
     "backend b\n server b0 10.0.0.2:80\nfrontend f\n bind :80\n"
 )
-
-
-def fleet(text: str, tmp_path: Path) -> dict[str, Any]:
-    file = tmp_path / "haproxy.cfg"
-    file.write_text(text)
-    return imported("haproxy", file)[0].draft.fleet
 
 
 @pytest.mark.parametrize(
@@ -41,7 +34,7 @@ def fleet(text: str, tmp_path: Path) -> dict[str, Any]:
         ('"a', None),
     ],
 )
-def test_a_line_is_split_as_the_manual_says(line: str, expected: list[str] | None) -> None:
+def test_line_is_split_as_documented(line: str, expected: list[str] | None) -> None:
     if expected is None:
         with pytest.raises(TokenError):
             split_line(line)
@@ -49,19 +42,19 @@ def test_a_line_is_split_as_the_manual_says(line: str, expected: list[str] | Non
         assert [item.text for item in split_line(line)] == expected
 
 
-def test_a_named_defaults_section_is_inherited_and_an_anonymous_one_holds_until_the_next(tmp_path: Path) -> None:
+def test_named_defaults_sections_are_inherited(tmp_path: Path) -> None:
     text = (
         "defaults base\n mode http\n timeout server 7m\ndefaults more from base\n timeout connect 9s\n"
         "backend a from more\n server a0 10.0.0.1:80\nfrontend f from base\n bind :80\n default_backend a\n"
     )
-    result = fleet(text, tmp_path)
+    result = fleet_from_text("haproxy", text, tmp_path)
     assert result["routes"]["f"]["timeouts"] == {"idle": "7m"}
     assert result["pools"]["a"]["timeouts"] == {"connect": "9s"}
 
 
-def test_the_first_rule_wins_as_before_where_a_later_one_is_more_specific(tmp_path: Path) -> None:
+def test_first_rule_wins_over_a_more_specific_one(tmp_path: Path) -> None:
     rules = " use_backend a if { path_beg /v1/ }\n use_backend b if { hdr(host) x.example.com }\n default_backend b\n"
-    routes = list(fleet(HEAD + rules, tmp_path)["routes"].values())
+    routes = list(fleet_from_text("haproxy", HEAD + rules, tmp_path)["routes"].values())
     both = {"hosts": ["x.example.com"], "path_prefix": "/v1/"}
     assert [(item["match"], item["pool"]) for item in routes] == [
         ({"path_prefix": "/v1/"}, "a"),
@@ -71,7 +64,7 @@ def test_the_first_rule_wins_as_before_where_a_later_one_is_more_specific(tmp_pa
     ]
 
 
-def test_a_rule_that_an_earlier_one_hides_is_a_comment(tmp_path: Path) -> None:
+def test_hidden_rule_is_a_comment(tmp_path: Path) -> None:
     file = tmp_path / "haproxy.cfg"
     file.write_text(HEAD + " use_backend a if { path_beg /v1 }\n use_backend b if { path_beg /v1/chat }\n")
     result, _ = imported("haproxy", file)
@@ -89,19 +82,19 @@ def test_a_rule_that_an_earlier_one_hides_is_a_comment(tmp_path: Path) -> None:
         ("http-request deny if { path_beg /admin/ } { req.hdr(x-api-key) -m str k }", [{"path_prefix": "/admin/"}]),
     ],
 )
-def test_a_refusal_that_no_match_says_closes_what_it_might_refuse(
+def test_unsupported_condition_closes_the_affected_routes(
     rule: str, closed: list[dict[str, str]], tmp_path: Path
 ) -> None:
-    routes = fleet(f"{HEAD} {rule}\n default_backend a\n", tmp_path)["routes"].values()
+    routes = fleet_from_text("haproxy", f"{HEAD} {rule}\n default_backend a\n", tmp_path)["routes"].values()
     assert [item["match"] for item in routes if item.get("respond", {}).get("status") == 501] == closed
 
 
-def test_server_keywords_defaults_and_templates(tmp_path: Path) -> None:
+def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
     text = (
         "defaults\n mode http\n default-server inter 3s maxconn 8\nfrontend f\n bind :80\n default_backend t\n"
         "backend t\n server-template gpu 2-5 gpu.internal:8000 check port 9 maxconn 16\n"
     )
-    pool = fleet(text, tmp_path)["pools"]["t"]
+    pool = fleet_from_text("haproxy", text, tmp_path)["pools"]["t"]
     assert pool["discovery"] == {"dns": {"name": "gpu.internal", "port": 8000, "max_replicas": 4}}
     assert pool["circuit_breaker"] == {"per_replica": {"max_requests": 16}}
     assert pool["health"]["active"] | {"tcp": {}, "interval": "3s", "port": 9} == pool["health"]["active"]
@@ -116,7 +109,7 @@ def test_server_keywords_defaults_and_templates(tmp_path: Path) -> None:
         ("listen x\n mode tcp\n", ":1:1: error LB982: there is no frontend to import"),
     ],
 )
-def test_bad_input_is_reported_at_its_place(
+def test_invalid_input_is_reported_at_its_position(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "haproxy.cfg"
@@ -137,10 +130,10 @@ WORDS = st.sampled_from([*TEXT.split(), "\n", "\n", "\n"])
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(found=st.lists(WORDS, max_size=40))
-def test_no_text_brings_the_import_down(found: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(words=st.lists(WORDS, max_size=40))
+def test_import_never_crashes(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("fuzz") / "haproxy.cfg"
-    file.write_text(HEAD + " default_backend a\n" + " ".join(found) + "\n")
+    file.write_text(HEAD + " default_backend a\n" + " ".join(words) + "\n")
     diagnostics = Diagnostics()
     result = run("haproxy", [str(file)], diagnostics)
     assert result is not None or diagnostics.failed

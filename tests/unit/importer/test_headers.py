@@ -1,4 +1,4 @@
-"""Headers with variables, and the client's address in other headers, from all three kinds of proxy."""
+"""Imports of headers with variables, and of the client's address in a header, for all three kinds of proxy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from tests.support.importer import envoy_text, imported
+from tests.support.importer import envoy_text, imported, imported_text
 
 NGINX = "server {{ listen 80; {0} location / {{ {1} proxy_pass http://10.0.0.1:80; }} }}"
 HAPROXY = "defaults\n mode http\nfrontend f\n bind :80\n {0}\n default_backend b\nbackend b\n server s 10.0.0.1:80\n"
@@ -18,13 +18,11 @@ def envoy(name: str, value: str) -> str:
     return envoy_text(route=f'request_headers_to_add: [{{header: {{key: {name}, value: "{value}"}}}}]')
 
 
-def route(kind: str, text: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any], Diagnostics]:
-    """The route and the listener of a configuration with one of each, and what the import reports."""
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    result, diagnostics = imported(kind, file)
-    (of_listener,), (*_, of_route) = (result.draft.fleet[key].values() for key in ("listeners", "routes"))
-    return of_route, of_listener, diagnostics
+def route_and_listener(kind: str, text: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any], Diagnostics]:
+    """Return the last route and the only listener of a configuration, and the diagnostics of the import."""
+    result, diagnostics = imported_text(kind, text, tmp_path)
+    (listener,), (*_, route) = (result.draft.fleet[key].values() for key in ("listeners", "routes"))
+    return route, listener, diagnostics
 
 
 @pytest.mark.parametrize(
@@ -43,8 +41,8 @@ def route(kind: str, text: str, tmp_path: Path) -> tuple[dict[str, Any], dict[st
         ("envoy", envoy(name="x-for", value="%REQ(:AUTHORITY)%"), {"x-for": "{host}"}),
     ],
 )  # fmt: skip
-def test_a_variable_becomes_its_word(kind: str, text: str, headers: dict[str, str], tmp_path: Path) -> None:
-    assert route(kind, text, tmp_path)[0]["headers"]["request"] == {"set": headers}
+def test_variable_becomes_its_placeholder(kind: str, text: str, headers: dict[str, str], tmp_path: Path) -> None:
+    assert route_and_listener(kind, text, tmp_path)[0]["headers"]["request"] == {"set": headers}
 
 
 @pytest.mark.parametrize(
@@ -56,9 +54,11 @@ def test_a_variable_becomes_its_word(kind: str, text: str, headers: dict[str, st
         ("envoy", envoy(name="x-a", value="%PROTOCOL%")),
     ],
 )
-def test_a_variable_without_a_word_is_a_comment(kind: str, text: str, tmp_path: Path) -> None:
-    assert "headers" not in route(kind, text, tmp_path)[0]
-    assert "variables that a fleet has not" in imported(kind, tmp_path / "source.conf")[0].text
+def test_unsupported_variable_is_a_comment(kind: str, text: str, tmp_path: Path) -> None:
+    result, _ = imported_text(kind, text, tmp_path)
+    *_, route = result.draft.fleet["routes"].values()
+    assert "headers" not in route
+    assert "variables that a fleet has not" in result.text
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_variable_without_a_word_is_a_comment(kind: str, text: str, tmp_path: 
         ),
     ],
 )
-def test_where_peers_are_trusted_the_listener_forwards_the_address(kind: str, text: str, tmp_path: Path) -> None:
-    _, listener, _ = route(kind, text, tmp_path)
+def test_listener_with_trusted_peers_forwards_the_address(kind: str, text: str, tmp_path: Path) -> None:
+    _, listener, _ = route_and_listener(kind, text, tmp_path)
     assert listener["client_address"] == {"trusted": ["10.1.0.0/16"], "forward": ["x-real-ip", "x-client-ip"]}
 
 
@@ -85,8 +85,8 @@ def test_where_peers_are_trusted_the_listener_forwards_the_address(kind: str, te
         ("envoy", envoy(name="x-real-ip", value="%REQ(CF-CONNECTING-IP)%")),
     ],
 )
-def test_an_address_that_a_header_names_is_believed_of_near_peers_alone(kind: str, text: str, tmp_path: Path) -> None:
-    _, listener, diagnostics = route(kind, text, tmp_path)
+def test_address_in_a_header_is_trusted_only_from_near_peers(kind: str, text: str, tmp_path: Path) -> None:
+    _, listener, diagnostics = route_and_listener(kind, text, tmp_path)
     address = listener["client_address"]
     assert address["header"] == "cf-connecting-ip"
     assert "0.0.0.0/0" not in address["trusted"]
@@ -103,21 +103,21 @@ DENIED = "http-request deny if { src 10.6.6.0/24 }"
         ("haproxy", HAPROXY.format(f"option forwardfor except 10.0.0.0/8\n {DENIED}")),
     ],
 )
-def test_an_address_that_a_header_names_gets_around_no_list(kind: str, text: str, tmp_path: Path) -> None:
-    of_route, listener, _ = route(kind, text, tmp_path)
+def test_address_in_a_header_does_not_bypass_lists(kind: str, text: str, tmp_path: Path) -> None:
+    route, listener, _ = route_and_listener(kind, text, tmp_path)
     assert "client_address" not in listener
-    assert of_route["deny_from"] == ["10.6.6.0/24"]
+    assert route["deny_from"] == ["10.6.6.0/24"]
     assert "would get around them" in imported(kind, tmp_path / "source.conf")[0].text.replace("\n    #     ", " ")
 
 
-def test_an_address_that_decides_in_haproxy_decides_about_lists(tmp_path: Path) -> None:
+def test_source_address_of_haproxy_applies_to_lists(tmp_path: Path) -> None:
     named = "option forwardfor except 10.0.0.0/8\n http-request set-src hdr(X-Forwarded-For)"
-    of_route, listener, _ = route("haproxy", HAPROXY.format(f"{named}\n {DENIED}"), tmp_path)
+    route, listener, _ = route_and_listener("haproxy", HAPROXY.format(f"{named}\n {DENIED}"), tmp_path)
     assert listener["client_address"] == {"trusted": ["10.0.0.0/8"], "header": "x-forwarded-for"}
-    assert of_route["deny_from"] == ["10.6.6.0/24"]
+    assert route["deny_from"] == ["10.6.6.0/24"]
 
 
-def test_headers_of_answers_of_nginx_itself_are_comments(tmp_path: Path) -> None:
+def test_headers_of_direct_responses_of_nginx_are_comments(tmp_path: Path) -> None:
     file = tmp_path / "nginx.conf"
     file.write_text(
         "server {\nlisten 80;\nadd_header X-A 1 always;\nadd_header X-B 2;\n"

@@ -1,9 +1,8 @@
-"""What directives of nginx become, and how bad input is reported."""
+"""Imports of nginx's configuration, and the errors for invalid input."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,15 +11,9 @@ from hypothesis import strategies as st
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run as command
 from lbctl.importer.run import run
-from tests.support.importer import SAMPLES, imported
+from tests.support.importer import SAMPLES, fleet_from_text, imported
 
 NGINX = SAMPLES / "nginx"
-
-
-def fleet(text: str, tmp_path: Path) -> dict[str, Any]:
-    file = tmp_path / "nginx.conf"
-    file.write_text(text)
-    return imported("nginx", file)[0].draft.fleet
 
 
 def server(body: str) -> str:
@@ -40,8 +33,8 @@ def server(body: str) -> str:
         ("location ~* ^/Models { proxy_pass http://up; }", {"path_regex": "/[Mm][Oo][Dd][Ee][Ll][Ss].*"}),
     ],
 )
-def test_a_location_becomes_a_match(body: str, match: dict[str, str], tmp_path: Path) -> None:
-    (route,) = fleet(server(body), tmp_path)["routes"].values()
+def test_location_becomes_a_match(body: str, match: dict[str, str], tmp_path: Path) -> None:
+    (route,) = fleet_from_text("nginx", server(body), tmp_path)["routes"].values()
     assert route["match"] == match
 
 
@@ -57,10 +50,8 @@ def test_a_location_becomes_a_match(body: str, match: dict[str, str], tmp_path: 
         ("location / { proxy_pass http://up; proxy_set_header Host localhost:11434; }", {"host": "localhost:11434"}),
     ],
 )  # fmt: skip
-def test_path_and_host_reach_the_replica_as_before(
-    passing: str, rewrite: dict[str, str] | None, tmp_path: Path
-) -> None:
-    (route,) = fleet(server(passing), tmp_path)["routes"].values()
+def test_path_and_host_of_requests_are_kept(passing: str, rewrite: dict[str, str] | None, tmp_path: Path) -> None:
+    (route,) = fleet_from_text("nginx", server(passing), tmp_path)["routes"].values()
     assert route.get("rewrite") == rewrite
 
 
@@ -78,32 +69,32 @@ def test_path_and_host_reach_the_replica_as_before(
         "location / { fastcgi_pass unix:/run/php.sock; }",
     ],
 )
-def test_what_protects_or_cannot_be_said_closes_the_route(body: str, tmp_path: Path) -> None:
-    (route,) = fleet(server(body), tmp_path)["routes"].values()
+def test_unsupported_directive_closes_the_route(body: str, tmp_path: Path) -> None:
+    (route,) = fleet_from_text("nginx", server(body), tmp_path)["routes"].values()
     assert route["respond"]["status"] == 501
     assert "pool" not in route
 
 
-def test_methods_that_are_denied_get_a_route_that_refuses_them(tmp_path: Path) -> None:
+def test_denied_methods_become_a_rejecting_route(tmp_path: Path) -> None:
     body = "location /v1/ { limit_except GET POST { deny all; } proxy_pass http://up; proxy_set_header Host $host; }"
-    own, others = fleet(server(body), tmp_path)["routes"].values()
+    own, others = fleet_from_text("nginx", server(body), tmp_path)["routes"].values()
     assert own == {"match": {"path_prefix": "/v1/", "methods": ["GET", "POST", "HEAD"]}, "pool": "up"}
     assert others == {"match": {"path_prefix": "/v1/"}, "respond": {"status": 403}}
 
 
-def test_a_file_of_conf_d_becomes_a_fragment_and_a_main_file_does_not(tmp_path: Path) -> None:
+def test_file_of_conf_d_becomes_a_fragment(tmp_path: Path) -> None:
     text = server("location / { proxy_pass http://up; }")
     fragment = {"kind": "nginx", "form": "fragment", "config": "/etc/nginx/conf.d/lbctl.conf"}
-    assert fleet(text, tmp_path)["proxies"] == {"nginx": fragment}
-    assert "proxies" not in fleet(f"events {{}} http {{ {text} }}", tmp_path)
+    assert fleet_from_text("nginx", text, tmp_path)["proxies"] == {"nginx": fragment}
+    assert "proxies" not in fleet_from_text("nginx", f"events {{}} http {{ {text} }}", tmp_path)
 
 
-def test_a_server_with_names_answers_404_where_it_has_no_location(tmp_path: Path) -> None:
+def test_server_answers_404_outside_its_locations(tmp_path: Path) -> None:
     text = (
         "server { listen 80; location / { return 200 a; } }"
         "server { listen 80; server_name b.example.com; location /v1/ { return 200 b; } }"
     )
-    routes = fleet(text, tmp_path)["routes"]
+    routes = fleet_from_text("nginx", text, tmp_path)["routes"]
     assert routes["b-others"] == {
         "match": {"hosts": ["b.example.com"]},
         "respond": {"status": 404, "body": "not found"},
@@ -121,7 +112,7 @@ def test_a_server_with_names_answers_404_where_it_has_no_location(tmp_path: Path
         ("a\0b", ":1:1: error LB980: the file holds a NUL byte"),
     ],
 )
-def test_bad_input_is_reported_at_its_place(
+def test_invalid_input_is_reported_at_its_position(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "nginx.conf"
@@ -132,7 +123,7 @@ def test_bad_input_is_reported_at_its_place(
     assert output.out == ""
 
 
-def test_a_missing_file_and_one_that_is_too_large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_or_too_large_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     large = tmp_path / "large.conf"
     large.write_bytes(b"#" * (4 << 20) + b"\n")
     assert command(["import", "nginx", str(tmp_path / "none.conf")]) == 1
@@ -144,7 +135,7 @@ def test_a_missing_file_and_one_that_is_too_large(tmp_path: Path, capsys: pytest
     assert "error LB002" in errors
 
 
-def test_includes_that_climb_or_are_missing_or_loop_are_reported(tmp_path: Path) -> None:
+def test_invalid_includes_are_reported(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "secret.conf").write_text("server { listen 80; location / { return 200 leaked; } }")
     (tmp_path / "inner" / "link.conf").symlink_to(tmp_path / "secret.conf")
@@ -165,7 +156,7 @@ def test_includes_that_climb_or_are_missing_or_loop_are_reported(tmp_path: Path)
     assert "leaked" not in result.text
 
 
-def test_import_writes_over_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample, out = str(NGINX / "vllm-two-replicas.conf"), tmp_path / "fleet.yaml"
     assert command(["import", "nginx", sample, "-f", str(out)]) == 0
     written = out.read_text()
@@ -175,7 +166,7 @@ def test_import_writes_over_no_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "LB961" in capsys.readouterr().err
 
 
-def test_settings_that_harm_inference_are_reported_at_their_line() -> None:
+def test_harmful_settings_are_reported_at_their_line() -> None:
     _, diagnostics = imported("nginx", NGINX / "vllm-two-replicas.conf")
     findings = [(item.position.line, item.message.split(":")[0]) for item in diagnostics if item.position]
     assert findings == [
@@ -201,7 +192,7 @@ WORDS = st.sampled_from(TEXT.split())
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(words=st.lists(WORDS, max_size=40))
-def test_no_text_brings_the_import_down(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_import_never_crashes(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("fuzz") / "nginx.conf"
     file.write_text("server { listen 80; location / { return 200 a; } " + " ".join(words) + " }")
     diagnostics = Diagnostics()

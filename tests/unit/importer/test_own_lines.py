@@ -1,4 +1,4 @@
-"""What no key means goes into files of own lines, where `include` has its place; else it is a comment."""
+"""Directives without a key of the fleet are written to files of own lines, or become comments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROCESSOR = (
 LUA = f'- {{name: lua, typed_config: {{"@type": {TYPE}.lua.v3.Lua, default_source_code: {{inline_string: "CODE"}}}}}}'
 
 
-def written(kind: str, text: str, tmp_path: Path) -> dict[str, str]:
+def own_lines_of(kind: str, text: str, tmp_path: Path) -> dict[str, str]:
     """Import with -f, check that the fleet is valid and renders, and return the files of own lines."""
     source, fleet = tmp_path / "source.conf", tmp_path / "fleet.yaml"
     source.write_text(text)
@@ -40,15 +40,15 @@ def written(kind: str, text: str, tmp_path: Path) -> dict[str, str]:
     return files
 
 
-def test_directives_of_nginx_become_lines_of_their_server_or_location(tmp_path: Path) -> None:
-    assert written("nginx", NGINX, tmp_path) == {
+def test_directives_of_nginx_become_own_lines(tmp_path: Path) -> None:
+    assert own_lines_of("nginx", NGINX, tmp_path) == {
         "nginx-server-http.conf": "gzip_types text/plain;  # source.conf:1\nssl_ciphers HIGH;  # source.conf:1\n",
         "nginx-location-default.conf": "proxy_cookie_path / /x;  # source.conf:1\n",
     }
 
 
-def test_lines_of_haproxy_keep_their_conditions(tmp_path: Path) -> None:
-    assert written("haproxy", HAPROXY, tmp_path) == {
+def test_own_lines_of_haproxy_keep_their_conditions(tmp_path: Path) -> None:
+    assert own_lines_of("haproxy", HAPROXY, tmp_path) == {
         "haproxy-global.cfg": "nbthread 2  # source.conf:2\n",
         "haproxy-frontend-f.cfg": (
             "acl a path_beg /a  # source.conf:7\n"
@@ -62,14 +62,14 @@ def test_lines_of_haproxy_keep_their_conditions(tmp_path: Path) -> None:
     }
 
 
-def test_an_external_processor_of_envoy_is_asked_by_its_address(tmp_path: Path) -> None:
-    (text,) = written("envoy", envoy_text(filters=PROCESSOR), tmp_path).values()
+def test_external_processor_of_envoy_is_called_by_address(tmp_path: Path) -> None:
+    (text,) = own_lines_of("envoy", envoy_text(filters=PROCESSOR), tmp_path).values()
     assert "google_grpc" in text
     assert "target_uri: 127.0.0.1:9191" in text
     assert "envoy_grpc" not in text
 
 
-def test_without_a_file_they_are_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_lines_on_standard_output_are_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "source.conf"
     source.write_text(NGINX)
     assert command(["import", "nginx", str(source)]) == 0
@@ -89,12 +89,12 @@ def test_without_a_file_they_are_comments(tmp_path: Path, capsys: pytest.Capture
         ("nginx", NGINX.replace("proxy_cookie_path / /x", "more_set_input_headers 'X-Auth: s3cr3tvalue'")),
     ],
 )
-def test_a_line_with_a_secret_is_written_nowhere(kind: str, text: str, tmp_path: Path) -> None:
-    files = written(kind, text, tmp_path)
+def test_own_line_with_a_secret_is_not_written(kind: str, text: str, tmp_path: Path) -> None:
+    files = own_lines_of(kind, text, tmp_path)
     assert "s3cr3tvalue" not in "".join([*files.values(), (tmp_path / "fleet.yaml").read_text()])
 
 
-def test_a_file_of_own_lines_is_written_over_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_own_lines_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, there = tmp_path / "source.conf", tmp_path / "own" / "nginx-server-http.conf"
     source.write_text(NGINX)
     there.parent.mkdir()
@@ -105,9 +105,7 @@ def test_a_file_of_own_lines_is_written_over_none(tmp_path: Path, capsys: pytest
     assert "LB961" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_not_said_to_have_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unwritable_own_lines_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "source.conf").write_text(NGINX)
     (tmp_path / "own").write_text("a file where the directory would be")
     assert command(["import", "nginx", str(tmp_path / "source.conf"), "-f", str(tmp_path / "fleet.yaml")]) == 1
@@ -117,13 +115,13 @@ def test_a_file_that_cannot_be_written_is_not_said_to_have_lines(
     assert "own lines" not in err
 
 
-@pytest.mark.parametrize(("more", "said"), [("", ""), ("charset utf-8; ", "has 1 own line\n")])
-def test_a_directory_that_is_not_there_is_made(
-    more: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("more", "message"), [("", ""), ("charset utf-8; ", "has 1 own line\n")])
+def test_missing_directory_is_created(
+    more: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, out = tmp_path / "source.conf", tmp_path / "new" / "fleet.yaml"
     source.write_text(f"server {{ listen 80; location / {{ {more}proxy_pass http://10.0.0.1:80; }} }}")
     assert command(["import", "nginx", str(source), "-f", str(out)]) == 0
     assert out.exists()
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert (tmp_path / "new" / "own").exists() == bool(more)

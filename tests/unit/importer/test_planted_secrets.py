@@ -1,4 +1,4 @@
-"""Words planted at every place of a secret, in every sample, reach no fleet, no own lines and no message."""
+"""Words planted at every place of a secret, in every sample, are in no fleet, own line or message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.importer import imported, samples
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 NGINX = """
 set $key "{}";
@@ -137,7 +137,7 @@ ENVOY_FILTERS = """
 
 
 class Planter:
-    """Fills places of secrets with words of which none is there twice."""
+    """Fills places of secrets with unique words."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -192,18 +192,20 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_planted_words_reach_no_output_and_each_is_reported(kind: str, file: Path, tmp_path: Path) -> None:
+def test_planted_secrets_are_reported_and_not_written(kind: str, file: Path, tmp_path: Path) -> None:
     source = tmp_path / "source.conf"
     source.write_text(PLANT[kind](file, Planter()))
     result, diagnostics = imported(kind, source)
     shown = "\n".join([result.text, *result.own.values(), *map(str, diagnostics)])
     assert sorted(set(re.findall(r"(?i).*planted\d+word.*", shown))) == []
-    assert len(_lines(source)) >= 10
+    assert len(planted_lines(source)) >= 10
     reported = {item.position.line for item in diagnostics if item.code == "LB984" and item.position}
-    near = 6 if kind == "envoy" else 1  # there a header, or a filter, is reported where it begins
-    assert [line for number, line in _lines(source) if not reported & {*range(number - near + 1, number + 1)}] == []
+    near = 6 if kind == "envoy" else 1  # in Envoy, a header or a filter is reported at its first line
+    assert [
+        line for number, line in planted_lines(source) if not reported & {*range(number - near + 1, number + 1)}
+    ] == []
 
 
-def _lines(source: Path) -> list[tuple[int, str]]:
-    """The lines with planted words, with their numbers."""
+def planted_lines(source: Path) -> list[tuple[int, str]]:
+    """Return the numbers and texts of the lines with planted words."""
     return [item for item in enumerate(source.read_text().splitlines(), 1) if re.search(r"planted\d+word", item[1])]

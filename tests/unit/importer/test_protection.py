@@ -1,4 +1,4 @@
-"""What protects clients and replicas is carried over, or closes the routes; nothing of it is dropped without a word."""
+"""Protections of clients and replicas are imported or close the routes. None is dropped silently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nginx(tmp_path: Path, body: str) -> Imported:
 def envoy(
     tmp_path: Path, clients: dict[str, Any] | None = None, replicas: dict[str, Any] | None = None, **typed: Any
 ) -> Imported:
-    """Import an Envoy with these checks of clients' and of replicas' certificates."""
+    """Import an Envoy with these checks of the certificates of clients and replicas."""
     kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3."
     pair = {"certificate_chain": {"filename": "/tls/s.crt"}, "private_key": {"filename": "/tls/s.key"}}
     downstream = {"tls_certificates": [pair], "validation_context": clients or {}}
@@ -81,7 +81,7 @@ def envoy(
     return imported("envoy", file)[0]
 
 
-def test_revocation_lists_of_clients_are_carried_over(tmp_path: Path) -> None:
+def test_revocation_lists_of_clients_are_imported(tmp_path: Path) -> None:
     results = [
         nginx(tmp_path, "ssl_client_certificate /tls/ca.crt; ssl_verify_client on; ssl_crl /tls/clients.crl;"),
         haproxy(tmp_path, "ca-base /tls", "ca-file ca.crt verify required crl-file clients.crl"),
@@ -100,7 +100,7 @@ def test_revocation_lists_of_clients_are_carried_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("second", "closed"), [("optional", True), ("on", True), ("off", False)])
-def test_a_second_server_of_an_address_loosens_no_check_of_clients(second: str, closed: bool, tmp_path: Path) -> None:
+def test_second_server_does_not_loosen_client_checks(second: str, closed: bool, tmp_path: Path) -> None:
     servers = [
         f"server_name {name}.example; ssl_client_certificate /tls/{name}.crt; ssl_verify_client {verify};"
         for name, verify in (("a", "on"), ("b", second))
@@ -115,7 +115,7 @@ def test_a_second_server_of_an_address_loosens_no_check_of_clients(second: str, 
 
 
 @pytest.mark.parametrize(
-    ("prefix", "protection", "told"),
+    ("prefix", "protection", "is_reported"),
     [
         ("/admin", "allow 10.0.0.0/8; deny all;", True),
         ("/admin/", "allow 10.0.0.0/8; deny all;", False),
@@ -123,8 +123,8 @@ def test_a_second_server_of_an_address_loosens_no_check_of_clients(second: str, 
         ("/admin", "", False),
     ],
 )
-def test_a_protection_that_held_for_what_only_begins_like_a_prefix_is_told(
-    prefix: str, protection: str, told: bool, tmp_path: Path
+def test_protection_of_similar_paths_is_reported(
+    prefix: str, protection: str, is_reported: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "nginx.conf"
     pools = (
@@ -132,11 +132,11 @@ def test_a_protection_that_held_for_what_only_begins_like_a_prefix_is_told(
     )
     file.write_text(f"{pools} server {{ listen 80; location {prefix} {{ {protection} proxy_pass http://$up; }} }}")
     messages = [item.message for item in imported("nginx", file)[1] if "only begins like" in item.message]
-    assert len(messages) == told
+    assert len(messages) == is_reported
 
 
 @pytest.mark.parametrize("ca", ["/tls/a.crt", "/tls/b.crt"])
-def test_a_second_chain_of_envoy_loosens_no_check_of_clients(ca: str, tmp_path: Path) -> None:
+def test_second_chain_of_envoy_does_not_loosen_client_checks(ca: str, tmp_path: Path) -> None:
     envoy(tmp_path, {"trusted_ca": {"filename": "/tls/a.crt"}}, require_client_certificate=True)
     file = tmp_path / "envoy.yaml"
     document = yaml.safe_load(file.read_text())
@@ -161,7 +161,7 @@ def test_a_second_chain_of_envoy_loosens_no_check_of_clients(ca: str, tmp_path: 
         ("10.0.0.1:443 ssl verify none ca-file /tls/ca.crt", None),
     ],
 )
-def test_the_authority_of_haproxy_servers(server: str, ca: str | None, tmp_path: Path) -> None:
+def test_ca_of_haproxy_servers_is_imported(server: str, ca: str | None, tmp_path: Path) -> None:
     result = haproxy(tmp_path, "ca-base /base", server=server)
     assert result.draft.fleet["pools"]["b"]["tls"].get("ca") == ca
 
@@ -178,11 +178,11 @@ def test_the_authority_of_haproxy_servers(server: str, ca: str | None, tmp_path:
         ),
     ],
 )  # fmt: skip
-def test_the_authority_of_envoy_clusters(checks: dict[str, Any], tls: dict[str, str], tmp_path: Path) -> None:
+def test_ca_of_envoy_clusters_is_imported(checks: dict[str, Any], tls: dict[str, str], tmp_path: Path) -> None:
     assert envoy(tmp_path, replicas=checks).draft.fleet["pools"]["c"]["tls"] == tls
 
 
-def test_a_check_of_replicas_that_no_key_means_is_a_comment_and_a_finding(tmp_path: Path) -> None:
+def test_unsupported_check_of_replicas_is_a_finding(tmp_path: Path) -> None:
     envoy(tmp_path, replicas={"trusted_ca": {"filename": "/ca"}, "crl": {"filename": "/tls/r.crl"}})
     result, diagnostics = imported("envoy", tmp_path / "envoy.yaml")
     assert "crl {filename /tls/r.crl}" in result.text
@@ -200,13 +200,13 @@ def test_a_check_of_replicas_that_no_key_means_is_a_comment_and_a_finding(tmp_pa
         {},
     ],
 )  # fmt: skip
-def test_a_check_of_clients_that_no_key_means_closes_the_routes(clients: dict[str, Any], tmp_path: Path) -> None:
+def test_unsupported_check_of_clients_closes_the_routes(clients: dict[str, Any], tmp_path: Path) -> None:
     result = envoy(tmp_path, clients, require_client_certificate=True)
     (route,) = result.draft.fleet["routes"].values()
     assert route["respond"]["status"] == 501
 
 
-def test_a_value_that_no_fleet_takes_is_a_comment_and_a_finding(tmp_path: Path) -> None:
+def test_unsupported_value_is_a_comment_and_a_finding(tmp_path: Path) -> None:
     haproxy(tmp_path, server="10.0.0.1:443 ssl verify required ca-file @env")
     result, diagnostics = imported("haproxy", tmp_path / "haproxy.cfg")
     assert "ca" not in result.draft.fleet["pools"]["b"]["tls"]
@@ -215,20 +215,20 @@ def test_a_value_that_no_fleet_takes_is_a_comment_and_a_finding(tmp_path: Path) 
     assert [item.position.line for item in findings if item.position] == [9]
 
 
-def test_a_listener_that_loses_a_check_refuses_its_requests(tmp_path: Path) -> None:
+def test_listener_that_loses_a_check_rejects_requests(tmp_path: Path) -> None:
     result = haproxy(tmp_path, bind="ca-file @env verify required")
     (route,) = result.draft.fleet["routes"].values()
     assert route["respond"]["status"] == 501
 
 
-def test_a_listener_whose_certificates_are_elsewhere_does_not_speak_plain_http(tmp_path: Path) -> None:
+def test_listener_with_external_certificates_keeps_tls(tmp_path: Path) -> None:
     results = [nginx(tmp_path, ""), haproxy(tmp_path, bind="crt-list /etc/list"), haproxy(tmp_path, bind="crt /certs/")]
     for result in results:
         (listener,) = result.draft.fleet["listeners"].values()
         assert listener["tls"]["certificates"]
 
 
-def test_closed_routes_are_reported_with_their_lines_in_one_finding(tmp_path: Path) -> None:
+def test_closed_routes_are_reported_in_one_finding(tmp_path: Path) -> None:
     file = tmp_path / "nginx.conf"
     file.write_text(
         "server {\nlisten 80;\nlocation / { proxy_pass http://10.0.0.1:80; }\nlocation /docs/ { root /var/www; }\n"

@@ -1,4 +1,4 @@
-"""Every sample becomes a fleet, and every directive of it is carried over, done anyway, or a comment."""
+"""Every sample becomes a fleet, and each of its directives is imported, done by default, or a comment."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from tests.benchmarks.imports import counts
 from tests.support.importer import directives, imported, samples
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.no_cover  # many of one kind, in which a trace would be most of the time
+pytestmark = pytest.mark.no_cover  # many similar cases, which tracing would slow down
 
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in samples(kind)]
 VALUES = re.compile(r"/\S+\.(?:pem|crt|key|crl)|\d+(?:\.\d+){3}/\d+")
-"""Files of TLS and networks: what protects is made of them."""
+"""Files of TLS and networks, which protections use."""
 SECRETS = re.compile(r"sk-[a-z0-9-]{6,}|team-[ab]-[0-9a-f]+|hunter2|s3cr3t")
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_every_directive_has_a_fate_and_comments_name_the_line(kind: str, file: Path) -> None:
+def test_every_directive_has_a_result_or_a_comment(kind: str, file: Path) -> None:
     result, _ = imported(kind, file)
     fates = list(result.draft.ledger.fates())
     parents = {id(child): item for item, _ in fates for child in item.block}
-    found = Counter((Path(item.position.file).name, item.position.line) for item, _ in fates)
-    if file.suffix != ".json":  # of a dump, what Envoy notes about its resources is none of the configuration
-        assert found == Counter(directives(kind, file))
+    lines = Counter((Path(item.position.file).name, item.position.line) for item, _ in fates)
+    if file.suffix != ".json":  # a dump also contains Envoy's notes about its resources
+        assert lines == Counter(directives(kind, file))
     assert [str(item.position) for item, fate in fates if fate not in {"key", "lbctl", "comment"}] == []
     comments = "\n".join(line for line in result.text.splitlines() if line.lstrip().startswith("#"))
     for item, fate in fates:
-        around = [item]
-        while kind == "envoy" and id(around[-1]) in parents:  # there one comment stands for a block and its content
-            around.append(parents[id(around[-1])])
-        places = [f"{Path(each.position.file).name}:{each.position.line} " for each in around]
+        enclosing = [item]
+        while kind == "envoy" and id(enclosing[-1]) in parents:  # in Envoy, one comment covers a block and its content
+            enclosing.append(parents[id(enclosing[-1])])
+        places = [f"{Path(each.position.file).name}:{each.position.line} " for each in enclosing]
         assert fate != "comment" or any(place in comments for place in places), f"{item.position}: {item.text}"
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_the_result_is_a_fleet_that_its_proxy_renders(kind: str, file: Path, tmp_path: Path) -> None:
+def test_imported_fleet_renders_for_its_proxy(kind: str, file: Path, tmp_path: Path) -> None:
     result, _ = imported(kind, file)
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(result.text, encoding="utf-8")
@@ -54,7 +54,7 @@ def test_the_result_is_a_fleet_that_its_proxy_renders(kind: str, file: Path, tmp
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_a_file_or_a_network_that_counts_as_carried_over_is_in_the_fleet(kind: str, file: Path) -> None:
+def test_imported_files_and_networks_are_in_the_fleet(kind: str, file: Path) -> None:
     result, _ = imported(kind, file)
     values = [line for line in result.text.splitlines() if not line.lstrip().startswith("#")]
     named = {
@@ -67,7 +67,7 @@ def test_a_file_or_a_network_that_counts_as_carried_over_is_in_the_fleet(kind: s
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_no_secret_of_the_source_is_in_the_fleet_or_in_a_message(kind: str, file: Path) -> None:
+def test_secrets_of_the_source_are_not_written(kind: str, file: Path) -> None:
     result, diagnostics = imported(kind, file)
     output = "\n".join([result.text, *map(str, diagnostics)])
     assert SECRETS.findall(output) == []
@@ -76,13 +76,13 @@ def test_no_secret_of_the_source_is_in_the_fleet_or_in_a_message(kind: str, file
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
-def test_an_import_is_the_same_twice_and_its_lines_can_be_read(kind: str, file: Path) -> None:
+def test_import_is_deterministic_with_short_lines(kind: str, file: Path) -> None:
     first, second = imported(kind, file)[0].text, imported(kind, file)[0].text
     assert first == second
     assert [line for line in first.splitlines()[4:] if len(line) > 130] == []
 
 
-def test_the_table_of_the_documentation_is_current() -> None:
+def test_table_of_the_documentation_is_current() -> None:
     table = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
     rows = [counts(str(case.values[0]), Path(str(case.values[1]))) for case in CASES]
     assert [row for row in rows if row not in table] == []

@@ -1,4 +1,4 @@
-"""Secrets of a source are in no fleet and in no comment, wherever they stand."""
+"""Secrets of a source are in no fleet, comment or message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.importer import envoy_text, imported
+from tests.support.importer import envoy_text, imported_text
 
 NGINX = "server {{ listen 80; location / {{ {0} proxy_pass http://10.0.0.1:80; }} }}"
 HAPROXY = (
@@ -35,10 +35,8 @@ NAMING = (
         ("haproxy", HAPROXY.replace("X-Auth-Token", "X-Functions-Auth")),
     ],
 )
-def test_a_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    result, diagnostics = imported(kind, file)
+def test_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str, tmp_path: Path) -> None:
+    result, diagnostics = imported_text(kind, text, tmp_path)
     assert "s3cr3tvalue" not in "\n".join([result.text, *result.own.values(), *map(str, diagnostics)])
 
 
@@ -52,9 +50,7 @@ def test_a_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str,
         ("envoy", envoy_text(route="request_headers_to_remove: [x-api-key]")),
     ],
 )  # fmt: skip
-def test_a_directive_that_only_names_a_secret_holds_none(kind: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / "source.conf"
-    file.write_text(text)
-    result, diagnostics = imported(kind, file)
+def test_directive_that_only_names_a_secret_is_kept(kind: str, text: str, tmp_path: Path) -> None:
+    result, diagnostics = imported_text(kind, text, tmp_path)
     assert [str(item) for item in diagnostics if item.code == "LB984"] == []
     assert "(a secret)" not in result.text
