@@ -1,4 +1,4 @@
-"""Model servers as `init` meets them: real HTTP servers on loopback that answer what the real ones answer.
+"""HTTP servers on loopback with the answers of model servers, for the tests of `init`.
 
 Bodies are those of the servers' own code and documentation, cut to a few fields:
 vLLM, SGLang, TensorRT-LLM, LMDeploy: `ModelCard` in openai/protocol.py of each · SGLang: docs.sglang.io/basic_usage/
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tests.support.processes.certs import Pair
 
 METRICS = FIXTURES / "metrics"
-Says = Mapping[str, Any]
-"""Path → JSON, or the text of a page, or (status, text)."""
+Answers = Mapping[str, Any]
+"""Path → JSON, the text of a page, or (status, text)."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 LISTED = "/v1/models"
@@ -44,18 +44,18 @@ def listing(owner: str, *names: str, **more: Any) -> dict[str, Any]:
     return {"object": "list", "data": entries}
 
 
-def vllm(*names: str, adapters: tuple[str, ...] = ()) -> Says:
+def vllm(*names: str, adapters: tuple[str, ...] = ()) -> Answers:
     """Return the answers of a vLLM that serves one model under these names, with LoRA adapters on the first of them."""
-    shown = names or (LLAMA,)
-    listed = listing("vllm", *shown, root=shown[0], parent=None, max_model_len=8192)
+    model_names = names or (LLAMA,)
+    listed = listing("vllm", *model_names, root=model_names[0], parent=None, max_model_len=8192)
     listed["data"] += [
-        {"id": item, "object": "model", "owned_by": "vllm", "root": "/adapters/x", "parent": shown[0]}
+        {"id": item, "object": "model", "owned_by": "vllm", "root": "/adapters/x", "parent": model_names[0]}
         for item in adapters
     ]
     return {LISTED: listed, "/version": {"version": "0.11.0"}, "/metrics": metrics("vllm_v1"), "/ping": ""}
 
 
-def sglang(name: str = LLAMA) -> Says:
+def sglang(name: str = LLAMA) -> Answers:
     return {
         LISTED: listing("sglang", name, root=name, max_model_len=8192),
         "/get_model_info": {"model_path": name, "tokenizer_path": name, "is_generation": True},
@@ -63,7 +63,7 @@ def sglang(name: str = LLAMA) -> Says:
     }
 
 
-def llamacpp(name: str = LLAMA, page: bool = True) -> Says:
+def llamacpp(name: str = LLAMA, page: bool = True) -> Answers:
     no_page = (501, '{"error":{"code":501,"message":"This server does not support metrics endpoint.","type":"not_supported_error"}}')  # fmt: skip  # noqa: E501
     listed = listing("llamacpp", name, meta={"n_vocab": 128256}) | {"models": [{"name": name, "model": name}]}
     return {
@@ -74,58 +74,58 @@ def llamacpp(name: str = LLAMA, page: bool = True) -> Says:
     }
 
 
-TGI: Says = {
+TGI: Answers = {
     "/info": {
         "model_id": LLAMA, "model_sha": "0e9e39f", "max_concurrent_requests": 128, "max_input_tokens": 4095,
         "max_total_tokens": 4096, "router": "text-generation-router", "version": "3.3.2", "docker_label": None,
     },
     "/metrics": metrics("tgi"),
 }  # fmt: skip
-TEI: Says = {
+TEI: Answers = {
     "/info": {
         "model_id": "BAAI/bge-large-en-v1.5", "model_type": {"embedding": {"pooling": "cls"}},
         "max_concurrent_requests": 512, "max_batch_tokens": 16384, "version": "1.9.3",
     },
 }  # fmt: skip
-TRTLLM: Says = {
+TRTLLM: Answers = {
     LISTED: listing("tensorrt_llm", LLAMA),
     "/version": {"version": "1.1.0"},
     "/metrics": [{"gpuMemUsage": 76665782272, "iter": 154}],
     "/prometheus/metrics": metrics("trtllm"),
 }
-LMDEPLOY: Says = {LISTED: listing("lmdeploy", LLAMA, root=LLAMA, parent=None), "/metrics": metrics("lmdeploy")}
+LMDEPLOY: Answers = {LISTED: listing("lmdeploy", LLAMA, root=LLAMA, parent=None), "/metrics": metrics("lmdeploy")}
 _METADATA = {"version": "1.8.4", "modelInfo": [{"shortName": "llama", "modelUrl": "ngc://x"}], "assetInfo": []}
-NIM: Says = {
+NIM: Answers = {
     LISTED: listing("system", LLAMA, root=LLAMA, parent=None),
     "/v1/metadata": _METADATA,
     "/v1/metrics": metrics("nim"),
 }
-NIM_NEWER: Says = {
+NIM_NEWER: Answers = {
     LISTED: listing("vllm", LLAMA, root=LLAMA, parent=None),
     "/v1/metadata": _METADATA,
     "/v1/metrics": metrics("vllm_v1"),
     "/metrics": metrics("vllm_v1"),
 }
-RAY: Says = {"/-/routes": {"/": "ranker"}, "/-/healthz": "success"}
-RAY_LLM: Says = {"/-/routes": {"/": "llm"}, "/-/healthz": "success", LISTED: listing("organization-owner", LLAMA)}
-TORCHSERVE: Says = {
+RAY: Answers = {"/-/routes": {"/": "ranker"}, "/-/healthz": "success"}
+RAY_LLM: Answers = {"/-/routes": {"/": "llm"}, "/-/healthz": "success", LISTED: listing("organization-owner", LLAMA)}
+TORCHSERVE: Answers = {
     "/ping": {"status": "Healthy"},
     LISTED: (404, '{"code": 404, "type": "ResourceNotFoundException", "message": "Requested resource is not found"}'),
 }
-MANAGEMENT: Says = {"/models": {"models": [{"modelName": "densenet161", "modelUrl": "densenet161.mar"}]}}
-KSERVE: Says = {
+MANAGEMENT: Answers = {"/models": {"models": [{"modelName": "densenet161", "modelUrl": "densenet161.mar"}]}}
+KSERVE: Answers = {
     "/v2": {"name": "kserve", "version": "0.15.2", "extensions": ["model_repository_extension"]},
     LISTED: {"models": ["iris"]},
     "/metrics": metrics("kserve"),
 }
-KSERVE_V1: Says = {LISTED: {"models": ["iris"]}, "/": {"status": "alive"}, "/metrics": metrics("kserve")}
-TFSERVING: Says = {"/monitoring/prometheus/metrics": metrics("tfserving")}
-OTHER: Says = {LISTED: listing("library", "qwen3:8b")}
-DCGM: Says = {"/metrics": metrics("dcgm")}
-HTML: Says = dict.fromkeys((LISTED, "/v2", "/metrics", "/info", "/models"), "<!doctype html><title>It works</title>")
+KSERVE_V1: Answers = {LISTED: {"models": ["iris"]}, "/": {"status": "alive"}, "/metrics": metrics("kserve")}
+TFSERVING: Answers = {"/monitoring/prometheus/metrics": metrics("tfserving")}
+OTHER: Answers = {LISTED: listing("library", "qwen3:8b")}
+DCGM: Answers = {"/metrics": metrics("dcgm")}
+HTML: Answers = dict.fromkeys((LISTED, "/v2", "/metrics", "/info", "/models"), "<!doctype html><title>It works</title>")
 
 
-ASKED = (*PATHS, REPOSITORY_INDEX)
+REQUESTED_PATHS = (*PATHS, REPOSITORY_INDEX)
 
 
 def server_context(pair: Pair) -> ssl.SSLContext:
@@ -134,7 +134,7 @@ def server_context(pair: Pair) -> ssl.SSLContext:
     return context
 
 
-def v2(name: str, *models: str) -> Says:
+def v2(name: str, *models: str) -> Answers:
     index = [{"name": item, "version": "1", "state": "READY"} for item in models]
     index.append({"name": "not_loaded", "version": "", "state": "UNAVAILABLE"})
     extensions = ["classification", "model_repository"] if name == "triton" else []
@@ -142,8 +142,8 @@ def v2(name: str, *models: str) -> Says:
 
 
 @dataclass
-class Asked:
-    """A running server: where it is, and what it was asked, in the order of coming."""
+class RunningServer:
+    """A running server: its URL, and the requests that it received, in their order."""
 
     url: str
     requests: list[web.BaseRequest] = field(default_factory=list)
@@ -151,9 +151,9 @@ class Asked:
 
 @contextmanager
 def serving(
-    *servers: Says | Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
-) -> Iterator[list[Asked]]:
-    """Run all these servers at once, each on a port of its own, in a thread beside the caller."""
+    *servers: Answers | Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> Iterator[list[RunningServer]]:
+    """Run these servers, each on its own port, in another thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -168,9 +168,11 @@ def serving(
         loop.close()
 
 
-async def _start(says: Says | Handler, host: str, tls: ssl.SSLContext | None, runners: list[web.AppRunner]) -> Asked:
-    server = Asked("")
-    answer = says if callable(says) else answering(says)
+async def _start(
+    answers: Answers | Handler, host: str, tls: ssl.SSLContext | None, runners: list[web.AppRunner]
+) -> RunningServer:
+    server = RunningServer("")
+    answer = answers if callable(answers) else answering(answers)
 
     async def handler(request: web.Request) -> web.StreamResponse:
         server.requests.append(request)
@@ -186,12 +188,12 @@ async def _start(says: Says | Handler, host: str, tls: ssl.SSLContext | None, ru
     return server
 
 
-def answering(says: Says) -> Handler:
+def answering(answers: Answers) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         posted = request.path == "/v2/repository/index"
-        if request.path not in says or posted != (request.method == "POST"):
+        if request.path not in answers or posted != (request.method == "POST"):
             return web.json_response({"detail": "Not Found"}, status=404)
-        answer = says[request.path]
+        answer = answers[request.path]
         status, body = answer if isinstance(answer, tuple) else (200, answer)
         text = body if isinstance(body, str) else json.dumps(body)
         return web.Response(

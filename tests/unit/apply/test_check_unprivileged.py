@@ -1,6 +1,7 @@
-"""`--check` needs no root: the whole contract, rendered and checked by somebody who owns nothing.
+"""`lbctl render --check` works without root, for a fleet with every key.
 
-Under root the command runs as nobody, with a copy of the project and, if nobody may not read this Python, the system's.
+Under root the command runs as the user nobody in a copy of the project. If nobody may not run this Python, the test
+uses the Python of the system.
 """
 
 from __future__ import annotations
@@ -23,61 +24,62 @@ NEEDED = "import click, jinja2, pydantic, yaml, google.protobuf, envoy.config.cl
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """A readable copy of the project, with a directory `out` in which everybody may write."""
+def project_copy() -> Iterator[Path]:
+    """A readable copy of the project, with a directory `out` that all users may write to."""
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
+        project_copy = Path(name)
         for folder in ("lbctl", "templates", "schemas", "examples"):
-            shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", place)
-        (place / "out").mkdir()
-        for path in (place, *place.rglob("*")):
+            shutil.copytree(ROOT / folder, project_copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", project_copy)
+        (project_copy / "out").mkdir()
+        for path in (project_copy, *project_copy.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        (place / "out").chmod(0o777)
-        yield place
+        (project_copy / "out").chmod(0o777)
+        yield project_copy
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checked_fleet_is_rendered_without_root(kind: Kind, place: Path) -> None:
+def test_render_with_check_works_without_root(kind: Kind, project_copy: Path) -> None:
     require(kind)
-    command = ["-m", "lbctl", "render", "-t", kind, "--check", "-d", str(place / "out" / kind), "examples/fleet.yaml"]
-    done = as_nobody([python(place), *command], place)
-    assert done.returncode == 0, done.stderr
-    written = list((place / "out" / kind).iterdir())
+    out = project_copy / "out" / kind
+    command = ["-m", "lbctl", "render", "-t", kind, "--check", "-d", str(out), "examples/fleet.yaml"]
+    process = as_nobody([python(project_copy), *command], project_copy)
+    assert process.returncode == 0, process.stderr
+    written = list(out.iterdir())
     assert written
     assert {path.stat().st_uid for path in written} != {0}
 
 
-def test_a_proxy_that_cannot_be_started_is_said_and_not_a_traceback(place: Path) -> None:
-    broken = place / "out" / "nginx.sh"
+def test_proxy_that_cannot_start_is_reported(project_copy: Path) -> None:
+    broken = project_copy / "out" / "nginx.sh"
     broken.write_text("#!/nowhere/at/all\n")
     broken.chmod(0o755)
     command = ["-m", "lbctl", "render", "-t", "nginx", "--check", "examples/quickstart.yaml"]
-    done = as_nobody([python(place), *command], place, LBCTL_NGINX=str(broken))
-    assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.splitlines() == [f"lbctl: --check cannot start {broken}: No such file or directory"]
+    process = as_nobody([python(project_copy), *command], project_copy, LBCTL_NGINX=str(broken))
+    assert (process.returncode, process.stdout) == (4, "")
+    assert process.stderr.splitlines() == [f"lbctl: --check cannot start {broken}: No such file or directory"]
 
 
-def python(place: Path) -> str:
-    """One that nobody may start, with all that lbctl imports."""
-    found = next((path for path in (sys.executable, "/usr/bin/python3") if _works(path, place)), None)
-    if found is None:
+def python(project_copy: Path) -> str:
+    """Return a Python that the user nobody may run, and that has the packages of lbctl."""
+    executable = next((path for path in (sys.executable, "/usr/bin/python3") if _works(path, project_copy)), None)
+    if executable is None:
         pytest.skip("nobody may read this Python, and the system's is another version")
-    return found
+    return executable
 
 
-def _works(path: str, place: Path) -> bool:
+def _works(path: str, project_copy: Path) -> bool:
     try:
-        return as_nobody([path, "-c", NEEDED], place).returncode == 0
+        return as_nobody([path, "-c", NEEDED], project_copy).returncode == 0
     except OSError:
         return False
 
 
-def as_nobody(command: Sequence[str], place: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    found = os.pathsep.join([str(place), *(path for path in sys.path if path.endswith("site-packages"))])
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/", **more}
-    who = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+def as_nobody(command: Sequence[str], project_copy: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    module_path = os.pathsep.join([str(project_copy), *(path for path in sys.path if path.endswith("site-packages"))])
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": module_path, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/", **more}
+    identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        command, cwd=place, env=env, capture_output=True, text=True, timeout=90, check=False, **who
+        command, cwd=project_copy, env=env, capture_output=True, text=True, timeout=90, check=False, **identity
     )

@@ -1,4 +1,4 @@
-"""Programs that are run: bounded in time and in bytes, with everything that they have started."""
+"""Running a program: its time and output are bounded, and its children end with it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lbctl.apply.nginx.master import Log
 T = TypeVar("T")
 
 
-async def _with_pulse(work: Awaitable[T]) -> tuple[T, float]:
-    """The result, and the longest pause of the event loop meanwhile, in seconds."""
+async def with_longest_pause(work: Awaitable[T]) -> tuple[T, float]:
+    """Return the result, and the longest pause of the event loop in the meantime, in seconds."""
     longest = 0.0
 
     async def beat() -> None:
@@ -37,50 +37,50 @@ async def _with_pulse(work: Awaitable[T]) -> tuple[T, float]:
         pulse.cancel()
 
 
-def test_a_program_that_prints_without_end_costs_neither_memory_nor_the_event_loop() -> None:
+def test_large_output_costs_little_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     script = "echo first words; head -c 600000000 /dev/zero; echo; echo last words; exit 3"
     begun = time.monotonic()
-    done, pause = asyncio.run(_with_pulse(run(["sh", "-c", script], 120)))
-    assert (done.code, done.last_line) == (3, "last words")
-    assert done.output.startswith("first words")
-    assert len(done.output) < 3 * KEPT
+    result, pause = asyncio.run(with_longest_pause(run(["sh", "-c", script], 120)))
+    assert (result.code, result.last_line) == (3, "last words")
+    assert result.output.startswith("first words")
+    assert len(result.output) < 3 * KEPT
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
     assert pause < (time.monotonic() - begun) / 2, "the event loop stood still"
 
 
 @pytest.mark.slow
-def test_a_program_is_killed_with_the_child_that_it_waits_for(tmp_path: Path) -> None:
+def test_timeout_kills_the_program_and_its_child(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     begun = time.monotonic()
-    done = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; wait"], 3))
-    assert done == Done(None, "it did not end within 3 s")
+    result = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; wait"], 3))
+    assert result == Done(None, "it did not end within 3 s")
     assert time.monotonic() - begun < 50
     child = int(file.read_text())
     deadline = time.monotonic() + 30
-    while _runs(child) and time.monotonic() < deadline:
+    while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _runs(child)
+    assert not is_running(child)
 
 
-def _runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
-def test_a_daemon_that_keeps_the_output_open_is_not_waited_for_and_lives_on(tmp_path: Path) -> None:
+def test_daemon_that_keeps_the_output_open_survives(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     begun = time.monotonic()
-    done = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; echo started"], 40))
-    assert done == Done(0, "started\n")
+    result = asyncio.run(run(["sh", "-c", f"sleep 60 & echo $! > {file}; echo started"], 40))
+    assert result == Done(0, "started\n")
     assert time.monotonic() - begun < 50
     child = int(file.read_text())
-    assert _runs(child)
+    assert is_running(child)
     os.kill(child, 9)
 
 
-def test_a_cancelled_run_kills_its_program(tmp_path: Path) -> None:
+def test_cancelled_run_kills_its_program(tmp_path: Path) -> None:
     file = tmp_path / "pid"
 
     async def script() -> None:
@@ -92,7 +92,7 @@ def test_a_cancelled_run_kills_its_program(tmp_path: Path) -> None:
             await task
 
     asyncio.run(script())
-    assert not _runs(int(file.read_text()))
+    assert not is_running(int(file.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,14 @@ def test_a_cancelled_run_kills_its_program(tmp_path: Path) -> None:
         (["sh", "-c", "yes x | head -c 90000 | tr -d '\\n'; exit 1"], 1, f"exit code 1: {'x' * 500}", "x" * 500),
     ],
 )
-def test_what_a_program_said_is_a_message(command: list[str], code: int | None, words: str, last_line: str) -> None:
-    done = run_blocking(command, 10)
-    assert (done.code, done.message, done.last_line) == (code, words, last_line or words)
+def test_output_of_a_failed_program_is_its_message(
+    command: list[str], code: int | None, words: str, last_line: str
+) -> None:
+    result = run_blocking(command, 10)
+    assert (result.code, result.message, result.last_line) == (code, words, last_line or words)
 
 
-def test_the_log_of_a_reload_is_read_in_pieces_and_only_for_emergencies(tmp_path: Path) -> None:
+def test_reload_log_is_read_in_pieces_for_emergencies(tmp_path: Path) -> None:
     file = tmp_path / "error.log"
     file.write_bytes(b"[emerg] 1#1: of yesterday\n")
     log = Log(file)

@@ -18,19 +18,19 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_the_files_are_there_and_nothing_else(tmp_path: Path) -> None:
+def test_write_bundle_writes_only_its_files(tmp_path: Path) -> None:
     write_bundle(Bundle((File("main.conf", "a\n"), File("keys", "ü\n"))), str(tmp_path / "new" / "deep"))
     assert contents(tmp_path / "new" / "deep") == {"main.conf": "a\n", "keys": "ü\n"}
 
 
-def test_a_secret_is_for_its_owner_alone_also_where_it_was_not(tmp_path: Path) -> None:
+def test_secret_file_becomes_private(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("s")
     bundle = Bundle((File("main.conf", "a"), File("keys", "s", secret=True)))
     write_bundle(bundle, str(tmp_path))
     assert (mode(tmp_path / "main.conf"), mode(tmp_path / "keys")) == (0o644, 0o600)
 
 
-def test_a_file_that_has_not_changed_is_left_alone(tmp_path: Path) -> None:
+def test_unchanged_file_is_not_written(tmp_path: Path) -> None:
     write_bundle(Bundle((File("same", "a"), File("other", "a"))), str(tmp_path))
     for name in ("same", "other"):
         os.utime(tmp_path / name, (1, 1))
@@ -39,13 +39,13 @@ def test_a_file_that_has_not_changed_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "other").stat().st_mtime > 1
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_other_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "own.conf").write_text("mine")
     write_bundle(Bundle((File("main.conf", "a"),)), str(tmp_path))
     assert contents(tmp_path) == {"own.conf": "mine", "main.conf": "a"}
 
 
-def test_nothing_changes_when_a_write_fails_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_bundle(Bundle((File("a", "old"), File("b", "old"), File("c", "old"))), str(tmp_path))
     synced = iter([None, OSError(28, "No space left on device")])
 
@@ -60,7 +60,7 @@ def test_nothing_changes_when_a_write_fails_midway(tmp_path: Path, monkeypatch: 
     assert contents(tmp_path) == {"a": "old", "b": "old", "c": "old"}
 
 
-def test_nothing_changes_where_a_directory_stands_in_the_way(tmp_path: Path) -> None:
+def test_directory_in_the_way_changes_no_file(tmp_path: Path) -> None:
     write_bundle(Bundle((File("a", "old"),)), str(tmp_path))
     (tmp_path / "b").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -68,7 +68,7 @@ def test_nothing_changes_where_a_directory_stands_in_the_way(tmp_path: Path) -> 
     assert contents(tmp_path) == {"a": "old"}
 
 
-def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+def test_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
     write_bundle(Bundle((File("a", "old"),)), str(tmp_path))
     with (tmp_path / "a").open() as reader:
         write_bundle(Bundle((File("a", "new"),)), str(tmp_path))
@@ -76,7 +76,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"a": "new"}
 
 
-def test_a_link_is_replaced_and_what_it_led_to_is_left_alone(tmp_path: Path) -> None:
+def test_link_is_replaced_and_its_target_is_kept(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("old")
     (tmp_path / "a").symlink_to(tmp_path / "elsewhere")
     write_bundle(Bundle((File("a", "new"),)), str(tmp_path))

@@ -1,4 +1,4 @@
-"""Whether a session listens at a port, by /proc."""
+"""Whether a process of a session listens at a port, by /proc."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ sys.stdin.read()
 """
 
 
-def test_a_session_listens_where_a_process_of_it_does() -> None:
+def test_session_listens_at_the_port_of_its_process() -> None:
     with (
         subprocess.Popen(
             [sys.executable, "-c", _LISTENS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         ) as program,
-        reserve() as nobody,
+        reserve() as unused_port,
     ):
         assert program.stdout is not None
         port = int(program.stdout.readline())
         assert session_listens(program.pid, port)
         assert not session_listens(os.getsid(0), port)
-        assert not session_listens(program.pid, port_of(nobody))
+        assert not session_listens(program.pid, port_of(unused_port))
         assert owner(listening_sockets.listening_sockets(port) or ()) == program.pid
         program.communicate()
 
 
-def test_what_this_user_may_not_know_counts_as_listening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program with file capabilities hides its descriptors, from its own user too."""
+def test_unreadable_descriptors_count_as_listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with file capabilities hides its descriptors, even from its own user."""
     with reserve() as listener:
         listener.listen()
         assert not session_listens(1, port_of(listener))

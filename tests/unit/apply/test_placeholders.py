@@ -41,56 +41,56 @@ routes:
 
 
 @pytest.fixture
-def whole() -> View:
+def original() -> View:
     return view(Snapshot(compiled(FLEET).topology), Proxy("p", "nginx", (1, 22)))
 
 
-def nothing(_path: str) -> None:
-    """No file of the fleet is here."""
+def no_file(_path: str) -> None:
+    """Return None: no file of the fleet exists."""
 
 
-def test_nothing_listens_outside_the_private_directory(whole: View, tmp_path: Path) -> None:
-    made = stand_in(whole, tmp_path, nothing)
-    paths = [item.bind.path for item in made.listeners]
+def test_listeners_move_to_the_private_directory(original: View, tmp_path: Path) -> None:
+    replaced = stand_in(original, tmp_path, no_file)
+    paths = [item.bind.path for item in replaced.listeners]
     assert len(set(paths)) == 2
     assert all(Path(path).parent == tmp_path and len(path) < 104 for path in paths)
-    assert made.listeners[0].access_log.path.startswith(str(tmp_path))
+    assert replaced.listeners[0].access_log.path.startswith(str(tmp_path))
 
 
-def test_a_log_to_the_standard_output_stays(whole: View, tmp_path: Path) -> None:
-    assert stand_in(whole, tmp_path, nothing).listeners[1].access_log.path is None
+def test_log_to_standard_output_is_kept(original: View, tmp_path: Path) -> None:
+    assert stand_in(original, tmp_path, no_file).listeners[1].access_log.path is None
 
 
-def test_host_names_are_looked_up_nowhere_and_addresses_stay(whole: View, tmp_path: Path) -> None:
-    made = stand_in(whole, tmp_path, nothing)
-    assert [item.address for item in made.pools["p"].replicas] == [
+def test_host_names_are_replaced_and_addresses_kept(original: View, tmp_path: Path) -> None:
+    replaced = stand_in(original, tmp_path, no_file)
+    assert [item.address for item in replaced.pools["p"].replicas] == [
         Address("127.0.0.1", 8000), Address(path="/run/replica.sock"), Address("10.0.0.1", 8000),
         Address("2001:db8::2", 8000),
     ]  # fmt: skip
-    tracing = made.listeners[0].tracing
+    tracing = replaced.listeners[0].tracing
     assert tracing is not None
     assert tracing.otlp == Address("127.0.0.1", 4317)
 
 
-def test_a_missing_certificate_is_one_that_a_tls_library_takes(whole: View, tmp_path: Path) -> None:
-    made = stand_in(whole, tmp_path, nothing)
-    tls = made.listeners[0].tls
+def test_missing_certificates_are_replaced_by_valid_ones(original: View, tmp_path: Path) -> None:
+    replaced = stand_in(original, tmp_path, no_file)
+    tls = replaced.listeners[0].tls
     assert tls is not None
     for pair in tls.certificates:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pair.certificate, pair.key)
     ssl.create_default_context(cafile=tls.client_ca)
-    to_replicas = made.pools["p"].tls
+    to_replicas = replaced.pools["p"].tls
     assert to_replicas is not None
     assert str(to_replicas.certificate).startswith(str(tmp_path))
-    auth = made.routes["r"].auth
+    auth = replaced.routes["r"].auth
     assert auth is not None
     assert auth.api_keys is not None
     assert Path(auth.api_keys.file).is_file()
 
 
-def test_a_file_that_is_here_is_used_but_not_half_a_pair(whole: View, tmp_path: Path) -> None:
+def test_existing_files_are_used_but_not_half_a_pair(original: View, tmp_path: Path) -> None:
     here = {path: Path("/here") / path for path in ("tls/a.crt", "tls/a.key", "tls/b.crt", "tls/ca.crt")}
-    tls = stand_in(whole, tmp_path, here.get).listeners[0].tls
+    tls = stand_in(original, tmp_path, here.get).listeners[0].tls
     assert tls is not None
     assert (tls.certificates[0].certificate, tls.certificates[0].key) == ("/here/tls/a.crt", "/here/tls/a.key")
     assert tls.client_ca == "/here/tls/ca.crt"
@@ -98,20 +98,20 @@ def test_a_file_that_is_here_is_used_but_not_half_a_pair(whole: View, tmp_path: 
     assert tls.certificates[1].key.startswith(str(tmp_path))
 
 
-def test_nothing_else_differs(whole: View, tmp_path: Path) -> None:
-    made = stand_in(whole, tmp_path, nothing)
+def test_all_other_settings_are_unchanged(original: View, tmp_path: Path) -> None:
+    replaced = stand_in(original, tmp_path, no_file)
     listeners = tuple(
         replace(item, bind=was.bind, tls=was.tls, access_log=was.access_log, tracing=was.tracing)
-        for item, was in zip(made.listeners, whole.listeners, strict=True)
+        for item, was in zip(replaced.listeners, original.listeners, strict=True)
     )
-    addresses = {item.name: item.address for item in whole.pools["p"].replicas}
-    replicas = tuple(replace(item, address=addresses[item.name]) for item in made.pools["p"].replicas)
-    pools = {"p": replace(made.pools["p"], replicas=replicas, tls=whole.pools["p"].tls)}
-    routes = {"r": replace(made.routes["r"], auth=whole.routes["r"].auth)}
-    assert replace(made, listeners=listeners, pools=pools, routes=routes) == whole
+    addresses = {item.name: item.address for item in original.pools["p"].replicas}
+    replicas = tuple(replace(item, address=addresses[item.name]) for item in replaced.pools["p"].replicas)
+    pools = {"p": replace(replaced.pools["p"], replicas=replicas, tls=original.pools["p"].tls)}
+    routes = {"r": replace(replaced.routes["r"], auth=original.routes["r"].auth)}
+    assert replace(replaced, listeners=listeners, pools=pools, routes=routes) == original
 
 
-def test_nothing_is_written_outside_the_private_directory(whole: View, tmp_path: Path) -> None:
+def test_files_are_written_only_to_the_private_directory(original: View, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
-    stand_in(whole, tmp_path / "private", nothing)
+    stand_in(original, tmp_path / "private", no_file)
     assert [item.name for item in tmp_path.iterdir()] == ["private"]

@@ -1,4 +1,4 @@
-"""A reserved port goes to the server that it is meant for, and to nothing else."""
+"""A reserved port is available only to the server that it is meant for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 
 
-def test_the_system_gives_a_reserved_port_to_nobody_else_and_a_server_may_listen_there() -> None:
+def test_reserved_port_is_only_for_its_server() -> None:
     with reserve() as reserved:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind((LOOPBACK, port_of(reserved)))
@@ -20,7 +20,7 @@ def test_the_system_gives_a_reserved_port_to_nobody_else_and_a_server_may_listen
             socket.create_connection((LOOPBACK, port_of(reserved)), 5.0)
 
 
-def test_a_port_that_a_socket_has_for_itself_is_not_reserved() -> None:
+def test_bound_port_cannot_be_reserved() -> None:
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))
         with pytest.raises(OSError, match="in use"):

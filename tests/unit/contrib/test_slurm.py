@@ -1,4 +1,4 @@
-"""contrib/slurm: from what Slurm's commands print to the replicas of a pool."""
+"""contrib/slurm converts the output of Slurm's commands to the replicas of a pool."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
-from lbctl.targets.load import load
+from tests.support.fleets import fleet_of, load_fleet
 from tests.support.paths import ROOT
 
 _SCRIPT = ROOT / "contrib" / "slurm" / "slurm_targets.py"
@@ -23,16 +22,10 @@ case "$3" in
   *) printf '%s\\n' "$3" ;;
 esac
 """
-_FLEET = """\
-version: 1
-listeners: {gateway: {bind: "127.0.0.1:8080"}}
-routes: {chat: {match: {path_prefix: /}, pool: llama}}
-pools: {llama: {discovery: {file: {path: targets.json}}}}
-"""
 
 
 class _Slurm:
-    """A directory with the commands of Slurm; `squeue` prints what was recorded, and writes down its arguments."""
+    """A directory with the commands of Slurm. `squeue` prints a recorded output, and records its arguments."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -50,11 +43,9 @@ class _Slurm:
         return subprocess.run([*command, *options], env={"PATH": path}, capture_output=True, text=True, check=False)
 
     def addresses(self) -> dict[str, str]:
-        """Replica → address, as lbctl reads the file."""
-        (self.directory / "fleet.yaml").write_text(_FLEET)
-        loaded = load([str(self.directory / "fleet.yaml")], Diagnostics())
-        assert loaded is not None
-        (pool,) = loaded.compiled.topology.pools
+        """Return the address of each replica, as lbctl reads the file."""
+        fleet = fleet_of({"discovery": {"file": {"path": "targets.json"}}})
+        (pool,) = load_fleet(self.directory, fleet).compiled.topology.pools
         return {replica.name: str(replica.address) for replica in pool.replicas}
 
 
@@ -63,32 +54,32 @@ def slurm(tmp_path: Path) -> _Slurm:
     return _Slurm(tmp_path)
 
 
-def test_each_running_job_is_a_replica_at_its_first_node(slurm: _Slurm) -> None:
+def test_running_job_is_a_replica_at_its_first_node(slurm: _Slurm) -> None:
     assert slurm.run("--gpu", "H100-SXM", "--partition", "gpu").returncode == 0
     assert slurm.addresses() == {
         "job-48211": "gpu-h100-03:8000",
         "job-48212": "gpu-h100-03:8001",
         "job-48230_2": "gpu-h100-11:9010",
     }
-    asked = (slurm.directory / "asked").read_text().split()
-    assert asked == ["--noheader", "--states=RUNNING", "--name=vllm", "--partition=gpu", "--format=%i|%N|%k"]
+    arguments = (slurm.directory / "asked").read_text().split()
+    assert arguments == ["--noheader", "--states=RUNNING", "--name=vllm", "--partition=gpu", "--format=%i|%N|%k"]
     assert {group["labels"]["gpu"] for group in json.loads(slurm.output.read_text())} == {"H100-SXM"}
     written = slurm.output.stat()
     assert slurm.run("--gpu", "H100-SXM").returncode == 0
     assert slurm.output.stat() == written
 
 
-def test_ranks_are_replicas_of_their_own(slurm: _Slurm) -> None:
+def test_each_rank_is_a_replica(slurm: _Slurm) -> None:
     slurm.command("squeue", "#!/bin/sh\necho '7|gpu-1|port=9010'\n")
     assert slurm.run("--ports", "2").returncode == 0
     assert slurm.addresses() == {"job-7-0": "gpu-1:9010", "job-7-1": "gpu-1:9011"}
 
 
 @pytest.mark.parametrize("squeue", ["echo down >&2; exit 1", "echo '7|gpu-1|port=65535'", "echo nonsense"])
-def test_without_an_answer_the_file_stays(slurm: _Slurm, squeue: str) -> None:
+def test_file_is_kept_without_a_valid_answer(slurm: _Slurm, squeue: str) -> None:
     slurm.output.write_text("[]\n")
     slurm.command("squeue", f"#!/bin/sh\n{squeue}\n")
-    done = slurm.run("--ports", "2")
-    assert (done.returncode, slurm.output.read_text()) == (1, "[]\n")
-    assert "stays as it is" in done.stderr
+    process = slurm.run("--ports", "2")
+    assert (process.returncode, slurm.output.read_text()) == (1, "[]\n")
+    assert "stays as it is" in process.stderr
     assert [file.name for file in slurm.directory.glob(".targets*")] == []

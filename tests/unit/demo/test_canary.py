@@ -1,4 +1,4 @@
-"""A canary follows what the API says of its rollout, and a bad version answers its part of the requests with errors."""
+"""A canary follows the rollout that the API reports. A bad version answers its share of requests with errors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _canary() -> Canary:
     return Canary(new_canary(_BAD, 1, _CURVE))
 
 
-def test_before_its_start_it_waits_whatever_serve_has_begun() -> None:
+def test_canary_waits_until_its_start() -> None:
     canary = _canary()
     canary.follow(_row("progressing", 25.0, "inconclusive"))
     assert (canary.phase, canary.steps, canary.last_evaluation) == ("waiting", [], None)
 
 
-def test_it_notes_each_step_once_and_ends_with_the_rollout() -> None:
+def test_canary_records_each_step_and_ends_with_the_rollout() -> None:
     canary = _canary()
     canary.begin()
     for percent in (25.0, 25.0, 50.0):
@@ -47,7 +47,7 @@ def test_it_notes_each_step_once_and_ends_with_the_rollout() -> None:
     assert progress(canary) == "rolled back (25 %, 50 %): bad, errors 20/40 against 0/40"
 
 
-def test_a_second_start_that_serve_does_not_take_changes_nothing(tmp_path: Path) -> None:
+def test_refused_second_start_changes_nothing(tmp_path: Path) -> None:
     canaries = Canaries([new_canary(_GOOD, 1, _CURVE)], 1, tmp_path / "token")
     (tmp_path / "token").write_text("secret")
     canary = canaries.by_key["g"]
@@ -69,7 +69,7 @@ async def _outcomes(replica: PacedReplica, requests: int) -> Outcomes:
     return outcomes
 
 
-def test_a_bad_version_fails_its_part_of_the_requests_by_its_name() -> None:
+def test_bad_version_fails_its_share_of_requests() -> None:
     replica = new_canary(_BAD, 1, _CURVE).versions["v2"]
     outcomes = asyncio.run(_outcomes(replica, 8))
     assert (outcomes.failed, outcomes.shares()) == (4, {"v2": 1.0})

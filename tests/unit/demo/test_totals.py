@@ -1,4 +1,4 @@
-"""The live view's figures of all requests are those of the requests, however many have ended before."""
+"""The running totals of the live view equal the totals over all requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lbctl.demo.load import LoadGenerator, SentRequest
 from lbctl.demo.totals import Totals
 
 
-def test_figures_that_were_added_up_are_those_of_all_requests() -> None:
-    load, chance, began = LoadGenerator([1], "/x", 5.0), Random("totals"), time.monotonic() - 1000
+def test_running_totals_equal_those_of_all_requests() -> None:
+    load, randomness, began = LoadGenerator([1], "/x", 5.0), Random("totals"), time.monotonic() - 1000
     totals = Totals(load)
     for number in range(2_000):
         request = SentRequest(began + number / 100, 10)
@@ -23,18 +23,18 @@ def test_figures_that_were_added_up_are_those_of_all_requests() -> None:
             case 1:
                 request.first = request.at + 0.2
             case _:
-                request.first = request.at + chance.expovariate(5)
+                request.first = request.at + randomness.expovariate(5)
                 request.status, request.last = 200, request.first + 1
         if number % 7 == 0:
             totals.update()
     late = load.sent[1]
     late.last = (late.first or 0.0) + 30
     totals.update()
-    every = load.outcomes(began, began + 1000)
-    assert (totals.requests, totals.failed) == (2_000, every.failed)
+    expected = load.outcomes(began, began + 1000)
+    assert (totals.requests, totals.failed) == (2_000, expected.failed)
     for percentile in (25, 50, 90, 99):
-        assert totals.first_token(percentile) == pytest.approx(every.first_token(percentile), rel=0.05)
+        assert totals.first_token(percentile) == pytest.approx(expected.first_token(percentile), rel=0.05)
 
 
-def test_without_requests_there_are_no_times() -> None:
+def test_without_requests_the_latency_is_0() -> None:
     assert Totals(LoadGenerator([1], "/x")).first_token(50) == 0.0

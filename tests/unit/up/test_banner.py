@@ -1,73 +1,72 @@
-"""The request to try: one that a replica of the fleet answers, with the key where it was just made."""
+"""The banner of `lbctl up`: a request that a replica of the fleet answers, and a key that `up` has just created."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.serve.settings import Options, settings
-from lbctl.targets.load import load
 from lbctl.up.banner import banner
 from lbctl.up.keys import KeyFiles
 from lbctl.up.prepare import PreparedRun
+from tests.support.fleets import fleet_of, load_fleet, pool
 
-FLEET = """\
-version: 1
-listeners: {{gateway: {{bind: "{bind}"}}}}
-routes: {{chat: {{match: {{{match}}}, pool: llama{auth}}}}}
-pools: {{llama: {{{model}replicas: [{{address: "127.0.0.1:9001"}}]}}}}
-"""
 CHAT = """curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \
 -d '{"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}'"""
+MODEL = {"model": {"name": "m"}}
+
+
+def banner_for(
+    tmp_path: Path,
+    match: Mapping[str, Any],
+    model: Mapping[str, Any] | None = None,
+    *,
+    bind: str = "127.0.0.1:8080",
+    auth: Mapping[str, Any] | None = None,
+    keys: KeyFiles | None = None,
+) -> str:
+    """Return the banner for a fleet whose one route has this match."""
+    route = {"match": match, **({"auth": auth} if auth else {})}
+    loaded = load_fleet(tmp_path, fleet_of(pool(**(model or {})), route=route, listener={"bind": bind}))
+    paths = (str(tmp_path / "fleet.yaml"),)
+    prepared = PreparedRun([], paths, loaded, keys or KeyFiles({}, {}), None)
+    return banner(prepared, settings(Options(paths, str(tmp_path)), loaded.source))
 
 
 @pytest.mark.parametrize(
-    ("match", "model", "shown"),
+    ("match", "model", "request_shown"),
     [
-        ("path_prefix: /v1/", "model: {name: m}, ", CHAT),
-        ("path_prefix: /, model: [m]", "", CHAT),
-        ("path: /v1/chat/completions", "model: {name: m}, ", CHAT),
-        ("path_prefix: /v1/", "", "curl http://127.0.0.1:8080/v1/models"),
-        ("path_prefix: /v2/models/a", "model: {name: m}, ", "curl http://127.0.0.1:8080/v2/models/a"),
-        ("path: /predict, hosts: [a.example]", "", "curl -H 'host: a.example' http://127.0.0.1:8080/predict"),
+        ({"path_prefix": "/v1/"}, MODEL, CHAT),
+        ({"path_prefix": "/", "model": ["m"]}, {}, CHAT),
+        ({"path": "/v1/chat/completions"}, MODEL, CHAT),
+        ({"path_prefix": "/v1/"}, {}, "curl http://127.0.0.1:8080/v1/models"),
+        ({"path_prefix": "/v2/models/a"}, MODEL, "curl http://127.0.0.1:8080/v2/models/a"),
+        ({"path": "/predict", "hosts": ["a.example"]}, {}, "curl -H 'host: a.example' http://127.0.0.1:8080/predict"),
     ],
 )
-def test_a_request_fits_the_route(tmp_path: Path, match: str, model: str, shown: str) -> None:
-    assert f"  try        {shown}\n" in text(tmp_path, match, model)
+def test_request_fits_the_route(
+    tmp_path: Path, match: Mapping[str, Any], model: Mapping[str, Any], request_shown: str
+) -> None:
+    assert f"  try        {request_shown}\n" in banner_for(tmp_path, match, model)
 
 
-def test_all_addresses_are_reached_from_this_machine(tmp_path: Path) -> None:
-    assert "curl http://127.0.0.1:8080/v1/models" in text(tmp_path, "path_prefix: /v1/", bind="0.0.0.0:8080")
+def test_request_has_an_address_of_this_machine(tmp_path: Path) -> None:
+    v1 = {"path_prefix": "/v1/"}
+    assert "curl http://127.0.0.1:8080/v1/models" in banner_for(tmp_path, v1, bind="0.0.0.0:8080")
     by_socket = "curl --unix-socket /run/in.sock http://localhost/v1/models"
-    assert by_socket in text(tmp_path, "path_prefix: /v1/", bind="unix:/run/in.sock")
+    assert by_socket in banner_for(tmp_path, v1, bind="unix:/run/in.sock")
 
 
-def test_the_key_is_in_it_only_where_it_was_just_made(tmp_path: Path) -> None:
-    auth, file = ", auth: {api_keys: {file: keys}}", tmp_path / "keys"
+def test_only_a_new_key_is_shown(tmp_path: Path) -> None:
+    auth, file = {"api_keys": {"file": "keys"}}, tmp_path / "keys"
     file.write_text("")
-    made = text(tmp_path, "path_prefix: /v1/", auth=auth, keys=KeyFiles({file: "sk-new"}, {"chat": file}))
-    assert '/v1/models -H "authorization: Bearer sk-new"\n' in made
-    assert f"  key        sk-new   (shown only now; its line is in {file})\n" in made
-    earlier = text(tmp_path, "path_prefix: /v1/", auth=auth, keys=KeyFiles({}, {"chat": file}))
-    assert '/v1/models -H "authorization: Bearer $KEY"\n' in earlier
-    assert f"  key        one of those in {file};" in earlier
-
-
-def text(
-    tmp_path: Path,
-    match: str,
-    model: str = "",
-    *,
-    bind: str = "127.0.0.1:8080",
-    auth: str = "",
-    keys: KeyFiles | None = None,
-) -> str:
-    file = tmp_path / "fleet.yaml"
-    file.write_text(FLEET.format(bind=bind, match=match, model=model, auth=auth))
-    diagnostics = Diagnostics()
-    loaded = load([str(file)], diagnostics)
-    assert loaded is not None, [str(item) for item in diagnostics]
-    prepared = PreparedRun([], (str(file),), loaded, keys or KeyFiles({}, {}), None)
-    return banner(prepared, settings(Options((str(file),), str(tmp_path)), loaded.source))
+    v1 = {"path_prefix": "/v1/"}
+    new = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({file: "sk-new"}, {"everything": file}))
+    assert '/v1/models -H "authorization: Bearer sk-new"\n' in new
+    assert f"  key        sk-new   (shown only now; its line is in {file})\n" in new
+    existing = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({}, {"everything": file}))
+    assert '/v1/models -H "authorization: Bearer $KEY"\n' in existing
+    assert f"  key        one of those in {file};" in existing

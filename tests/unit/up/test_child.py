@@ -1,4 +1,4 @@
-"""A program of `up` whose output can no longer be read or shown ends `up`; nothing runs on without its log."""
+"""A program of `up` ends if its output can no longer be read or shown: no program runs without its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.up.child import CannotShowError, Child
 
 
 def _run_until_it_ends(log: Path, error: Exception | None, script: str) -> tuple[int, list[str]]:
-    """The exit code and the lines of a shell script; each shown line raises `error`."""
+    """Run a shell script. Return its exit code and its lines. Showing a line raises `error`."""
     lines: list[str] = []
 
     def show(_name: str, line: str) -> None:
@@ -31,15 +31,15 @@ def _run_until_it_ends(log: Path, error: Exception | None, script: str) -> tuple
     return asyncio.run(run()), lines
 
 
-def test_its_lines_and_its_code(tmp_path: Path) -> None:
+def test_lines_and_exit_code_of_the_program_are_returned(tmp_path: Path) -> None:
     assert _run_until_it_ends(tmp_path / "log", None, "echo one; echo two; exit 3") == (3, ["one", "two"])
 
 
-def test_a_log_that_cannot_be_read_is_said_with_the_name_of_the_program(tmp_path: Path) -> None:
+def test_output_that_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CannotShowError, match="output of nginx can no longer be shown: No space left on device"):
         _run_until_it_ends(tmp_path / "log", OSError(28, "No space left on device"), "echo one; exec sleep 60")
 
 
-def test_an_error_of_ours_is_raised(tmp_path: Path) -> None:
+def test_other_errors_are_raised(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a bug"):
         _run_until_it_ends(tmp_path / "log", ValueError("a bug"), "echo one; exec sleep 60")

