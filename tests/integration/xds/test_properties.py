@@ -180,9 +180,23 @@ class DeltaConversation(Conversation):
     delta = True
 
 
-LONG = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+class ThoroughConversation(Conversation):
+    pass
+
+
+class ThoroughDeltaConversation(DeltaConversation):
+    pass
+
+
+USUAL = settings(max_examples=100, stateful_step_count=40, derandomize=True, suppress_health_check=list(HealthCheck))
+"""The same examples in each run; the nightly run draws others."""
+THOROUGH = settings(USUAL, max_examples=1000, derandomize=False)
 
 TestStateOfTheWorld = pytest.mark.slow(Conversation.TestCase)
-TestStateOfTheWorld.settings = LONG
+TestStateOfTheWorld.settings = USUAL
 TestDelta = pytest.mark.slow(DeltaConversation.TestCase)
-TestDelta.settings = LONG
+TestDelta.settings = USUAL
+TestStateOfTheWorldThoroughly = pytest.mark.nightly(ThoroughConversation.TestCase)
+TestStateOfTheWorldThoroughly.settings = THOROUGH
+TestDeltaThoroughly = pytest.mark.nightly(ThoroughDeltaConversation.TestCase)
+TestDeltaThoroughly.settings = THOROUGH
