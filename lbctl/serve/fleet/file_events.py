@@ -53,14 +53,15 @@ class FileEvents:
         self._logged = ""
         """The last of these reasons that was logged."""
 
-    async def watch(self, watched: WatchedDirectories) -> None:
-        """Watch these directories from now on, and no others."""
+    async def watch(self, watched: WatchedDirectories) -> bool:
+        """Watch these directories from now on, and no others. Return whether watches were registered for it."""
         if watched == self._watched and not self.unavailable:
-            return
+            return False
         await self.close()
         self._watched, self.unavailable = watched, ""
         self._task = asyncio.create_task(self._listen(watched), name="file events")
         await asyncio.sleep(0)  # the task runs up to its first wait, which registers the watches
+        return not self.unavailable
 
     async def close(self) -> None:
         """Stop watching."""

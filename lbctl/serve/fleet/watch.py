@@ -107,9 +107,12 @@ class FleetWatcher:
         return self._fingerprints.of([*fleet_files(self._paths), *self._followed])
 
     async def _watch_directories(self) -> None:
-        """Watch the directories before the files are read, so that no change between the two is missed."""
-        if self._inotify:
-            await self._file_events.watch(await asyncio.to_thread(self._directories))
+        """Watch the directories before the files are read, so that no change between the two is missed.
+
+        A directory that is replaced while its watch is registered is found by looking again.
+        """
+        while self._inotify and await self._file_events.watch(await asyncio.to_thread(self._directories)):
+            pass
 
     def _directories(self) -> WatchedDirectories:
         links = (file for file in fleet_files(self._paths) if is_link(file))

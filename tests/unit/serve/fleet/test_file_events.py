@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.fleet.file_events import watched_directories
+from lbctl.serve.fleet.file_events import WatchedDirectories, watched_directories
 from lbctl.serve.fleet.fingerprints import Fingerprints
+from lbctl.serve.fleet.watch import FleetWatcher
 from tests.support.watch import Events, make_fleet, replace, swap, watching
 
 
@@ -229,6 +230,33 @@ def test_directory_is_watched_once_its_parents_exist(tmp_path: Path) -> None:
         await events.one()
 
     watching(test, folder)
+
+
+def test_directory_back_during_registration_is_watched(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories_of = FleetWatcher._directories
+    absent = [False]
+
+    def directories(watch: FleetWatcher) -> WatchedDirectories:
+        if not absent[0]:
+            return directories_of(watch)
+        absent[0] = False
+        fleet.rename(fleet.with_name("away"))
+        try:
+            return directories_of(watch)
+        finally:
+            fleet.with_name("away").rename(fleet)
+
+    monkeypatch.setattr(FleetWatcher, "_directories", directories)
+
+    async def test(events: Events) -> None:
+        absent[0] = True
+        events.armed.clear()
+        (fleet / "a.yaml").touch()
+        await events.armed.wait()
+        replace(fleet / "a.yaml", "version: 1\npools: {}\n")
+        await events.one()
+
+    watching(test, fleet)
 
 
 def test_directory_swapped_for_an_equal_one_causes_no_event(fleet: Path, tmp_path: Path) -> None:
