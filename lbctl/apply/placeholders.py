@@ -119,24 +119,28 @@ def _is_name(address: Address) -> bool:
 
 
 class _Files:
-    """Placeholders for missing files. A certificate and its key are replaced together, so that they match."""
+    """Placeholders for missing files. A certificate and its key are replaced together, so that they match.
+
+    A file that is used in several ways, such as a PEM file with a certificate and its key, has the content of each.
+    """
 
     def __init__(self, view: View, prefix: Path, locate: Locate) -> None:
         self._prefix = prefix
         self._locate = locate
         self._incomplete = {path for pair in _pairs(view) if not all(map(locate, pair)) for path in pair}
-        self._written: dict[str, str] = {}
+        self._contents: dict[str, list[str]] = {}
 
     def rename(self, path: str, kind: str) -> str:
         local = self._locate(path)
         if local is not None and path not in self._incomplete:
             return str(local.absolute())
-        if path not in self._written:
-            place = self._prefix / "files" / path.strip("/").replace("/", "__")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(_CONTENT[kind])
-            self._written[path] = str(place)
-        return self._written[path]
+        place = self._prefix / "files" / path.strip("/").replace("/", "__")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        contents = self._contents.setdefault(path, [])
+        if _CONTENT[kind] not in contents:
+            contents.append(_CONTENT[kind])
+            place.write_text("".join(contents))
+        return str(place)
 
 
 def _pairs(view: View) -> list[tuple[str, str]]:

@@ -88,6 +88,17 @@ def test_missing_certificates_are_replaced_by_valid_ones(original: View, tmp_pat
     assert Path(auth.api_keys.file).is_file()
 
 
+def test_missing_file_with_certificate_and_key_is_replaced(original: View, tmp_path: Path) -> None:
+    tls = original.listeners[0].tls
+    assert tls is not None
+    joined = replace(tls, certificates=(replace(tls.certificates[0], certificate="tls/a.pem", key="tls/a.pem"),))
+    view_of_one_file = replace(original, listeners=(replace(original.listeners[0], tls=joined),))
+    replaced = stand_in(view_of_one_file, tmp_path, no_file).listeners[0].tls
+    assert replaced is not None
+    (pair,) = replaced.certificates
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pair.certificate, pair.key)
+
+
 def test_existing_files_are_used_but_not_half_a_pair(original: View, tmp_path: Path) -> None:
     here = {path: Path("/here") / path for path in ("tls/a.crt", "tls/a.key", "tls/b.crt", "tls/ca.crt")}
     tls = stand_in(original, tmp_path, here.get).listeners[0].tls
