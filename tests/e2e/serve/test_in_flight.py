@@ -1,21 +1,16 @@
-"""A wedged engine that says nothing of its load: the proxies' own counts tell that requests wait there."""
+"""Deep health of an engine that exposes no load: the proxies' own counts show that requests wait there."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
-import pytest
-
-from tests.support.fleets import Fleet
 from tests.support.processes import edges
-from tests.support.processes.client import Client
-from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.control import controlling, driven
 from tests.support.processes.driving import bootstrap_of_command
-from tests.support.processes.engines import Engine, engines
-from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.engines import engines
+from tests.support.processes.fleet import fleet_of, pool_of, side_by_side
 from tests.support.processes.http1 import Request
 from tests.support.processes.waiting import at_rest, eventually
 
@@ -27,46 +22,37 @@ _PROGRESS = {
     "unit": "count",
 }
 _TELEMETRY: dict[str, Any] = {"interval": "500ms", "sources": [_PROGRESS]}
-_Site = Callable[[list[Engine]], AbstractContextManager[tuple[ControlPlane, Client]]]
 
 
-def _fleet(members: list[Engine], sections: Fleet) -> Fleet:
-    fleet = fleet_of(pool_of(members, telemetry=_TELEMETRY, health={"deep": {"stalled_after": "2s"}}))
-    del fleet["listeners"]["gateway"]
-    return {**fleet, **sections}
-
-
-@contextmanager
-def _haproxy(members: list[Engine]) -> Iterator[tuple[ControlPlane, Client]]:
-    with edges.haproxy("edge") as edge:
-        fleet = _fleet(members, edge.sections)
-        with edges.started_edge(edge, fleet), controlling(fleet) as control:
-            yield control, edge
-
-
-@contextmanager
-def _envoy(members: list[Engine]) -> Iterator[tuple[ControlPlane, Client]]:
-    with (
-        controlling(_fleet(members, driven("edge"))) as control,
-        control.envoy("edge", ["edge"], bootstrap=bootstrap_of_command(control, "edge")) as envoy,
-    ):
-        yield control, envoy.client()
-
-
-@pytest.mark.parametrize("site", [_haproxy, _envoy], ids=["haproxy", "envoy"])
-def test_it_is_out_by_the_proxys_count_of_what_it_holds(site: _Site) -> None:
-    with engines("a", "b") as members, site(members) as (control, client):
+def test_wedged_engine_is_out_by_the_counts_of_its_proxy() -> None:
+    """HAProxy and Envoy each have a pool."""
+    with engines("a", "b", "c", "d") as members, edges.haproxy("ha") as haproxy, ExitStack() as stack:
+        health = {"deep": {"stalled_after": "2s"}}
+        pools = {"ha": members[:2], "edge": members[2:]}
+        fleet = side_by_side(
+            {name: fleet_of(pool_of(pool, telemetry=_TELEMETRY, health=health)) for name, pool in pools.items()}
+        )
+        fleet |= {section: {**driven("edge")[section], **haproxy.sections[section]} for section in haproxy.sections}
+        stack.enter_context(edges.started_edge(haproxy, fleet))
+        control = stack.enter_context(controlling(fleet))
+        envoy = stack.enter_context(control.envoy("edge", ["edge"], bootstrap=bootstrap_of_command(control, "edge")))
         eventually(lambda: control.metric("lbctl_sample_to_decision_seconds_count") > 0)
-        time.sleep(4)
-        assert "a replica is out" not in control.log, "an idle engine stands still, too"
-        with client.steady(20, Request("POST", "/v1/completions?n=10", timeout=20.0)) as load:
+        time.sleep(3)
+        assert "a replica is out" not in control.log, "an idle engine makes no progress either"
+        request = Request("POST", "/v1/completions?n=10", timeout=20.0)
+        with haproxy.steady(20, request) as first, envoy.client().steady(20, request) as second:
             time.sleep(1)
-            members[0].wedged = True
-            eventually(lambda: "a replica is out" in control.log)
-            eventually(lambda: control.proxies["edge"]["last_good"] == control.status["snapshot"]["version"])
-            held = at_rest(lambda: members[0].requests)
+            wedged = [members[0], members[2]]
+            for engine in wedged:
+                engine.wedged = True
+            eventually(lambda: control.log.count("a replica is out") == len(wedged))
+            version = control.status["snapshot"]["version"]
+            eventually(lambda: all(control.proxies[name]["last_good"] == version for name in pools))
+            counts = [at_rest(lambda engine=engine: engine.requests) for engine in wedged]
             time.sleep(1)
-            assert members[0].requests == held
-            assert "replica=a" in control.log
-            members[0].wedged = False
-        load.load.assert_no_failure()
+            assert [engine.requests for engine in wedged] == counts
+            assert all(f"replica={engine.name}" in control.log for engine in wedged)
+            for engine in wedged:
+                engine.wedged = False
+        first.load.assert_no_failure()
+        second.load.assert_no_failure()

@@ -1,4 +1,4 @@
-"""A pool whose replicas are the pods of a Deployment: requests follow the pods on all three proxies, and none fails."""
+"""A pool of the pods of a Deployment: requests follow the pods on all three proxies, and none fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reached(client: Client) -> set[str]:
     return set(client.load(40).by_replica)
 
 
-def test_pods_come_drain_and_go_without_a_failed_request_on_any_proxy(tmp_path: Path) -> None:
+def test_requests_follow_pods_without_failure_on_any_proxy(tmp_path: Path) -> None:
     with deployment(tmp_path, 3) as pods, three(pods) as (control, clients), ExitStack() as stack:
         loads = [stack.enter_context(client.steady(15, keep_alive=False)) for client in clients.values()]
 
@@ -42,7 +42,7 @@ def test_pods_come_drain_and_go_without_a_failed_request_on_any_proxy(tmp_path: 
             load.load.assert_no_failure()
 
 
-def test_pods_that_vanish_unannounced_need_a_confirmation(tmp_path: Path) -> None:
+def test_vanished_pods_are_removed_after_confirmation(tmp_path: Path) -> None:
     with deployment(tmp_path, 3, grace=0) as pods, controlling(fleet_of(pods.pool(), **driven("edge"))) as control:
         pods.end(list(pods.pods)[1:])
         eventually(lambda: control.status["fleet"]["shrink"] != [])

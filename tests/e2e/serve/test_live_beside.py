@@ -1,4 +1,4 @@
-"""HAProxy and nginx beside Envoys, all driven by one `lbctl serve` from the same signals."""
+"""HAProxy and nginx next to Envoys, all driven by one `lbctl serve` from the same signals."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from lbctl.apply.haproxy.runtime import Runtime
 from tests.support.fleets import Fleet
 from tests.support.processes import background, edges
+from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
@@ -20,6 +21,9 @@ from tests.support.processes.http1 import Request
 from tests.support.processes.ports import free_port, hold
 from tests.support.processes.waiting import at_rest, eventually
 
+_SHORT_CHECKS = {"lbctl.serve.drivers.nginx._CHECK_INTERVAL": 0.5, "lbctl.serve.drivers.haproxy._CHECK_INTERVAL": 0.5}
+_SHORT_PAUSES = {"lbctl.apply.nginx.reload_schedule.PAUSE": 1.0}
+"""Between urgent reloads of nginx."""
 _GENERATE = Request("POST", "/v1/completions?n=10", timeout=20.0)
 
 
@@ -45,7 +49,7 @@ def _driving(fleet: Fleet, *sites: Edge) -> Iterator[ControlPlane]:
         yield control
 
 
-def test_one_control_plane_moves_envoy_haproxy_and_nginx() -> None:
+def test_all_proxies_move_load_from_a_slow_engine() -> None:
     with engines("a", "b", "c", "d") as members, edges.haproxy() as ha, edges.nginx() as ng:
         fleet = _fleet(members, ha, ng)
         with _driving(fleet, ha, ng) as control, control.envoy("edge", ["edge"]) as envoy, ExitStack() as stack:
@@ -62,9 +66,10 @@ def test_one_control_plane_moves_envoy_haproxy_and_nginx() -> None:
             load.load.assert_no_failure()
 
 
-def test_a_wedged_engine_is_out_of_haproxy_and_nginx_too_whatever_the_pace_of_weights() -> None:
-    """Health waits for no `min_interval`."""
+def test_wedged_engine_leaves_haproxy_and_nginx_at_once() -> None:
+    """Health does not wait for `min_interval`."""
     with (
+        short_pauses(_SHORT_PAUSES),
         engines("a", "b", "c") as members,
         edges.haproxy(min_interval="10m") as ha,
         edges.nginx(min_interval="10m") as ng,
@@ -76,16 +81,15 @@ def test_a_wedged_engine_is_out_of_haproxy_and_nginx_too_whatever_the_pace_of_we
             members[0].wedged = True
             eventually(lambda: "a replica is out" in control.log)
             _follow(control, "ha", "ng")
-            held = at_rest(lambda: members[0].requests)
+            count = at_rest(lambda: members[0].requests)
             time.sleep(1)
-            assert members[0].requests == held
+            assert members[0].requests == count
             members[0].wedged = False
         for load in loads:
             load.load.assert_no_failure()
 
 
-def test_an_agent_check_carries_the_weights_where_nobody_may_use_the_runtime_api() -> None:
-    """In a fleet without any Envoy."""
+def test_agent_checks_carry_weights_without_runtime_api() -> None:
     with ExitStack() as stack:
         members = stack.enter_context(engines("a", "b", "c"))
         ha = stack.enter_context(edges.haproxy(agent_check={"bind": f"127.0.0.1:{_three_ports()}"}))
@@ -105,29 +109,30 @@ def test_an_agent_check_carries_the_weights_where_nobody_may_use_the_runtime_api
         load.load.assert_no_failure()
 
 
-def test_nginx_gets_its_active_checks_from_lbctl() -> None:
-    health = {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 5}}
-    with engines("a", "b") as members, edges.nginx(min_interval="10m") as ng:
+def test_lbctl_checks_the_replicas_of_nginx() -> None:
+    health = {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 2}}
+    with short_pauses(_SHORT_PAUSES), engines("a", "b") as members, edges.nginx(min_interval="10m") as ng:
         fleet = _fleet(members, ng, health=health)
         with _driving(fleet, ng) as control, ng.steady(20, _GENERATE) as load:
             members[0].behave(health=503)
             eventually(lambda: "fails its active checks" in control.log)
             eventually(lambda: control.proxies["ng"]["reloads"] >= 2 and control.proxies["ng"]["state"] == "SYNCED")
-            held = at_rest(lambda: members[0].requests)
+            count = at_rest(lambda: members[0].requests)
             time.sleep(1)
-            assert members[0].requests == held
+            assert members[0].requests == count
             members[0].behave(health=200)
-            eventually(lambda: members[0].requests > held)
+            eventually(lambda: members[0].requests > count)
         load.load.assert_no_failure()
 
 
-def test_an_nginx_that_has_ended_fails_in_words_until_it_is_back() -> None:
+def test_ended_nginx_is_failing_until_it_runs_again() -> None:
     with engines("a", "b") as members, edges.nginx() as ng, ExitStack() as stack:
+        stack.enter_context(short_pauses(_SHORT_CHECKS))
         fleet = _fleet(members, ng)
         process = stack.enter_context(edges.started_edge(ng, fleet))
         control = stack.enter_context(controlling(fleet))
         eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
-        time.sleep(5.5)  # it has been seen
+        time.sleep(1.5)  # a check has seen it
         process.stop()
         eventually(lambda: control.proxies["ng"]["state"] == "FAILING")
         assert "no nginx runs with" in control.proxies["ng"]["reason"]
@@ -136,16 +141,17 @@ def test_an_nginx_that_has_ended_fails_in_words_until_it_is_back() -> None:
         eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
 
 
-def test_an_nginx_that_starts_while_it_is_told_to_reload_is_in_sync_once_it_is_seen() -> None:
+def test_nginx_that_starts_during_a_reload_becomes_synced() -> None:
     with engines("a") as members, edges.nginx() as ng, ExitStack() as stack:
-        asked, started = ng.directory / "asked", ng.directory / "started"
-        wait = f"touch {asked}; while [ ! -e {started} ]; do sleep 0.1; done"
+        stack.enter_context(short_pauses(_SHORT_CHECKS))
+        called, started = ng.directory / "called", ng.directory / "started"
+        wait = f"touch {called}; while [ ! -e {started} ]; do sleep 0.1; done"
         ng.entry["reload"]["command"] = ["/bin/sh", "-c", wait]
         fleet = _fleet(members, ng)
         process = stack.enter_context(edges.started_edge(ng, fleet))
         process.stop()
         control = stack.enter_context(controlling(fleet))
-        eventually(asked.exists)
+        eventually(called.exists)
         process.ports = [ng.port]
         process.start()
         started.touch()
@@ -153,7 +159,7 @@ def test_an_nginx_that_starts_while_it_is_told_to_reload_is_in_sync_once_it_is_s
         eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
 
 
-def test_a_proxy_of_which_the_fleet_does_not_say_how_is_left_alone_and_named() -> None:
+def test_proxy_without_reload_command_is_not_driven() -> None:
     with engines("a") as members, edges.nginx() as ng:
         ng.entry.pop("reload")
         config = ng.config
@@ -164,7 +170,7 @@ def test_a_proxy_of_which_the_fleet_does_not_say_how_is_left_alone_and_named() -
             assert "upstream" not in config.read_text()
 
 
-def test_a_dry_run_decides_and_sends_nothing_to_anybody() -> None:
+def test_dry_run_decides_and_changes_no_proxy() -> None:
     with engines("a", "b", "c") as members, edges.haproxy() as ha:
         fleet = _fleet(members, ha)
         with edges.started_edge(ha, fleet), controlling(fleet, options=["--dry-run"]) as control:
@@ -173,12 +179,12 @@ def test_a_dry_run_decides_and_sends_nothing_to_anybody() -> None:
                 eventually(lambda: "info weights" in control.log)
                 eventually(lambda: "would be published" in control.log)
                 assert control.proxies["ha"]["state"] == "NOT DRIVEN"
-                asked = background.wait(Runtime(str(ha.entry["runtime_api"])).query("get weight pool_pool/a"))
-                assert asked.texts[0].startswith("100 (")
+                weight = background.wait(Runtime(str(ha.entry["runtime_api"])).query("get weight pool_pool/a"))
+                assert weight.texts[0].startswith("100 (")
             assert not (control.state / "lbctl.db").exists()
 
 
-def test_a_restart_keeps_the_weights_and_who_is_out() -> None:
+def test_restart_keeps_weights_and_health() -> None:
     with engines("a", "b", "c", "d") as members:
         fleet = _fleet(members, health={"deep": {"stalled_after": "1s"}, "passive": {"ejection_time": "60s"}})
         with (
@@ -190,7 +196,7 @@ def test_a_restart_keeps_the_weights_and_who_is_out() -> None:
             eventually(lambda: _weights(control)["a"] < 0.5)
             members[1].wedged = True
             eventually(lambda: "a replica is out" in control.log)
-            time.sleep(1.5)  # what is decided is written once a second
+            time.sleep(1.5)  # decisions are saved once a second
             before = envoy.weights("pool")
             control.stop()
             for engine in members:
@@ -204,7 +210,7 @@ def test_a_restart_keeps_the_weights_and_who_is_out() -> None:
 
 
 def _follow(control: ControlPlane, *names: str) -> None:
-    """Waits until these proxies have something that is served from now on. Weights move on meanwhile."""
+    """Wait until these proxies have a version that is served from now on, while weights continue to change."""
     later: set[str] = set()
 
     def all_have() -> bool:
@@ -216,12 +222,12 @@ def _follow(control: ControlPlane, *names: str) -> None:
 
 
 def _three_ports() -> int:
-    """The first of three ports in a row, kept until all tests have ended."""
+    """Return the first of three ports in a row, which are reserved until all tests have ended."""
     while True:
         first = free_port()
         try:
             hold(first + 1, first + 2)
-        except OSError:  # somebody has one of them
+        except OSError:  # another process has one of them
             continue
         return first
 

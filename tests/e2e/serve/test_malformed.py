@@ -1,4 +1,4 @@
-"""Requests to the API of `lbctl serve` that are no HTTP: refused, and nothing of their lines is in the log."""
+"""Requests to the API of `lbctl serve` that are not HTTP are refused, and their lines are not logged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINES = {
 }
 
 
-def test_a_malformed_line_with_a_token_is_not_logged() -> None:
+def test_malformed_line_with_a_token_is_not_logged() -> None:
     with controlling(fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}]})) as control:
         for name, line in _LINES.items():
             with socket.create_connection((HOST, control.api), timeout=30) as opened:

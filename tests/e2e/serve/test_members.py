@@ -11,6 +11,7 @@ from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.ha.sharing import owner_of
 from lbctl.serve.state.audit import CONTROL_PLANE
 from tests.support.processes import background, edges
+from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import XdsEnvoy, settled
 from tests.support.processes.engines import engines
 from tests.support.processes.fleet import fleet_of, pool_of
@@ -21,19 +22,19 @@ from tests.support.stores import RedisServer
 
 
 def _samplers(plane: MemberPlane) -> dict[str, str | None]:
-    """Pool → the other member whose sample its newest decision rests on; pools without a sample are absent."""
+    """Return pool → the other member whose sample its newest decision uses, without pools that have no sample."""
     rows = plane.control.get("decisions")["decisions"]
     return {row["pool"]: row["sampled_by"] for row in rows if row["signals"]}
 
 
 def _owns(reader: MemberPlane, plane: MemberPlane, pools: set[str]) -> bool:
-    """Whether the one member has read that the other scrapes these pools, and that one counts them."""
+    """Whether `reader` knows that `plane` scrapes these pools, and `plane` counts them."""
     announced = reader.rows[plane.name]["pools"]
     return set(announced) == pools and plane.control.metric("lbctl_ha_owned_pools") == len(pools)
 
 
-def _taken(edge: XdsEnvoy) -> dict[str, int]:
-    """The updates that an Envoy has taken and refused; how often it has asked is left out."""
+def _updates(edge: XdsEnvoy) -> dict[str, int]:
+    """Return the counts of updates that an Envoy accepted and rejected, without its attempts."""
     return {name: count for name, count in edge.updates().items() if not name.endswith("attempt")}
 
 
@@ -41,10 +42,10 @@ def _in_step(planes: tuple[MemberPlane, ...]) -> bool:
     return len({item.version for item in planes}) == 1
 
 
-def test_one_leads_all_serve_the_same_and_a_killed_leader_is_replaced(redis: RedisServer) -> None:
+def test_members_serve_the_same_and_replace_a_killed_leader(redis: RedisServer) -> None:
     with replicas("a", "b") as (a, b):
         fleet = fleet_of([a, b])
-        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="8s") as (first, second):
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="5s") as (first, second):
             assert first.leads
             assert not second.leads
             eventually(lambda: _in_step((first, second)))
@@ -72,7 +73,7 @@ def test_one_leads_all_serve_the_same_and_a_killed_leader_is_replaced(redis: Red
                 eventually(lambda: _in_step((first, second)))
 
 
-def test_an_envoy_whose_member_dies_is_sent_nothing_twice_and_its_pools_go_on(redis: RedisServer) -> None:
+def test_envoy_of_a_killed_member_gets_no_resources_again(redis: RedisServer) -> None:
     names = [f"pool-{number}" for number in range(6)]
     owners = {name: owner_of(name, ("cp-1", "cp-2")) for name in names}
     assert set(owners.values()) == {"cp-1", "cp-2"}
@@ -90,32 +91,35 @@ def test_an_envoy_whose_member_dies_is_sent_nothing_twice_and_its_pools_go_on(re
             with first.control.envoy("edge", bootstrap=bootstrap_of_members((second, first), "edge")) as edge:
                 settled(edge)
                 assert second.control.proxies["edge"]["connected"]
-                taken, version = _taken(edge), first.version
+                updates, version = _updates(edge), first.version
                 second.control.kill()
                 before = {item.name: item.scrapes for item in replicas}
                 eventually(lambda: all(item.scrapes > before[item.name] + 1 for item in replicas))
                 eventually(lambda: _samplers(first) == dict.fromkeys(names))
                 eventually(lambda: first.control.proxies["edge"]["state"] == "SYNCED")
-                assert _taken(edge) == taken
+                assert _updates(edge) == updates
                 assert first.control.metric("lbctl_xds_pushed_resources_total") == 0
                 assert first.version == version
 
 
 def _steps(plane: MemberPlane) -> list[str]:
-    """What the audit says that the control plane itself has done with the rollout."""
+    """Return the actions of the control plane on the rollout, from the audit log."""
     rows = plane.control.get("audit")["records"]
     return [row["action"] for row in rows if row["actor"] == CONTROL_PLANE and row["action"].startswith("rollout ")]
 
 
-def test_a_rollout_goes_on_over_a_killed_leader_and_does_each_step_once(redis: RedisServer) -> None:
+def test_rollout_does_each_step_once_despite_a_killed_leader(redis: RedisServer) -> None:
     shares = (10, 40, 70, 100)
     with replicas("a", "b") as (a, b):
-        steps = [{"percent": f"{share}%", "hold": "2s"} for share in shares]
+        steps = [{"percent": f"{share}%", "hold": "1s"} for share in shares]
         rollout = {"to": "new", "mode": "timed", "steps": steps}
         route = {"match": {"path_prefix": "/"}, "split": {"old": 100, "new": 0}, "rollout": rollout}
         pools = {"old": pool_of([a], model={"name": "m"}), "new": pool_of([b], model={"name": "n"})}
         fleet = fleet_of([a, b], routes={"everything": route}, pools=pools)
-        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s", start=False) as (first, second):
+        with (
+            short_pauses({"lbctl.serve.operator.rollouts._INTERVAL": 0.3}),
+            members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s", start=False) as (first, second),
+        ):
             first.control.start()
             eventually(lambda: first.leads and _steps(first) != [], pause=0.02)
             assert first.write("POST", "rollouts", {"route": "everything", "action": "pause"}).ok
@@ -131,7 +135,7 @@ def test_a_rollout_goes_on_over_a_killed_leader_and_does_each_step_once(redis: R
             assert _steps(second) == [*done, "rollout promoted (step 4, 100 %)"]
 
 
-def test_a_leader_that_was_stopped_sends_its_haproxy_nothing_more(redis: RedisServer) -> None:
+def test_resumed_old_leader_changes_no_haproxy(redis: RedisServer) -> None:
     with ExitStack() as stack:
         a, b = stack.enter_context(replicas("a", "b"))
         site = stack.enter_context(edges.haproxy())

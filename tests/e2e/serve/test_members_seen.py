@@ -1,4 +1,4 @@
-"""What members say of themselves, to readers, as events and as metrics, also while the store is away."""
+"""State of members in answers, events and metrics, also while the store is unavailable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 
 def _events(plane: MemberPlane, *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events of these names that a member has told so far and from now on."""
+    """Yield the past and coming events of a member that have these names."""
     url = f"{plane.control.url}/api/v1/events"
     with requests.get(url, headers={"last-event-id": "0"}, stream=True, timeout=30) as answer:
         name = ""
@@ -43,11 +43,11 @@ def _age(plane: MemberPlane) -> float | None:
     return None if age is None else float(age)
 
 
-def test_a_member_says_how_old_its_answers_are_and_refuses_writes_by_name_while_the_store_is_away(
+def test_isolated_members_refuse_writes_and_report_their_age(
     redis: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"redis://127.0.0.1:{redis.port}/0"
-    with replicas("a", "b") as pair, members(fleet_of(pair), url, lease="8s") as (first, second):
+    with replicas("a", "b") as pair, members(fleet_of(pair), url, lease="4s") as (first, second):
         eventually(lambda: all(len(plane.rows) == 2 for plane in (first, second)))
         eventually(lambda: second.control.status["member"]["leader"] == "cp-1")
         assert _age(first) is None
@@ -70,14 +70,14 @@ def test_a_member_says_how_old_its_answers_are_and_refuses_writes_by_name_while_
         eventually(lambda: first.rows["cp-1"]["role"] == "isolated")
         for plane in (first, second):
             assert f"nothing was changed: Redis 127.0.0.1:{redis.port} " in _refusal(plane)
-        assert (_age(second) or 0) > 1, "the leader is no longer heard"
+        assert (_age(second) or 0) > 1, "the leader sends nothing any more"
         assert [plane.control.metric("lbctl_ha_store_up") for plane in (first, second)] == [0, 0]
         redis.start()
         eventually(lambda: first.leads or second.leads)
         events = _events(first, "role", "store")
-        said = [next(events) for _ in range(4)]
-        assert [item.get("role", item.get("up")) for _, item in said] == ["leader", False, "isolated", True]
-        assert f"127.0.0.1:{redis.port}" in said[1][1]["reason"]
+        states = [next(events)[1] for _ in range(4)]
+        assert [item.get("role", item.get("up")) for item in states] == ["leader", False, "isolated", True]
+        assert f"127.0.0.1:{redis.port}" in states[1]["reason"]
         leader, other = (first, second) if first.leads else (second, first)
         eventually(lambda: (age := _age(other)) is not None and age < 1)
         eventually(lambda: other.control.status["member"]["leader"] == leader.name)
@@ -87,7 +87,7 @@ def test_a_member_says_how_old_its_answers_are_and_refuses_writes_by_name_while_
         assert f"the leader does not answer at {url}: " in _refusal(other)
 
 
-def test_files_that_differ_and_pools_that_move_are_events(redis: RedisServer) -> None:
+def test_deviating_files_and_moved_pools_are_events(redis: RedisServer) -> None:
     with replicas("a", "b") as pair:
         fleet = fleet_of(pair)
         with members(fleet, f"redis://127.0.0.1:{redis.port}/0") as (first, second):
@@ -95,9 +95,9 @@ def test_files_that_differ_and_pools_that_move_are_events(redis: RedisServer) ->
             assert [next(events)[1]["members"] for _ in range(2)] == [["cp-1"], ["cp-1", "cp-2"]]
             file = second.control.files / "fleet.yaml"
             before = file.read_text()
-            for text, members_ in ((before + "# one line more\n", ["cp-2"]), (before, [])):
+            for text, deviating in ((before + "# one line more\n", ["cp-2"]), (before, [])):
                 second.control.write_text(text)
-                name, said = next(events)
-                assert (name, said["members"]) == ("files_differ", members_)
+                name, event = next(events)
+                assert (name, event["members"]) == ("files_differ", deviating)
             second.control.kill()
-            assert next(events)[1]["members"] == ["cp-1"], "pools go to who is left"
+            assert next(events)[1]["members"] == ["cp-1"], "the remaining member takes over the pools"

@@ -32,7 +32,7 @@ _SUFFIXES = ("_bucket", "_sum", "_count", "_total", "")
 _GENERATE = Request("POST", "/v1/completions?n=5", timeout=20.0)
 
 
-def test_a_real_prometheus_has_a_series_for_every_query(tmp_path: Path) -> None:
+def test_prometheus_has_series_for_every_query(tmp_path: Path) -> None:
     with ExitStack() as stack:
         a, *others, new = stack.enter_context(engines("a", "b", "c", "d", "new"))
         exporter = stack.enter_context(Page("exporter", _DCGM))
@@ -51,7 +51,7 @@ def test_a_real_prometheus_has_a_series_for_every_query(tmp_path: Path) -> None:
         assert set(server.targets().values()) == {"up"}
 
 
-def test_every_panel_is_there_once_and_asks_the_data_source_that_is_chosen() -> None:
+def test_panels_are_unique_and_use_the_chosen_data_source() -> None:
     board = _dashboard()
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))

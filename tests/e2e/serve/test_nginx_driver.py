@@ -1,4 +1,4 @@
-"""A running nginx is moved: weights, drains and another fleet, without a failed request; and back where it fails."""
+"""A running nginx takes weights, drains and another fleet without a failed request, and is restored after an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from lbctl.apply.nginx import driver
+from lbctl.apply.nginx import driver, reload_schedule
 from tests.support.fleets import Fleet
 from tests.support.processes import background
 from tests.support.processes.certs import Authority
@@ -29,16 +29,16 @@ def _fleet(*members: Replica, **sections: Any) -> Fleet:
     return fleet_of(pool_of(members, balance=_ROUND_ROBIN), **sections)
 
 
-def _taken(site: Site, fleet: Fleet, **live: Any) -> None:
+def _apply(site: Site, fleet: Fleet, **live: Any) -> None:
     applied = site.converge(fleet, **live)
     assert applied.outcome == "applied", applied
 
 
-def test_the_first_time_the_owners_configuration_is_kept_beside_the_fleets() -> None:
+def test_first_apply_keeps_a_copy_of_the_owners_configuration() -> None:
     with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
         before = site.config.read_text()
         assert site.own.get().body.decode() == OWN
-        _taken(site, fleet)
+        _apply(site, fleet)
         assert site.get().replica == "a"
         assert site.own.get().error == "refused"
         assert site.config.with_name("nginx.conf.orig").read_text() == before
@@ -49,13 +49,13 @@ def test_the_first_time_the_owners_configuration_is_kept_beside_the_fleets() -> 
         ]  # fmt: skip
 
 
-def test_a_weight_moves_the_shares_and_no_request_fails() -> None:
+def test_weights_change_shares_and_no_request_fails() -> None:
     with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site:
-        _taken(site, fleet)
-        running = site.send_load(500, 10, gap=0.1)
-        time.sleep(1.5)
+        _apply(site, fleet)
+        running = site.send_load(250, 10, gap=0.1)
+        time.sleep(0.7)
         before = (a.requests, b.requests)
-        _taken(site, fleet, weights={"a": 1.0, "b": 3.0})
+        _apply(site, fleet, weights={"a": 1.0, "b": 3.0})
         after = site.load(200, 4)
         load = running.result(60)
     load.assert_no_failure()
@@ -63,9 +63,9 @@ def test_a_weight_moves_the_shares_and_no_request_fails() -> None:
     assert 0.72 <= after.shares()["b"] <= 0.78
 
 
-def test_a_stream_that_runs_when_nginx_reloads_completes() -> None:
+def test_streams_complete_during_a_reload() -> None:
     with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site:
-        _taken(site, fleet)
+        _apply(site, fleet)
         streams = [site.send("GET", "/sse?n=6&gap=0.3") for _ in range(4)]
         eventually(lambda: a.in_flight + b.in_flight == 4)
         applied = site.converge(fleet, drained=frozenset({"b"}))
@@ -77,20 +77,20 @@ def test_a_stream_that_runs_when_nginx_reloads_completes() -> None:
     assert b.requests == served
 
 
-def test_what_runs_already_is_not_loaded_again_even_by_another_control_plane() -> None:
+def test_unchanged_configuration_is_not_loaded_again() -> None:
     with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
-        _taken(site, fleet)
+        _apply(site, fleet)
         workers = site.nginx._workers()
         site.restart_driver()
         assert site.converge(fleet).outcome == "same"
         assert set(site.nginx._workers()) <= set(workers)
         site.config.unlink()
         site.config.write_text("events { }")
-        _taken(site, fleet)
+        _apply(site, fleet)
         assert site.config.with_name("nginx.conf.orig.2").read_text() == "events { }"
 
 
-def test_what_nginx_refuses_never_takes_the_place_of_what_runs() -> None:
+def test_refused_configuration_does_not_replace_the_running_one() -> None:
     broken = {"certificates": [{"certificate": "tls/none.crt", "key": "tls/none.key"}]}
     with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
         own = site.config.read_text()
@@ -99,7 +99,7 @@ def test_what_nginx_refuses_never_takes_the_place_of_what_runs() -> None:
         assert "none.crt" in refused.reason
         assert site.config.read_text() == own
         assert site.own.get().body.decode() == OWN
-        _taken(site, fleet)
+        _apply(site, fleet)
         text = site.config.read_text()
         refused = site.converge({**fleet, "listeners": {"gateway": {**fleet["listeners"]["gateway"], "tls": broken}}})
         assert refused.outcome == "refused"
@@ -107,16 +107,16 @@ def test_what_nginx_refuses_never_takes_the_place_of_what_runs() -> None:
         assert site.get().replica == "a"
 
 
-def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
-    """`nginx -t` finds nothing wrong with it. What is drained meanwhile is drained in the fleet that runs."""
+def test_port_in_use_restores_the_configuration_and_drains_apply() -> None:
+    """`nginx -t` accepts the configuration. Drains apply to the fleet that runs."""
     with replicas("a", "b") as (a, b), driving(fleet := _fleet(a, b)) as site, socket.socket() as other:
-        _taken(site, fleet)
+        _apply(site, fleet)
         text = site.config.read_text()
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind((HOST, 0))
         other.listen()
         more = {"listeners": {**fleet["listeners"], "more": {"bind": f"{HOST}:{other.getsockname()[1]}"}}}
-        running = site.send_load(300, 6, gap=0.1)
+        running = site.send_load(200, 6, gap=0.1)
         refused = site.converge({**fleet, **more})
         assert (refused.outcome, refused.behind) == ("refused", False)
         assert "Address already in use" in refused.reason
@@ -128,19 +128,19 @@ def test_a_port_that_is_taken_puts_back_what_ran_and_health_goes_on() -> None:
         running.result(60).assert_no_failure()
 
 
-def test_a_reload_command_that_hangs_with_its_child_is_said_and_puts_back_what_ran(
+def test_hanging_reload_command_restores_the_configuration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(driver, "_COMMAND_TIMEOUT", 0.5)
     with replicas("a") as (a,), driving(fleet := _fleet(a), command=("sh", "-c", "sleep 60; true")) as site:
-        begun = time.monotonic()
+        begin = time.monotonic()
         applied = site.converge(fleet)
         assert (applied.outcome, applied.reason.partition(";")[0]) == ("refused", "sh: it did not end within 0.5 s")
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begin < 30, "the driver waited for the child"
         assert site.own.get().body.decode() == OWN
 
 
-def test_the_first_configuration_that_cannot_be_loaded_leaves_the_owners_in_place() -> None:
+def test_failed_first_apply_keeps_the_owners_configuration() -> None:
     with replicas("a") as (a,), socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
@@ -152,20 +152,20 @@ def test_the_first_configuration_that_cannot_be_loaded_leaves_the_owners_in_plac
             assert site.own.get().body.decode() == OWN
 
 
-def test_a_renewed_certificate_is_loaded_though_no_line_has_changed(tmp_path: Path) -> None:
+def test_renewed_certificate_is_loaded(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     first, second = authority.issue("first.test", [HOST]), authority.issue("second.test", [HOST])
     tls = {"certificates": [{"certificate": "tls/server.crt", "key": "tls/server.key"}]}
     with replicas("a") as (a,), driving(fleet := _fleet(a, listener={"tls": tls})) as site:
         site.put({"tls/server.crt": first.certificate.read_bytes(), "tls/server.key": first.key.read_bytes()})
-        _taken(site, fleet)
-        assert _name(site) == "first.test"
+        _apply(site, fleet)
+        assert _certificate_name(site) == "first.test"
         site.put({"tls/server.crt": second.certificate.read_bytes(), "tls/server.key": second.key.read_bytes()})
-        _taken(site, fleet)
-        assert _name(site) == "second.test"
+        _apply(site, fleet)
+        assert _certificate_name(site) == "second.test"
 
 
-def test_a_copy_beside_nginx_conf_does_not_hide_a_renewed_certificate(tmp_path: Path) -> None:
+def test_renewed_certificate_is_loaded_despite_an_old_copy(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     first, second = authority.issue("first.test", [HOST]), authority.issue("second.test", [HOST])
     tls = {"certificates": [{"certificate": "tls/server.crt", "key": "tls/server.key"}]}
@@ -175,29 +175,29 @@ def test_a_copy_beside_nginx_conf_does_not_hide_a_renewed_certificate(tmp_path: 
     )
     with replicas("a") as (a,), driving(fleet := _fleet(a, listener={"tls": tls})) as site:
         put(site.config.parent, old)
-        _taken(site, fleet)
-        assert _name(site) == "first.test"
+        _apply(site, fleet)
+        assert _certificate_name(site) == "first.test"
         site.put(new)
         site.restart_driver()
-        _taken(site, fleet)
-        assert _name(site) == "second.test"
+        _apply(site, fleet)
+        assert _certificate_name(site) == "second.test"
 
 
-def test_the_keys_of_tenants_are_for_their_owner_alone_and_change_with_the_rest() -> None:
+def test_tenant_keys_are_private_and_change_with_the_fleet() -> None:
     auth = {"auth": {"api_keys": {"file": "keys.yaml"}}}
     with replicas("a") as (a,), driving(fleet := _fleet(a, route=auth)) as site:
         site.put({"keys.yaml": "sk-one: acme\n"})
-        _taken(site, fleet)
+        _apply(site, fleet)
         assert [site.get("/", {"authorization": key}).status for key in ("sk-one", "sk-two")] == [200, 401]
         site.put({"keys.yaml": "sk-two: acme\n"})
-        _taken(site, fleet)
+        _apply(site, fleet)
         assert [site.get("/", {"authorization": key}).status for key in ("sk-one", "sk-two")] == [401, 200]
         holding = [file for file in site.config.parent.rglob("*") if file.is_file() and b"acme" in file.read_bytes()]
         assert holding
         assert {file.stat().st_mode & 0o777 for file in holding} == {0o600}
 
 
-def test_without_a_running_nginx_the_configuration_waits_on_disk() -> None:
+def test_stopped_nginx_starts_with_the_new_configuration() -> None:
     with replicas("a") as (a,):
         fleet = _fleet(a)
         with driving(fleet) as site:
@@ -210,8 +210,8 @@ def test_without_a_running_nginx_the_configuration_waits_on_disk() -> None:
             assert site.get().replica == "a"
 
 
-def test_an_nginx_that_has_just_been_started_is_not_taken_for_one_that_has_reloaded() -> None:
-    """Its first workers come after its master: for a moment it listens and has none."""
+def test_nginx_without_workers_yet_is_not_reported_as_reloaded() -> None:
+    """nginx listens for a moment before it has workers."""
     with replicas("a") as (a,), driving(fleet := _fleet(a)) as site:
         for _ in range(5):
             site.nginx.stop()
@@ -225,23 +225,24 @@ def test_an_nginx_that_has_just_been_started_is_not_taken_for_one_that_has_reloa
             assert site.get().replica == "a"
 
 
-def test_weights_wait_for_their_turn_and_go_along_with_health_that_does_not() -> None:
+def test_weights_wait_for_min_interval_and_health_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reload_schedule, "PAUSE", 1.0)
     with replicas("a", "b", "c") as members, driving(fleet := _fleet(*members), min_interval="60s") as site:
         newest = site.prepared(fleet)
-        told: list[tuple[float, str]] = []
-        running = background.start(site.driver.run(lambda applied: told.append((time.monotonic(), applied.outcome))))
+        results: list[tuple[float, str]] = []
+        running = background.start(site.driver.run(lambda applied: results.append((time.monotonic(), applied.outcome))))
         try:
             _want(site, newest)
-            eventually(lambda: len(told) == 1)
+            eventually(lambda: len(results) == 1)
             for weight in (2.0, 3.0, 4.0):
                 _want(site, site.prepared(fleet, {"a": 1.0, "b": weight, "c": 1.0}))
             _want(site, site.prepared(fleet, {"a": 1.0, "b": 4.0, "c": 1.0}, frozenset({"c"})))
-            eventually(lambda: len(told) == 2)
+            eventually(lambda: len(results) == 2)
             load = site.load(100, 4)
         finally:
             running.cancel()
-    assert [outcome for _, outcome in told] == ["applied", "applied"]
-    assert 4.9 <= told[1][0] - told[0][0] <= 6.5
+    assert [outcome for _, outcome in results] == ["applied", "applied"]
+    assert 0.9 <= results[1][0] - results[0][0] < 30
     assert load.by_replica == {"a": 20, "b": 80}
 
 
@@ -252,7 +253,7 @@ def _want(site: Site, newest: Any) -> None:
     background.wait(want())
 
 
-def _name(site: Site) -> str:
-    """What the certificate of the listener is called."""
+def _certificate_name(site: Site) -> str:
+    """Return the name in the certificate of the listener."""
     pem = ssl.get_server_certificate((HOST, site.port))
     return str(x509.load_pem_x509_certificate(pem.encode()).subject.rdns[0].rfc4514_string()).removeprefix("CN=")
