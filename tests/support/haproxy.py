@@ -16,20 +16,39 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lbctl.apply.files import write_bundle
 from lbctl.ir.address import Address
-from lbctl.ir.listeners import Listener, Rule
-from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.listeners import Listener, PathMatch, Rule
+from lbctl.ir.pools import (
+    ActiveCheck,
+    Affinity,
+    Balance,
+    CircuitBreaker,
+    Connections,
+    DnsDiscovery,
+    GrpcCheck,
+    HashKey,
+    HttpCheck,
+    LoadShedding,
+    Pool,
+    PoolTls,
+    Replica,
+    SlowStart,
+    TcpCheck,
+)
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.routes import Forward, Route, Share
+from lbctl.ir.routes import Auth, Forward, Route, Share
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.ir.topology import Topology
 from lbctl.targets.haproxy import TARGET
 from tests.support.processes import binaries
 from tests.support.processes.client import pass_millisecond
+from tests.support.processes.ports import free_port
 
-VERSIONS: tuple[binaries.Binary, ...] = ("haproxy", "haproxy-2.8")
+VERSIONS = ("haproxy", pytest.param("haproxy-2.8", marks=pytest.mark.nightly))
 
 
 def make_view(
@@ -54,6 +73,45 @@ def forward(pool: str, **changes: Any) -> Route:
 
 def everything(*routes: str) -> tuple[Rule, ...]:
     return tuple(Rule(name) for name in routes or ("r",))
+
+
+def view_with_auth(port: int, pools: tuple[Pool, ...], auth: Auth, secrets: Secrets, **route: Any) -> View:
+    listener = Listener("pub", Address("127.0.0.1", port), rules=everything())
+    version = route.pop("version", (2, 6))
+    return make_view((listener,), (forward("p", auth=auth, **route),), pools, secrets, version=version)
+
+
+def two_replicas(name: str, **changes: Any) -> Pool:
+    return Pool(name, (Replica("r1", Address("127.0.0.1", 9001)), Replica("r2", Address("127.0.0.1", 9002))), **changes)
+
+
+def view_of_everything() -> View:
+    """Return a view with each kind of pool."""
+    pools = (
+        two_replicas(
+            "round", balance=Balance("round_robin"), active=ActiveCheck(HttpCheck(body_contains="it's %ok"), port=81)
+        ),
+        two_replicas("least", affinity=Affinity("sid"), slow_start=SlowStart(), load_shedding=LoadShedding()),
+        two_replicas("time", balance=Balance("least_time"), active=ActiveCheck(TcpCheck())),
+        two_replicas("random", balance=Balance("random"), passive=None),
+        two_replicas("header", balance=Balance("hash", HashKey("header", "x-k'%#"), 1.25)),
+        two_replicas("cookie", balance=Balance("hash", HashKey("cookie", "c"))),
+        two_replicas("query", balance=Balance("hash", HashKey("query", "q"))),
+        two_replicas("source", balance=Balance("hash", HashKey("source_ip"))),
+        two_replicas("prompt", balance=Balance("hash", HashKey("prompt_prefix", bytes=64), 1.5)),
+        two_replicas("body", balance=Balance("hash", HashKey("json_body", "$.user"))),
+        two_replicas("grpc", protocol="grpc", active=ActiveCheck(GrpcCheck("x.Y")), connections=Connections(800, 10)),
+        two_replicas(
+            "http2", protocol="http2", active=ActiveCheck(HttpCheck(), port=80), tls=PoolTls(None, "a.example")
+        ),
+        two_replicas("limits", circuit_breaker=CircuitBreaker(9, 8, 7, 6, 5, 4)),
+        Pool("dns", discovery=DnsDiscovery("p.example", 80, resolvers=(Address("10.0.0.1", 53),))),
+        Pool("empty"),
+        Pool("named", (Replica("n", Address("localhost", 9001)), Replica("u", Address(path="/run/a b.sock")))),
+    )
+    routes = tuple(Route(pool.name, Forward((Share(pool.name, 1),)), ("pub",)) for pool in pools)
+    rules = tuple(Rule(route.name, path=PathMatch("prefix", f"/{route.name}")) for route in routes)
+    return make_view((Listener("pub", Address("::1", free_port()), rules=rules, max_connections=50),), routes, pools)
 
 
 def checked(shown: View, tmp_path: Path, version: binaries.Binary = "haproxy") -> str:

@@ -9,13 +9,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from lbctl.ir.address import Address
-from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import Pool
+from lbctl.ir.listeners import AccessLog, Certificate, ClientAddress, Listener, ListenerTls, PathMatch, Rule
+from lbctl.ir.pools import Affinity, Balance, DnsDiscovery, HashKey, Locality, Pool, PoolTls, Replica
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Forward, Pin, Route, Share, StickySplit
 from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import TARGET
 from lbctl.targets.target import Bundle
@@ -45,6 +46,56 @@ def nginx_view(
         },
         drained={name: frozenset(r.name for r in pool.replicas if r.drain) for name, pool in named.items()},
     )
+
+
+def replica_at(name: str, port: int = 8000, **more: object) -> Replica:
+    return Replica(name, Address("127.0.0.1", port), **more)  # type: ignore[arg-type]
+
+
+def forward_to(pool: str) -> Forward:
+    return Forward((Share(pool, 1),))
+
+
+def view_of(pool: Pool, version: tuple[int, ...] = (1, 22), **route: object) -> View:
+    listener = Listener("public", Address("127.0.0.1", 8080), rules=(Rule("r"),))
+    return nginx_view(listener, (Route("r", forward_to(pool.name), **route),), (pool,), version)  # type: ignore[arg-type]
+
+
+def view_of_everything(version: tuple[int, ...]) -> View:
+    """Return a view with all features of nginx."""
+    two = (replica_at("a"), replica_at("b", 8001, capacity=2.5, priority=1, zone="z", region="y"))
+    pools = (
+        Pool("plain", two, locality=Locality()),
+        Pool("hashed", two, balance=Balance("hash", HashKey("source_ip"))),
+        Pool("random", two, balance=Balance("random")),
+        Pool("timed", two, balance=Balance("least_time"), affinity=Affinity("lb")),
+        Pool("grpc", two, protocol="grpc", tls=PoolTls("ca.crt", "models.internal", "c.crt", "c.key")),
+        Pool("h2", two, protocol="http2", tls=PoolTls()),
+        Pool("many-names", (*two, Replica("n", Address("other.example", 1))), tls=PoolTls("ca.crt")),
+        Pool("dns", discovery=DnsDiscovery("replicas.invalid", 80, resolvers=(Address("127.0.0.1", 53),))),
+        Pool("v6", (Replica("six", Address("::1", 80)), Replica("unix", Address(path="/run/a b.sock")))),
+    )
+    split = Forward(
+        (Share("plain", 95), Share("grpc", 5)), (Pin("cookie", "x", "y", "h2"),), StickySplit("cookie", "v")
+    )
+    routes = (Route("a-split", split, websocket=True), *(Route(pool.name, forward_to(pool.name)) for pool in pools))
+    rules = tuple(Rule(route.name, "", PathMatch("prefix", f"/{route.name}")) for route in routes)
+    certificates = (Certificate("a.crt", "a.key"), Certificate("b.crt", "b.key", ("other.example.com", "*.x.org")))
+    listener = Listener(
+        "public",
+        Address("0.0.0.0", 443),
+        tls=ListenerTls(certificates, "1.3", "clients.crt", "required"),
+        client_address=ClientAddress(("10.0.0.0/8", "fd00::/8")),
+        proxy_protocol=True,
+        max_connections=4000,
+        max_body=1 << 20,
+        idle_timeout=None,
+        access_log=AccessLog("/var/log/x.log", "text"),
+        rules=rules,
+    )
+    cleartext = Listener("inner", Address("127.0.0.1", 80), rules=rules, access_log=AccessLog(format="none"))
+    view = nginx_view(listener, routes, pools, version, zone="z", region="y")
+    return replace(view, listeners=(listener, cleartext))
 
 
 def checker_errors(bundle: Bundle, directory: Path) -> str:

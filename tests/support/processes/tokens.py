@@ -64,7 +64,7 @@ class Issuer:
         text = _text({"alg": "HS256", "kid": "r1"}, _claims({}))
         mac = hmac.HMAC(self.rsa.public_key().public_bytes(encoding, form), hashes.SHA256())
         mac.update(text.encode())
-        return f"{text}.{_b64(mac.finalize())}"
+        return f"{text}.{b64(mac.finalize())}"
 
 
 def signed(header: Mapping[str, object], claims: Mapping[str, object] | str, key: Key) -> str:
@@ -72,9 +72,9 @@ def signed(header: Mapping[str, object], claims: Mapping[str, object] | str, key
     written."""
     text = _text(header, claims)
     if isinstance(key, rsa.RSAPrivateKey):
-        return f"{text}.{_b64(key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
+        return f"{text}.{b64(key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
     r, s = utils.decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
-    return f"{text}.{_b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+    return f"{text}.{b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -91,12 +91,12 @@ def _claims(changes: Mapping[str, Any]) -> dict[str, Any]:
 def _text(header: Mapping[str, object], claims: Mapping[str, object] | str) -> str:
     fields = {name: value for name, value in header.items() if value is not None}
     written = claims if isinstance(claims, str) else json.dumps(claims)
-    return ".".join(_b64(part.encode()) for part in (json.dumps({"typ": "JWT", **fields}), written))
+    return ".".join(b64(part.encode()) for part in (json.dumps({"typ": "JWT", **fields}), written))
 
 
 def _number(value: int, size: int) -> str:
-    return _b64(value.to_bytes(size, "big"))
+    return b64(value.to_bytes(size, "big"))
 
 
-def _b64(data: bytes) -> str:
+def b64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

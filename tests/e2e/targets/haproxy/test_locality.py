@@ -26,8 +26,6 @@ from tests.support.haproxy import (
 )
 from tests.support.processes.ports import free_port
 
-pytestmark = pytest.mark.e2e
-
 CHECK = ActiveCheck(HttpCheck("/h"), interval=50, unhealthy_threshold=1, healthy_threshold=1)
 HERE: dict[str, Any] = {"region": "us", "zone": "us-a"}
 PLACES = {"a": ("us", "us-a"), "b": ("us", "us-b"), "c": ("eu", "eu-a"), "n": (None, None)}

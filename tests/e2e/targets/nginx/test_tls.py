@@ -23,8 +23,6 @@ from tests.support.nginx import SOCKET, nginx_view, running, send_request, socke
 from tests.support.processes.certs import Authority, client_context, server_context
 from tests.support.processes.ports import free_port
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:

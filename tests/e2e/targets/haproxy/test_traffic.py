@@ -40,8 +40,6 @@ from lbctl.ir.routes import (
 from tests.support.haproxy import VERSIONS, everything, forward, make_view, replicas, running
 from tests.support.processes.ports import free_port
 
-pytestmark = pytest.mark.e2e
-
 DEAD = Replica("dead", Address("127.0.0.1", 1))
 
 

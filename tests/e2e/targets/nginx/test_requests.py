@@ -34,10 +34,8 @@ from lbctl.ir.routes import (
 )
 from lbctl.ir.secrets import ApiKey
 from lbctl.targets.nginx import TARGET
-from tests.support.nginx import SOCKET, nginx_view, running, send_raw, send_request, socket_in
+from tests.support.nginx import SOCKET, forward_to, nginx_view, running, send_raw, send_request, socket_in
 from tests.support.processes.ports import HOST, free_port
-
-pytestmark = pytest.mark.e2e
 
 FREE_TEXTS = [
     "$x", "${x", "$(id)", "a; return 200 x", "a}", "{", '"', "'", "\\", "x\\", "#", "%", "{{7*7}}", "\\n", "\\$x", "$",
@@ -110,10 +108,6 @@ def closed_address() -> Address:
 def listener_with_log(directory: Path, *rules: Rule, **more: object) -> Listener:
     log = AccessLog(str(directory / "access.log"))
     return Listener("public", socket_in(directory), rules=rules, access_log=log, **more)  # type: ignore[arg-type]
-
-
-def forward_to(pool: str) -> Forward:
-    return Forward((Share(pool, 1),))
 
 
 def test_free_text_is_returned_unchanged(directory: Path, replicas: EchoServers) -> None:

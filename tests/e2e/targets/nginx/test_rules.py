@@ -10,8 +10,6 @@ from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.routes import Respond, Route
 from tests.support.nginx import nginx_view, running, send_request, socket_in
 
-pytestmark = pytest.mark.e2e
-
 RULES = (
     Rule("header-first", "", PathMatch("prefix", "/v1/"), (), (("x-tier", 'in"ter$a\\ctive'),)),
     Rule("exact-host", "one.example.com", PathMatch("prefix", "/v1/chat/")),
