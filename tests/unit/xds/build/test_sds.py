@@ -2,76 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.listener.v3 import listener_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2, tls_pb2
-from google.protobuf.json_format import MessageToJson
 
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.secrets import HeaderSecret, Secrets
 from lbctl.ir.snapshot import Snapshot
-from lbctl.targets.load import Loaded
-from lbctl.xds.build.nack_locator import message_of
-from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
+from lbctl.xds.build.snapshot_cache import Builder, UnsoundError
 from lbctl.xds.resource import CDS, LDS, SDS, SHORT, TYPES
 from tests.support.fleets import fleet_text, pool, replica
-from tests.support.processes.binaries import require
 from tests.support.processes.certs import Authority
 from tests.support.xds import load_text
+from tests.support.xds_secrets import FLEET, built, issued_files, snapshot_of
 
 ANY = Proxy("somebody", "envoy", (1, 40))
-FLEET = """
-version: 1
-listeners:
-  public:
-    bind: "127.0.0.1:8443"
-    max_connections: 100
-    tls:
-      certificates:
-        - {certificate: tls/a.crt, key: tls/a.key}
-        - {certificate: tls/b.crt, key: tls/b.key, hosts: [b.example.com]}
-      client_ca: tls/clients.crt
-      client_certificate: required
-    client_address: {trusted: [10.0.0.0/8]}
-routes:
-  all: {match: {path_prefix: /}, split: {named: 1, unnamed: 1, bare: 1}}
-pools:
-  named:
-    replicas: [{address: "10.0.0.1:8443"}]
-    tls: {ca: tls/replicas.crt, server_name: llama.example.com, certificate: tls/a.crt, key: tls/a.key}
-  unnamed:
-    replicas: [{address: "10.0.0.2:8443"}]
-    tls: {ca: tls/replicas.crt}
-  bare:
-    replicas: [{address: "10.0.0.3:8443"}]
-    tls: {}
-"""
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    authority = Authority(tmp_path_factory.mktemp("tls"))
-    contents = {f"tls/{name}.crt": authority.ca.read_bytes() for name in ("clients", "replicas")}
-    for name in ("a", "b"):
-        pair = authority.issue(f"{name}.example.com")
-        contents |= {f"tls/{name}.crt": pair.certificate.read_bytes(), f"tls/{name}.key": pair.key.read_bytes()}
-    return contents
-
-
-def snapshot_of(loaded: Loaded, files: dict[str, bytes]) -> Snapshot:
-    return Snapshot(loaded.compiled.topology, secrets=replace(loaded.secrets, files=files))
-
-
-def built(files: dict[str, bytes]) -> CachedSnapshot:
-    loaded = load_text(FLEET)
-    return Builder().build(loaded, snapshot_of(loaded, files))
+    return issued_files(tmp_path_factory.mktemp("tls"))
 
 
 def problems_of(files: dict[str, bytes]) -> list[str]:
@@ -192,44 +145,6 @@ def test_an_encrypted_key_is_rejected_without_a_prompt(files: dict[str, bytes]) 
     key = s.load_pem_private_key(files["tls/a.key"], None)
     locked = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"secret"))
     assert all("no certificate and key" in item for item in problems_of({**files, "tls/a.key": locked}))
-
-
-# ── A real Envoy ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.e2e
-def test_envoy_accepts_listeners_and_clusters_with_secrets(files: dict[str, bytes], tmp_path: Path) -> None:
-    resources = built(files).resources(ANY)
-    bootstrap = bootstrap_pb2.Bootstrap(
-        node={"id": "n", "cluster": "c"},
-        dynamic_resources={
-            "ads_config": {
-                "api_type": "GRPC",
-                "transport_api_version": "V3",
-                "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}],
-            }
-        },
-        static_resources={
-            "listeners": [message_of(item) for item in resources.of(LDS).values()],
-            "clusters": [_control_plane(), *(message_of(item) for item in resources.of(CDS).values())],
-        },
-    )
-    config = tmp_path / "envoy.json"
-    config.write_text(MessageToJson(bootstrap, preserving_proto_field_name=True))
-    command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def _control_plane() -> Any:
-    place = {"socket_address": {"address": "127.0.0.1", "port_value": 1}}
-    endpoints = [{"lb_endpoints": [{"endpoint": {"address": place}}]}]
-    return cluster_pb2.Cluster(
-        name="xds",
-        type="STATIC",
-        connect_timeout={"seconds": 1},
-        load_assignment={"cluster_name": "xds", "endpoints": endpoints},
-    )
 
 
 def test_the_key_of_a_hosted_api_is_only_in_a_secret() -> None:
