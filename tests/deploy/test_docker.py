@@ -1,4 +1,4 @@
-"""deploy/docker: what the image and the composition run works here, without a container around it."""
+"""deploy/docker: the image and the composition. Their commands run here without containers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ KIT = ROOT / "deploy" / "docker"
 _PORTS = ("8080", "9001", "9002", "9090", "18080")
 
 
-def test_the_composition_keeps_to_the_schema() -> None:
+def test_composition_is_valid_by_its_schema() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml"]
-    done = subprocess.run(command, cwd=KIT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=KIT, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_every_container_is_locked_down() -> None:
@@ -42,25 +42,27 @@ def test_every_container_is_locked_down() -> None:
         assert not {"privileged", "cap_add", "devices", "pid", "ipc"} & service.keys(), name
 
 
-def test_what_the_composition_mounts_is_there() -> None:
-    whole = yaml.safe_load((KIT / "compose.yaml").read_text(encoding="utf-8"))
+def test_mounted_files_exist() -> None:
+    composition = yaml.safe_load((KIT / "compose.yaml").read_text(encoding="utf-8"))
     mounts = [mount for service in services().values() for mount in service.get("volumes", ())]
     for source, _, options in (mount.partition(":") for mount in mounts):
-        assert (KIT / source).exists() if source.startswith(".") else source in whole["volumes"], source
+        assert (KIT / source).exists() if source.startswith(".") else source in composition["volumes"], source
         assert not source.startswith(".") or options.endswith(":ro")
-    assert {name for service in services().values() for name in service.get("secrets", ())} == set(whole["secrets"])
-    assert {Path(secret["file"]).parent.name for secret in whole["secrets"].values()} == {"secrets"}
+    assert {name for service in services().values() for name in service.get("secrets", ())} == set(
+        composition["secrets"]
+    )
+    assert {Path(secret["file"]).parent.name for secret in composition["secrets"].values()} == {"secrets"}
     assert "deploy/docker/secrets/" in (ROOT / ".gitignore").read_text()
 
 
-def test_what_the_image_copies_is_there_and_gets_to_the_builder() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     context = re.findall(r"^!(.+)$", (KIT / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
     copied = [words[:-1] for words in instructions("COPY") if not words[0].startswith("--from")]
     assert sorted(source for sources in copied for source in sources) == sorted(context)
     assert [source for source in context if not (ROOT / source).exists()] == []
 
 
-def test_the_image_runs_as_a_user_by_number_and_knows_no_package_manager() -> None:
+def test_image_runs_as_a_numeric_user_without_package_manager() -> None:
     assert [*instructions("USER")] == [["10001:10001"]]
     assert [*instructions("ADD")] == []
     text = (KIT / "Dockerfile").read_text(encoding="utf-8")
@@ -69,11 +71,11 @@ def test_the_image_runs_as_a_user_by_number_and_knows_no_package_manager() -> No
     assert "curl" not in text
 
 
-@pytest.mark.parametrize("which", ["CMD", "HEALTHCHECK", "compose"])
-def test_lbctl_takes_the_command_lines(which: str) -> None:
-    if which == "compose":
+@pytest.mark.parametrize("source", ["CMD", "HEALTHCHECK", "compose"])
+def test_lbctl_accepts_the_command_lines(source: str) -> None:
+    if source == "compose":
         words = services()["serve"]["command"]
-    elif which == "CMD":
+    elif source == "CMD":
         (words,) = [json.loads(" ".join(line)) for line in instructions("CMD")]
     else:
         ((*_, line),) = [" ".join(line).partition("CMD ") for line in instructions("HEALTHCHECK")]
@@ -86,25 +88,25 @@ def test_lbctl_takes_the_command_lines(which: str) -> None:
 
 
 @pytest.mark.e2e
-def test_the_commands_of_the_composition_work_together(tmp_path: Path) -> None:
-    """Each as it stands there, but for its paths and ports: two replicas, serve, Envoy, Prometheus."""
+def test_commands_of_the_composition_work_together(tmp_path: Path) -> None:
+    """The commands run unchanged except for paths and ports: two replicas, serve, Envoy, Prometheus."""
     ports = {port: str(free_port()) for port in _PORTS}
-    place = Composition(tmp_path, ports)
+    composition = Composition(tmp_path, ports)
     url, api = f"http://127.0.0.1:{ports['8080']}/v1/chat/completions", f"http://127.0.0.1:{ports['18080']}"
     with ExitStack() as stack:
         for name in ("replica-1", "replica-2", "serve", "envoy", "prometheus"):
-            stack.enter_context(place.running(name))
+            stack.enter_context(composition.running(name))
         eventually(lambda: status(url) == 401)
-        eventually(lambda: status(url, place.key) == 200)
+        eventually(lambda: status(url, composition.key) == 200)
         assert run(["status", "--check", "--wait", "1m", "--server", api]) == 0
-        eventually(lambda: place.healthy())
-        eventually(lambda: place.probe("envoy") == 0)
+        eventually(lambda: composition.healthy())
+        eventually(lambda: composition.probe("envoy") == 0)
         scraped = f"http://127.0.0.1:{ports['9090']}/api/v1/query?query=lbctl_ready"
         eventually(lambda: bool(get(scraped).json()["data"]["result"]))
 
 
 class Composition:
-    """What `docker compose` would run, as processes of this machine below `directory`."""
+    """Runs the commands of `docker compose` as processes of this machine, with their files below `directory`."""
 
     def __init__(self, directory: Path, ports: Mapping[str, str]) -> None:
         self._directory = directory
@@ -131,7 +133,7 @@ class Composition:
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Runs the command of a service."""
+        """Run the command of a service."""
         service = services()[name]
         entry = service.get("entrypoint", ["prometheus"] if name == "prometheus" else ["lbctl"])
         log = self._directory / f"{name}.log"
@@ -151,17 +153,19 @@ class Composition:
             process.wait(30)
 
     def healthy(self) -> bool:
-        """Whether the image's own health check succeeds."""
+        """Return whether the health check of the image succeeds."""
         ((*_, line),) = [" ".join(words).partition("CMD ") for words in instructions("HEALTHCHECK")]
         return self._code(json.loads(line)) == 0
 
     def probe(self, name: str) -> int:
-        """The exit code of a service's health check."""
+        """Return the exit code of the health check of a service."""
         return self._code(services()[name]["healthcheck"]["test"][1:])
 
     def _code(self, command: Sequence[str]) -> int:
-        done = subprocess.run(self._here(command), env=self._environment, capture_output=True, timeout=60, check=False)
-        return done.returncode
+        process = subprocess.run(
+            self._here(command), env=self._environment, capture_output=True, timeout=60, check=False
+        )
+        return process.returncode
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -179,7 +183,7 @@ class Composition:
             (target / path.name).write_text(*self._here([path.read_text(encoding="utf-8")]))
 
     def _here(self, texts: Sequence[str]) -> list[str]:
-        """Texts with the paths and ports of this machine."""
+        """Return the texts with the paths and ports of this machine."""
         names = "|".join(map(re.escape, sorted(self._paths, key=len, reverse=True)))
         moved = [
             re.sub(rf"(?<![\w.])({names})(?=[/\s\"'}}]|$)", lambda match: self._paths[match[1]], text) for text in texts
@@ -194,14 +198,14 @@ class Composition:
 
 
 def services() -> dict[str, Any]:
-    """The services of the composition, each with what it shares with others."""
-    whole: dict[str, Any] = yaml.safe_load((KIT / "compose.yaml").read_text(encoding="utf-8"))
-    found: dict[str, Any] = whole["services"]
-    return found
+    """Return the services of the composition, including shared settings."""
+    composition: dict[str, Any] = yaml.safe_load((KIT / "compose.yaml").read_text(encoding="utf-8"))
+    result: dict[str, Any] = composition["services"]
+    return result
 
 
 def instructions(name: str) -> Iterator[list[str]]:
-    """The arguments of every instruction of this name in the Dockerfile."""
+    """Yield the arguments of every instruction of this name in the Dockerfile."""
     text = (KIT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     for line in text.splitlines():
         first, *words = line.split()[:1], *line.split()[1:]
@@ -210,7 +214,7 @@ def instructions(name: str) -> Iterator[list[str]]:
 
 
 def status(url: str, key: str = "") -> int:
-    """The status of a request for an answer; 0 where nobody listens."""
+    """Return the status of a chat request, or 0 if the connection fails."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with suppress(requests.RequestException), requests.Session() as session:
         session.trust_env = False

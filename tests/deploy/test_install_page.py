@@ -1,7 +1,7 @@
-"""docs/install.md: the commands that need root, run below another directory than `/`.
+"""docs/install.md: the commands that need root, with their paths below a temporary directory.
 
-Their paths are moved there. Small programs replace what only root or systemd can do: `systemctl` starts and ends
-`lbctl serve` as its unit says, `python3 -m venv` and `pip` put the kit where the wheel has it.
+Small programs replace commands that need root or systemd: `systemctl` starts and stops `lbctl serve` by its unit,
+`python3 -m venv` and `pip` copy the kit to the place where the wheel has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.tools import require_tool
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 _PAGE = "docs/install.md"
 _MOVED = re.compile(r"(?<![\w.$/}])/(opt|etc|usr|var|run|root)/")
-_SET_UP = "test_the_machine_is_set_up_as_shown"
+_SET_UP = "test_documented_setup_works"
 _PYTHON3 = """\
 #!/bin/sh
 case "$1 $2" in
@@ -53,7 +53,7 @@ exec "$@"
 
 
 class Machine:
-    """A root directory, and what `docs/install.md` needs around it."""
+    """A root directory with the programs and files that `docs/install.md` needs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -80,27 +80,27 @@ class Machine:
         (root / "fleet.yaml").write_text(self.moved(fleet))
 
     def moved(self, text: str) -> str:
-        """A text with its paths below the root directory."""
+        """Return the text with its paths below the root directory."""
         return _MOVED.sub(rf"{self.root}/\1/", text)
 
     def follow(self, test: str) -> str:
-        """Runs the blocks that name this test, one after the other, and returns what they print."""
-        wanted = f"tests/deploy/test_install_page.py::{test}"
-        texts = [block.text for block in blocks(_PAGE) if block.words.get("by") == wanted]
+        """Run the blocks that name this test, in their order, and return their output."""
+        place = f"tests/deploy/test_install_page.py::{test}"
+        texts = [block.text for block in blocks(_PAGE) if block.words.get("by") == place]
         assert texts
         return self.run("\n".join(texts))
 
     def run(self, commands: str) -> str:
-        """Runs commands in one shell, which ends at the first that fails."""
-        done = subprocess.run(
+        """Run the commands in one shell, which must succeed, and return their output."""
+        process = subprocess.run(
             ["bash", "-euc", self.moved(commands)], cwd=self.root, env=self._environment,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     def files(self, below: str = "") -> set[str]:
-        """Files and links below a directory of the machine, by their paths in it."""
+        """Return the relative paths of the files and links below a directory of the machine."""
         top = self.root / below
         return {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file() or path.is_symlink()}
 
@@ -120,7 +120,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.run("systemctl stop lbctl-serve")
 
 
-def test_the_machine_is_set_up_as_shown(machine: Machine) -> None:
+def test_documented_setup_works(machine: Machine) -> None:
     printed = machine.follow(_SET_UP)
     assert "files      " in printed
     assert "SUCCESS" in printed
@@ -140,11 +140,11 @@ def test_the_machine_is_set_up_as_shown(machine: Machine) -> None:
     assert drain(machine, token.read_text().split()[1].rpartition(":")[2]) == 403
 
 
-def test_a_backup_is_restored_as_shown(machine: Machine) -> None:
+def test_documented_backup_is_restored(machine: Machine) -> None:
     machine.follow(_SET_UP)
     token = (machine.root / "etc/lbctl/api-token").read_text().split()[0].rpartition(":")[2]
     assert drain(machine, token) == 200
-    texts = [block.text for block in blocks(_PAGE) if "test_a_backup_is_restored_as_shown" in block.words.get("by", "")]
+    texts = [block.text for block in blocks(_PAGE) if "test_documented_backup_is_restored" in block.words.get("by", "")]
     backup, restore = texts
     machine.run(backup)
     shutil.rmtree(machine.root / "var/lib/lbctl", ignore_errors=True)
@@ -155,28 +155,28 @@ def test_a_backup_is_restored_as_shown(machine: Machine) -> None:
     assert "alice" in machine.run("lbctl audit show")
 
 
-def test_an_upgrade_and_the_way_back_work_as_shown(machine: Machine) -> None:
+def test_documented_upgrade_and_rollback_work(machine: Machine) -> None:
     machine.follow(_SET_UP)
-    machine.follow("test_an_upgrade_and_the_way_back_work_as_shown")
+    machine.follow("test_documented_upgrade_and_rollback_work")
     assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-0.1.0"
     calls = machine.calls.read_text().splitlines()
     assert calls[-3:] == ["restart lbctl-serve", "restart lbctl-envoy", "restart lbctl-serve"]
 
 
-def test_everything_is_removed_as_shown(machine: Machine) -> None:
+def test_documented_removal_leaves_no_files(machine: Machine) -> None:
     before = machine.files()
     machine.follow(_SET_UP)
     assert machine.files() > before
-    machine.follow("test_everything_is_removed_as_shown")
+    machine.follow("test_documented_removal_leaves_no_files")
     gone = {"systemctl.log", "serve.log"}
     credentials = {name for name in machine.files() if name.startswith("run/credentials/")}
     assert machine.files() - before - gone - credentials == set()
 
 
-def test_the_secrets_of_the_composition_are_made_as_shown(machine: Machine) -> None:
+def test_documented_secrets_are_created(machine: Machine) -> None:
     machine.run("sudo python3 -m venv /opt/lbctl")
     (machine.root / "deploy/docker").mkdir(parents=True)
-    key = machine.follow("test_the_secrets_of_the_composition_are_made_as_shown").strip()
+    key = machine.follow("test_documented_secrets_are_created").strip()
     secrets = machine.root / "deploy/docker/secrets"
     assert (secrets / "api-keys").read_text() == f"{key}: acme\n"
     assert (secrets / "api-token").read_text().startswith("operator:operate:")
@@ -184,7 +184,7 @@ def test_the_secrets_of_the_composition_are_made_as_shown(machine: Machine) -> N
 
 
 def drain(machine: Machine, token: str) -> int:
-    """The status of a drain with this token."""
+    """Return the status of a request to drain a replica with this token."""
     with requests.Session() as session:
         session.trust_env = False
         return session.post(

@@ -1,4 +1,4 @@
-"""deploy/kustomize and deploy/helm: what they render, held against Kubernetes' schemas and the rules of the house."""
+"""deploy/kustomize and deploy/helm: their objects follow the schemas of Kubernetes and the rules of this project."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Object = dict[str, Any]
 
 
 def kustomized(*components: str) -> list[Object]:
-    """The objects of the base, with its images, the ConfigMaps that it generates, and the resources of components."""
+    """Return the objects of the base with its images, its generated ConfigMaps, and the resources of components."""
     rules = yaml.safe_load((BASE / "kustomization.yaml").read_text())
     texts = [(BASE / name).read_text() for name in rules["resources"]]
     (image,) = rules["images"]
-    whole = f"{image['newName']}:{image['newTag']}"
+    full_name = f"{image['newName']}:{image['newTag']}"
     objects = [
-        item for text in texts for item in yaml.safe_load_all(text.replace("image: lbctl\n", f"image: {whole}\n"))
+        item for text in texts for item in yaml.safe_load_all(text.replace("image: lbctl\n", f"image: {full_name}\n"))
     ]
     for generator in rules["configMapGenerator"]:
         data = {Path(file).name: (BASE / file).read_text() for file in generator["files"]}
@@ -81,14 +81,14 @@ def labelled(template: Object, selector: Object) -> bool:
 
 
 @each_way
-def test_every_object_keeps_to_the_schema_of_kubernetes(objects: list[Object]) -> None:
+def test_every_object_is_valid_by_its_schema(objects: list[Object]) -> None:
     assert len(objects) >= 13
     for item in objects:
         kubernetes_validate.validate(item, "1.37", strict=True)
 
 
 @each_way
-def test_every_pod_keeps_to_the_restricted_profile(objects: list[Object]) -> None:
+def test_every_pod_has_the_restricted_profile(objects: list[Object]) -> None:
     for template in templates(objects):
         spec = template["spec"]
         pod = spec["securityContext"]
@@ -106,7 +106,7 @@ def test_every_pod_keeps_to_the_restricted_profile(objects: list[Object]) -> Non
 
 
 @each_way
-def test_every_container_has_resources_and_an_image_of_one_version(objects: list[Object]) -> None:
+def test_every_container_has_resources_and_a_fixed_image(objects: list[Object]) -> None:
     for template in templates(objects):
         for container in containers(template):
             name, _, tag = container["image"].rpartition(":")
@@ -119,7 +119,7 @@ def test_every_container_has_resources_and_an_image_of_one_version(objects: list
 
 
 @each_way
-def test_what_is_mounted_and_referred_to_is_there(objects: list[Object]) -> None:
+def test_mounted_and_referenced_objects_exist(objects: list[Object]) -> None:
     maps = {item["metadata"]["name"] for item in of_kind(objects, "ConfigMap")}
     accounts = {item["metadata"]["name"] for item in of_kind(objects, "ServiceAccount")}
     for item in of_kind(objects, "Deployment", "StatefulSet"):
@@ -147,19 +147,21 @@ def test_what_is_mounted_and_referred_to_is_there(objects: list[Object]) -> None
 
 
 @each_way
-def test_rights_are_to_list_and_to_watch_and_only_serve_has_a_token(objects: list[Object]) -> None:
+def test_roles_allow_only_list_and_watch(objects: list[Object]) -> None:
     roles = [item for item in of_kind(objects, "Role", "ClusterRole") if item["metadata"]["name"] != STORE_ROLE]
     rules = [rule for item in roles for rule in item["rules"]]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch"}
     assert {name for rule in rules for name in rule["resources"]} <= {"endpointslices", "pods", "nodes"}
     assert {name for rule in rules for name in rule["resources"]} >= {"endpointslices"}
-    subjects = [one for item in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for one in item["subjects"]]
-    assert {(one["name"], one["namespace"]) for one in subjects} == {("lbctl-serve", "inference")}
+    subjects = [
+        subject for item in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for subject in item["subjects"]
+    ]
+    assert {(subject["name"], subject["namespace"]) for subject in subjects} == {("lbctl-serve", "inference")}
     assert [template["spec"]["automountServiceAccountToken"] for template in templates(objects)].count(True) == 1
 
 
 @each_way
-def test_members_may_do_to_their_store_what_they_need_and_no_more(objects: list[Object]) -> None:
+def test_store_role_has_exactly_the_required_rights(objects: list[Object]) -> None:
     (role,) = [item for item in of_kind(objects, "Role") if item["metadata"]["name"] == STORE_ROLE]
     granted = {
         (rule["apiGroups"][0], resource, verb, name)
@@ -197,7 +199,7 @@ def test_each_pod_has_a_network_policy_and_a_budget(objects: list[Object]) -> No
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_store_is_let_out_to_where_there_is_one(way: str) -> None:
+def test_network_policy_allows_the_store(way: str) -> None:
     ports: set[int] = set()
     (template,) = [item["spec"]["template"] for item in of_kind(WAYS[way], "StatefulSet")]
     for policy in of_kind(WAYS[way], "NetworkPolicy"):
@@ -210,14 +212,14 @@ def test_a_store_is_let_out_to_where_there_is_one(way: str) -> None:
 
 
 @each_way
-def test_a_member_that_waits_for_its_store_is_not_killed(objects: list[Object]) -> None:
+def test_member_that_waits_for_its_store_is_not_killed(objects: list[Object]) -> None:
     (serve,) = of_kind(objects, "StatefulSet")
     probe = serve["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 1800
 
 
 @each_way
-def test_the_fleet_is_valid_and_lbctl_takes_the_command_lines(objects: list[Object], tmp_path: Path) -> None:
+def test_fleet_and_command_lines_are_valid(objects: list[Object], tmp_path: Path) -> None:
     (fleet,) = [item for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "lbctl-fleet"]
     file = tmp_path / "main.yaml"
     file.write_text(fleet["data"]["main.yaml"])
@@ -233,9 +235,7 @@ def test_the_fleet_is_valid_and_lbctl_takes_the_command_lines(objects: list[Obje
 
 
 @pytest.mark.parametrize("objects", [*WAYS.values(), helm.render(CHART, {"serve": {"replicas": 3}})])
-def test_each_envoy_goes_to_a_member_by_its_name_and_has_all_the_others_as_standbys(
-    objects: list[Object], tmp_path: Path
-) -> None:
+def test_envoy_connects_to_every_member_by_name(objects: list[Object], tmp_path: Path) -> None:
     (serve,) = of_kind(objects, "StatefulSet")
     (envoy,) = of_kind(objects, "Deployment")
     (members,) = [
@@ -254,8 +254,8 @@ def test_each_envoy_goes_to_a_member_by_its_name_and_has_all_the_others_as_stand
     places = {"/run/envoy": str(tmp_path), "/etc/lbctl/tls": str(tmp_path / "tls")}
     arguments = []
     for item in container["args"]:
-        for place, own in places.items():
-            item = item.replace(place, own)
+        for place, path in places.items():
+            item = item.replace(place, path)
         arguments.append(re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], item))
     assert run(arguments) == 0
     cluster = yaml.safe_load((tmp_path / "envoy.yaml").read_text())["static_resources"]["clusters"][0]
@@ -268,12 +268,12 @@ def test_each_envoy_goes_to_a_member_by_its_name_and_has_all_the_others_as_stand
     assert hosts == [f"{name}.{members['metadata']['name']}.inference" for name in names]
 
 
-def test_the_certificates_of_the_page_are_those_that_serve_and_envoy_need(tmp_path: Path) -> None:
+def test_documented_certificates_are_valid(tmp_path: Path) -> None:
     (block,) = [block for block in blocks("docs/kubernetes.md") if block.language == "sh"]
     subprocess.run(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     members = [f"lbctl-serve-{number}.lbctl-serve-members.inference" for number in range(2)]
     hosts = {"lbctl-serve": ("lbctl-serve", *members, "localhost"), "lbctl-envoy": ("lbctl-envoy",)}
-    for name, host in [(name, host) for name, known in hosts.items() for host in known]:
+    for name, host in [(name, host) for name, names in hosts.items() for host in names]:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
         context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
         verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", host, f"{name}.crt"]
@@ -281,14 +281,14 @@ def test_the_certificates_of_the_page_are_those_that_serve_and_envoy_need(tmp_pa
     assert re.fullmatch(r"admin:operate:\w{30,}\n", (tmp_path / "token").read_text())
 
 
-def test_the_chart_has_the_files_of_the_base() -> None:
+def test_chart_has_the_files_of_the_base() -> None:
     assert (CHART / "files" / "drain.py").read_text() == (BASE / "drain.py").read_text()
     (generated,) = [item for item in WAYS["helm"] if item["metadata"]["name"] == "lbctl-envoy-drain"]
     assert generated["data"]["drain.py"] == (BASE / "drain.py").read_text()
 
 
 @pytest.mark.e2e
-def test_a_pod_that_ends_waits_for_the_requests_that_run() -> None:
+def test_terminating_pod_waits_for_running_requests() -> None:
     with (
         replicas("a") as members,
         controlling(fleet_of(members, **driven("edge"))) as control,
@@ -302,8 +302,8 @@ def test_a_pod_that_ends_waits_for_the_requests_that_run() -> None:
         eventually(lambda: members[0].in_flight == 1)
         began = time.monotonic()
         command = [sys.executable, str(BASE / "drain.py"), f"127.0.0.1:{envoy.admin}", "20", "0"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (process.returncode, process.stderr) == (0, "")
         request.join(30)
         assert answers == [True]
         assert time.monotonic() - began > 1.0

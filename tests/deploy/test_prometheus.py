@@ -1,4 +1,4 @@
-"""contrib/prometheus: promtool accepts the files, and every alert fires and is silent when it should."""
+"""contrib/prometheus: promtool accepts the files, and every alert has a firing and a silent test case."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CONTRIB = ROOT / "contrib" / "prometheus"
         ("test", "rules", "lbctl.rules.test.yml"),
     ],
 )
-def test_promtool_accepts(arguments: tuple[str, ...]) -> None:
+def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
     command = [require_tool("promtool"), *arguments]
-    done = subprocess.run(command, cwd=CONTRIB, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=CONTRIB, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_every_alert_is_tested_once_firing_and_once_silent() -> None:
+def test_every_alert_has_a_firing_and_a_silent_case() -> None:
     groups = yaml.safe_load((CONTRIB / "lbctl.rules.yml").read_text(encoding="utf-8"))["groups"]
     alerts = sorted(rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule)
     tests = yaml.safe_load((CONTRIB / "lbctl.rules.test.yml").read_text(encoding="utf-8"))["tests"]

@@ -1,4 +1,4 @@
-"""deploy/systemd: systemd itself accepts the units, and what they start is what lbctl takes."""
+"""deploy/systemd: systemd accepts the units, lbctl accepts their command lines, and the proxies start by them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KIT = ROOT / "deploy" / "systemd"
 UNITS = ("lbctl-serve", "lbctl-envoy", "nginx", "haproxy")
 _PROGRAMS = ("opt/lbctl/bin/lbctl", "opt/lbctl/bin/envoy", "bin/kill", "bin/bash", "usr/sbin/nginx", "usr/sbin/haproxy")
 _MOST_EXPOSURE = 25
-"""In tenths of the scale of `systemd-analyze security`, on which 2.5 of 10 still counts as OK."""
+"""Upper bound of the exposure by `systemd-analyze security`, in tenths. A level of 2.5 is rated OK."""
 _FLEET = """\
 version: 1
 listeners: {{gateway: {{bind: "127.0.0.1:{port}"}}}}
@@ -42,7 +42,7 @@ routes: {{hello: {{match: {{path: /hello}}, respond: {{status: 200, body: hello}
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root directory with the distribution's units, the kit's, and something in the place of every program."""
+    """A root directory with the units of the distribution and of the kit, and with a stub of every program."""
     root = tmp_path_factory.mktemp("root")
     for kind in ("nginx", "haproxy"):
         require(kind)
@@ -68,18 +68,18 @@ def test_systemd_accepts_a_unit_with_its_drop_ins(installed: Path, unit: str) ->
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_unit_is_hardened(installed: Path, unit: str) -> None:
+def test_unit_is_hardened(installed: Path, unit: str) -> None:
     verdict = analyze(installed, "security", "--offline=true", f"--threshold={_MOST_EXPOSURE}", f"{unit}.service")
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
-def test_nothing_runs_as_root() -> None:
+def test_no_service_runs_as_root() -> None:
     for path in (*KIT.glob("system/lbctl-*.service"), *KIT.glob("system/*.d/lbctl.conf")):
         assert [*values(path, "User"), *values(path, "Group")] == ["lbctl", "lbctl"], path
 
 
 @pytest.mark.parametrize("unit", ["lbctl-serve", "lbctl-envoy"])
-def test_lbctl_takes_the_command_lines(unit: str) -> None:
+def test_lbctl_accepts_the_command_lines(unit: str) -> None:
     path = KIT / "system" / f"{unit}.service"
     lines = [shlex.split(line) for key in ("ExecStart", "ExecStartPre") for line in values(path, key)]
     commands = [words[1:] for words in lines if words[0] == "/opt/lbctl/bin/lbctl"]
@@ -91,29 +91,29 @@ def test_lbctl_takes_the_command_lines(unit: str) -> None:
         command.make_context(name, arguments, parent=top)
 
 
-def test_systemd_makes_the_user_that_the_units_name(tmp_path: Path) -> None:
+def test_systemd_creates_the_user_of_the_units(tmp_path: Path) -> None:
     shutil.copytree(KIT / "sysusers.d", tmp_path / "etc" / "sysusers.d")
     command = [require_tool("systemd-sysusers"), f"--root={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stderr
     assert "\nlbctl:" in f"\n{(tmp_path / 'etc/passwd').read_text()}"
     rows = [line.split() for line in (KIT / "tmpfiles.d" / "lbctl.conf").read_text().splitlines()]
     assert {row[4] for row in rows} == {"lbctl"}
 
 
 @pytest.mark.e2e
-def test_nginx_keeps_its_access_log_where_standard_output_is_a_socket(tmp_path: Path) -> None:
-    """As under systemd, with the start command of the drop-in; also after a reload."""
+def test_nginx_logs_to_a_socket_on_standard_output(tmp_path: Path) -> None:
+    """The command is that of the drop-in. The log also works after a reload."""
     port = free_port()
     (tmp_path / "fleet.yaml").write_text(_FLEET.format(port=port))
     assert run(["render", "-t", "nginx", "-d", str(tmp_path), str(tmp_path / "fleet.yaml")]) == 0
     command = nginx_command()
-    for shown, used in (
+    for installed, own in (
         ("/usr/sbin/nginx", f"{require('nginx')} -p {tmp_path}"),
         ("/var/lib/lbctl/nginx", str(tmp_path)),
         ("/run/lbctl-nginx", str(tmp_path)),
     ):
-        command = command.replace(shown, used)
+        command = command.replace(installed, own)
     ours, its = socket.socketpair()
     ours.settimeout(30)
     with ours, its, ended(subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL, stdout=its)) as nginx:
@@ -127,8 +127,8 @@ def test_nginx_keeps_its_access_log_where_standard_output_is_a_socket(tmp_path: 
 
 
 @pytest.mark.e2e
-def test_nginx_starts_with_a_socket_as_its_standard_output_where_its_place_is_known(tmp_path: Path) -> None:
-    """As under systemd: with the default log of a `config` below /etc it starts, with that of none it does not."""
+def test_nginx_with_a_config_path_starts_under_systemd(tmp_path: Path) -> None:
+    """With the default log for a `config` below /etc nginx starts, without a `config` it does not."""
     fleet, port, texts = tmp_path / "fleet.yaml", free_port(), []
     for proxies in ("", "proxies: {edge: {kind: nginx, config: /etc/nginx/nginx.conf}}"):
         fleet.write_text(_FLEET.format(port=port) + proxies)
@@ -150,8 +150,8 @@ def test_nginx_starts_with_a_socket_as_its_standard_output_where_its_place_is_kn
 
 
 @pytest.mark.e2e
-def test_serve_drives_both_proxies_as_the_page_and_the_drop_ins_say(tmp_path: Path) -> None:
-    """The proxies start as their units start them, on what `serve` wrote before, and take a change."""
+def test_serve_drives_proxies_of_the_documented_setup(tmp_path: Path) -> None:
+    """The proxies start with the commands of their units and the files of `serve`, and apply a change."""
     (entries,) = [block.text for block in blocks("docs/install.md") if "edge-haproxy" in block.text]
     for name in ("state/nginx", "state/haproxy", "run"):
         (tmp_path / name).mkdir(parents=True)
@@ -176,26 +176,26 @@ def test_serve_drives_both_proxies_as_the_page_and_the_drop_ins_say(tmp_path: Pa
 
 
 def moved(text: str, place: Path) -> str:
-    """A text with the paths of an installed machine below `place`."""
-    for shown, used in (
+    """Return the text with the paths of an installed machine below `place`."""
+    for installed, own in (
         ("/usr/sbin/nginx", str(require("nginx"))),
         ("/usr/sbin/haproxy", str(require("haproxy"))),
         ("/var/lib/lbctl", f"{place}/state"),
         ("/run/lbctl-nginx", f"{place}/run"),
         ("/run/lbctl-haproxy", f"{place}/run"),
     ):
-        text = text.replace(shown, used)
+        text = text.replace(installed, own)
     return text
 
 
 def nginx_command() -> str:
-    """How the drop-in starts nginx."""
+    """Return the command by which the drop-in starts nginx."""
     (command,) = [line for line in values(KIT / "system/nginx.service.d/lbctl.conf", "ExecStart") if line]
     return command
 
 
 def haproxy_command() -> str:
-    """How the distribution's unit starts HAProxy with the variables of the drop-in."""
+    """Return the command by which the unit of the distribution starts HAProxy, with the variables of the drop-in."""
     assignments = " ".join(values(KIT / "system/haproxy.service.d/lbctl.conf", "Environment"))
     variables = dict(item.partition("=")[::2] for item in shlex.split(assignments))
     (command,) = values(Path("/lib/systemd/system/haproxy.service"), "ExecStart")
@@ -203,13 +203,13 @@ def haproxy_command() -> str:
 
 
 def states(control: ControlPlane) -> list[str]:
-    """Of the two proxies."""
+    """Return the states of the two proxies."""
     return [control.proxies.get(name, {}).get("state", "") for name in ("edge-nginx", "edge-haproxy")]
 
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Ends a process at the end of the block."""
+    """Terminate the process at the end of the block."""
     try:
         yield process
     finally:
@@ -218,7 +218,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
 
 
 def workers(master: int) -> set[str]:
-    """Process ids of the children of nginx's master that serve."""
+    """Return the process ids of the workers of an nginx that do not shut down."""
     children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
     titles: dict[str, bytes] = {}
     for pid in children:
@@ -230,5 +230,5 @@ def workers(master: int) -> set[str]:
 
 
 def values(path: Path, key: str) -> Iterator[str]:
-    """The values of a key of a unit file."""
+    """Yield the values of a key of a unit file."""
     yield from re.findall(rf"^{key}=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""docs/architecture.md and CONTRIBUTING.md name what is there: rooms, folders and files, in the order of imports."""
+"""docs/architecture.md and CONTRIBUTING.md name existing rooms, folders and files, in the order of imports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def _first_cells(heading: str) -> list[list[str]]:
-    """What stands in backticks in the first cell of each row of the first table after `heading`."""
+    """Return the words in backticks in the first cell of each row of the first table after `heading`."""
     table = re.search(r"^\|---.*\n((?:\|.*\n)+)", PAGE[PAGE.index(heading) :], re.MULTILINE)
     assert table is not None, heading
     return [_CODE.findall(row.split("|")[1]) for row in table.group(1).splitlines()]
 
 
 def _layers(name: str) -> list[list[str]]:
-    """The layers of a contract of import-linter, the highest first; each is a list of rooms."""
+    """Return the layers of a contract of import-linter from top to bottom. Each is a list of rooms."""
     contracts: Sequence[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
         "importlinter"
     ]["contracts"]
@@ -39,12 +39,12 @@ def test_every_room_has_a_row() -> None:
     assert rows - {"templates/"} == _packages(ROOT / "lbctl")
 
 
-def test_the_line_of_imports_is_that_of_the_contract() -> None:
+def test_import_order_is_that_of_the_contract() -> None:
     line = " > ".join(" | ".join(layer) for layer in _layers("Imports point down"))
     assert f"`{line}`" in PAGE
 
 
-def test_the_rooms_of_serve_stand_in_the_order_of_the_contract() -> None:
+def test_rooms_of_serve_have_the_order_of_the_contract() -> None:
     rows = _first_cells("The rooms of `lbctl/serve`")
     assert [sorted(cell) for cell in rows] == [sorted(layer) for layer in _layers("The rooms of serve")]
 
@@ -59,7 +59,7 @@ def _has_files(path: Path) -> bool:
     return path.is_dir() and any(file.is_file() and "__pycache__" not in file.parts for file in path.rglob("*"))
 
 
-def test_the_files_that_a_change_touches_are_there() -> None:
+def test_files_named_by_contributing_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     paths = [word for word in _CODE.findall(text) if re.fullmatch(r"(?:lbctl|tests|docs)/[\w./-]+", word)]
     assert len(paths) > 15

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md has the form that `make bench-peers` writes: losses, wins, failures, and what was not run."""
+"""docs/benchmarks.md has the form that `make bench-peers` writes: losses, wins, failures, and missing runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESULT = Result(
 _OWN, _PEER = "lbctl pick, envoy", "nginx, least_conn"
 
 
-def _written(own: list[Result], peer: list[Result], repetitions: int = 1) -> str:
+def page_with(own: list[Result], peer: list[Result], repetitions: int = 1) -> str:
     return report.page([(cases.MIXED, {_PEER: peer, _OWN: own})], {"nginx": "1.22.1"}, "make it", 30, repetitions)
 
 
@@ -24,7 +24,7 @@ def _section(text: str, title: str) -> str:
     return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_page_has_a_row_for_each_system_of_each_case_or_says_that_it_was_not_run() -> None:
+def test_page_has_every_system_or_lists_it_as_not_run() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     empty = [(case, {system.name: [] for system in systems.of(case)}) for case in cases.CASES]
     headings = re.findall("^## .*", report.page(empty, {}, "make it", 30, 3), re.M)
@@ -34,30 +34,30 @@ def test_the_page_has_a_row_for_each_system_of_each_case_or_says_that_it_was_not
         section = _section(text, case.name[0].upper() + case.name[1:])
         assert case.tells in section
         for system in group:
-            is_told = f"{case.name}: all (0 of" in not_run or f"{system} (0 of" in not_run
-            assert f"\n| {system} | " in section or is_told
+            is_listed = f"{case.name}: all (0 of" in not_run or f"{system} (0 of" in not_run
+            assert f"\n| {system} | " in section or is_listed
 
 
-def test_a_loss_and_a_win_are_told_with_both_figures() -> None:
-    text = _written([replace(_RESULT, first_p99=3.0)], [replace(_RESULT, whole_p50=6.0)])
+def test_loss_and_win_are_shown_with_both_figures() -> None:
+    text = page_with([replace(_RESULT, first_p99=3.0)], [replace(_RESULT, whole_p50=6.0)])
     assert f"mixed 5:2:1, pick: TTFT p99 3.00 ({_OWN}) against 2.00 ({_PEER})." in _section(text, "Where lbctl loses")
     assert f"mixed 5:2:1, pick: whole p50 3.0 ({_OWN}) against 6.0 ({_PEER})." in _section(text, "Where lbctl wins")
 
 
-def test_a_difference_that_the_repetitions_span_is_neither() -> None:
-    text = _written([replace(_RESULT, first_p99=each) for each in (1.9, 3.0, 4.0)], [_RESULT] * 3, 3)
+def test_difference_within_the_repetitions_is_neither() -> None:
+    text = page_with([replace(_RESULT, first_p99=each) for each in (1.9, 3.0, 4.0)], [_RESULT] * 3, 3)
     assert "Nowhere" in _section(text, "Where lbctl loses")
     assert f"| {_OWN} | 0.20 | 3.00 (1.90–4.00) | 3.0 |" in text
 
 
-def test_failures_their_reasons_and_a_busy_machine_are_told() -> None:
-    text = _written([replace(_RESULT, failed=0.02, reasons={"502": 4}, load=3.0)], [_RESULT])
+def test_failures_and_a_busy_machine_are_reported() -> None:
+    text = page_with([replace(_RESULT, failed=0.02, reasons={"502": 4}, load=3.0)], [_RESULT])
     assert f"failed 2.00 ({_OWN}) against 0.00 ({_PEER})" in _section(text, "Where lbctl loses")
     assert f"Why requests failed: {_OWN}: 4 × 502." in text
     assert "this benchmark's own included: 3.0 (busy)." in text
 
 
-def test_what_was_not_run_is_named() -> None:
-    assert "Not run" not in _written([_RESULT] * 2, [_RESULT] * 2, 2)
-    assert f"often:** mixed 5:2:1: {_PEER} (1 of 2), {_OWN} (0 of 2)." in _written([], [_RESULT], 2)
-    assert "often:** mixed 5:2:1: all (1 of 2)." in _written([_RESULT], [_RESULT], 2)
+def test_missing_runs_are_listed() -> None:
+    assert "Not run" not in page_with([_RESULT] * 2, [_RESULT] * 2, 2)
+    assert f"often:** mixed 5:2:1: {_PEER} (1 of 2), {_OWN} (0 of 2)." in page_with([], [_RESULT], 2)
+    assert "often:** mixed 5:2:1: all (1 of 2)." in page_with([_RESULT], [_RESULT], 2)

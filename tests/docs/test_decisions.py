@@ -1,4 +1,4 @@
-"""The index of decisions names each page once, by its title, and says whether it holds."""
+"""The index of decisions lists each page once, with its title and status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDER = ROOT / "docs" / "decisions"
 _ROW = re.compile(r"^\| \[(\d{4})\]\((\S+\.md)\) \| (.+) \| (.+) \|$", re.MULTILINE)
 
 
-def test_the_index_lists_every_decision_by_its_title_and_status() -> None:
+def test_index_lists_every_decision_with_title_and_status() -> None:
     rows = _ROW.findall((FOLDER / "README.md").read_text(encoding="utf-8"))
     pages = sorted(path.name for path in FOLDER.glob("[0-9]*.md"))
     titles = [(FOLDER / name).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for name in pages]
@@ -19,6 +19,6 @@ def test_the_index_lists_every_decision_by_its_title_and_status() -> None:
         assert status == "holds" or re.fullmatch(r"replaced by \[\d{4}\]\(\S+\.md\)", status)
 
 
-def test_what_envoy_s_bounded_load_does_not_hold_is_in_the_table_as_its_decision_says() -> None:
+def test_table_has_the_limits_of_envoys_bounded_load() -> None:
     assert "**Envoy's `bounded_load`**" in (FOLDER / "0038-what-proxies-cannot-be-made-to-do.md").read_text()
     assert "- bounded load: by the requests that one worker thread knows" in (ROOT / "docs/capabilities.md").read_text()

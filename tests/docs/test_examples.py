@@ -1,4 +1,4 @@
-"""Every file in examples/ is a fleet that compiles, and that each of the real proxies accepts."""
+"""Every file in examples/ is a fleet that compiles, and all proxies accept it."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from tests.support.processes.binaries import KINDS, Kind, require
 FOLDER = ROOT / "examples"
 FLEETS = sorted(str(path.relative_to(FOLDER)) for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("migrating/*.yaml")))
 TO_COPY = sorted({path.name for path in FOLDER.glob("*.yaml")} - {"fleet.yaml", "quickstart.yaml"})
-"""Not the one that shows every key, nor the smallest."""
+"""Without the examples with every key and with the fewest keys."""
 PARTS = {"targets.json", "keys/tenants.yaml"}
-"""Files that a fleet names."""
+"""Files that a fleet refers to."""
 MODELINE = "# yaml-language-server: $schema="
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FLEETS)
-def test_an_example_is_rendered_and_accepted(
+def test_example_is_rendered_and_accepted(
     name: str, kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(kind)
-    for proxy in _named(name, kind):
+    for proxy in proxy_options(name, kind):
         out = tmp_path / "-".join(("out", *proxy))
         code = run(["render", "-t", kind, *proxy, "--check", "-d", str(out), str(FOLDER / name)])
-        said = capsys.readouterr().err
-        assert code == 0, said
-        assert ": error " not in said
+        messages = capsys.readouterr().err
+        assert code == 0, messages
+        assert ": error " not in messages
         assert list(out.iterdir())
 
 
-def _named(name: str, kind: Kind) -> list[list[str]]:
-    """Each proxy of the kind that the fleet names, as an option; without any, one that it does not."""
+def proxy_options(name: str, kind: Kind) -> list[list[str]]:
+    """Return the option for each proxy of this kind in the fleet, or no option if there is none."""
     fleet = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
-    found = [proxy for proxy, keys in fleet.get("proxies", {}).items() if keys["kind"] == kind]
-    return [["--proxy", proxy] for proxy in found] or [[]]
+    names = [proxy for proxy, keys in fleet.get("proxies", {}).items() if keys["kind"] == kind]
+    return [["--proxy", proxy] for proxy in names] or [[]]
 
 
 @pytest.mark.parametrize("name", FLEETS)
-def test_an_example_begins_with_its_story(name: str) -> None:
+def test_example_begins_with_a_description(name: str) -> None:
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     head = next(line for line in lines if not line.startswith(MODELINE))
     assert re.fullmatch(r"# [A-Z].{20,}[.:]?.*", head), head
 
 
 @pytest.mark.parametrize("name", TO_COPY)
-def test_an_example_to_copy_says_what_to_change_and_what_to_watch(name: str) -> None:
+def test_example_explains_changes_and_observation(name: str) -> None:
     modeline, *lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     head = lines[: lines.index("version: 1")]
     assert (FOLDER / modeline.removeprefix(MODELINE)).resolve() == ROOT / "schemas" / "lbctl.schema.json"
     assert 3 <= len(head) <= 7
-    assert all(any(line.startswith(f"# To {what}: ") for line in head) for what in ("change", "watch"))
+    assert all(any(line.startswith(f"# To {verb}: ") for line in head) for verb in ("change", "watch"))
 
 
-def test_nothing_else_stands_among_the_examples() -> None:
-    """What is for pipelines has a folder of its own."""
+def test_examples_contain_no_other_files() -> None:
+    """Files for pipelines have their own folder."""
     files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file()}
     assert {str(path) for path in files if path.parts[0] != "ci"} == {*FLEETS, *PARTS}
 
 
-def test_the_sample_keys_are_made_up_and_say_so() -> None:
-    """Each hash is that of a key which the file itself shows, so that no real one can stand there."""
+def test_sample_keys_are_invented() -> None:
+    """Each hash is that of a key in the same file, so that no real key can be there."""
     text = (FOLDER / "keys" / "tenants.yaml").read_text(encoding="utf-8")
     shown = {hashlib.sha256(key.encode()).hexdigest() for key in re.findall(r'"(example-key-[a-z-]+)"', text)}
     assert set(re.findall(r"^sha256:([0-9a-f]{64}): ", text, re.MULTILINE)) == shown

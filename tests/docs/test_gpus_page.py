@@ -1,4 +1,4 @@
-"""docs/gpus.md is the built-in table, word for word."""
+"""docs/gpus.md is the built-in table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.support.paths import ROOT
 PAGE = ROOT / "docs" / "gpus.md"
 
 
-def test_the_gpu_page_is_what_the_table_says() -> None:
+def test_gpu_page_equals_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.docs.regenerate`"
 
 
-def test_the_gpu_page_has_a_row_of_five_cells_for_each_gpu() -> None:
+def test_gpu_page_has_a_row_for_each_gpu() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + 16
     assert {row.count("|") for row in rows} == {6}

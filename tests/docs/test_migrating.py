@@ -1,4 +1,4 @@
-"""docs/migrating.md: its fleets are the examples, and what it quotes is what lbctl renders and the proxy accepts."""
+"""docs/migrating.md: its fleets are the examples, and lbctl renders the lines that it quotes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES: dict[str, Kind] = {"a-nginx-predict": "nginx", "b-envoy-grpc-canary": 
 
 @dataclass(frozen=True)
 class Case:
-    """A section's three blocks, and the text of its table."""
+    """The three blocks of a section, and its table."""
 
     start: str
     fleet: str
@@ -34,14 +34,14 @@ def case(name: str) -> Case:
     return Case(start, fleet, [line.strip() for line in rendered.splitlines()], table)
 
 
-def test_every_example_has_its_section() -> None:
+def test_every_example_has_a_section() -> None:
     files = sorted((ROOT / "examples" / "migrating").iterdir())
     assert [path.name for path in files] == [f"{name}.yaml" for name in EXAMPLES]
     assert len(re.findall("^## ", PAGE, re.MULTILINE)) == len(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_fleet_on_the_page_is_the_example(name: str) -> None:
+def test_fleet_of_the_page_equals_the_example(name: str) -> None:
     modeline, _, fleet = (ROOT / "examples" / "migrating" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")
     assert modeline.startswith("# yaml-language-server: ")
     assert case(name).fleet == fleet
@@ -49,22 +49,22 @@ def test_the_fleet_on_the_page_is_the_example(name: str) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("name", "kind"), EXAMPLES.items())
-def test_the_quoted_lines_are_rendered_in_that_order_and_accepted(
+def test_quoted_lines_are_rendered_and_accepted(
     name: str, kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(kind)
     code = run(["render", "-t", kind, "--check", "-d", str(tmp_path), str(ROOT / f"examples/migrating/{name}.yaml")])
     assert code == 0, capsys.readouterr().err
     (main,) = tmp_path.iterdir()
-    made = iter([line.strip() for line in main.read_text().splitlines()])
-    assert [line for line in case(name).rendered if line not in made] == []
+    rendered_lines = iter([line.strip() for line in main.read_text().splitlines()])
+    assert [line for line in case(name).rendered if line not in rendered_lines] == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_explained_setting_is_a_quoted_one(name: str) -> None:
-    shown = case(name)
-    rows = [row.split(" | ")[0] for row in shown.table.splitlines()[2:]]
+def test_every_explained_setting_is_quoted(name: str) -> None:
+    section = case(name)
+    rows = [row.split(" | ")[0] for row in section.table.splitlines()[2:]]
     words = [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
     assert len(words) >= len(rows) - 1
-    quoted = "\n".join(shown.rendered).lower()
+    quoted = "\n".join(section.rendered).lower()
     assert [word for word in words if word.lower() not in quoted and word != "outlier_detection"] == []

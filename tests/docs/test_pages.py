@@ -1,4 +1,4 @@
-"""Every command that README.md and docs/ show works as it stands there, and prints what is shown below it."""
+"""Every command in README.md and docs/ works as shown, and prints the output that is shown."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block i
 PATIENCE = 60.0
 """Seconds for one command."""
 SETTLED = 60.0
-"""Seconds in which what was started in the background has had its effect: until then a reader looks again."""
+"""Seconds until commands in the background must have had their effect. Until then, commands are repeated."""
 _STARTS = re.compile(r"&\s*(?:#.*)?$", re.MULTILINE)
-"""What goes on in the background."""
+"""The end of a command that runs in the background."""
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", WITH_COMMANDS)
-def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
     for kind in KINDS:
         require(kind)
     ports, place, steps = Ports(), tmp_path / "lbctl", tmp_path / "steps"
@@ -36,25 +36,25 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     clone(place, ports)
     waits = False
     with beside_another_envoy(), Shell(place, steps, environment(place, ports)) as shell:
-        for block, command, good in _steps(page, ports):
+        for block, command, should_succeed in _steps(page, ports):
             if "file" in block.words:
                 (place / block.words["file"]).write_text(command.text, encoding="utf-8")
                 continue
-            wrong = _follow(shell, command, good, SETTLED if waits else 0)
-            if wrong:
-                pytest.fail(f"{page}:{command.line}: {wrong}{_logs(place)}", pytrace=False)
+            difference = _follow(shell, command, should_succeed, SETTLED if waits else 0)
+            if difference:
+                pytest.fail(f"{page}:{command.line}: {difference}{_logs(place)}", pytrace=False)
             waits |= _STARTS.search(command.text) is not None
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_hide_in_no_other_block(page: str) -> None:
+def test_commands_are_only_in_shell_blocks(page: str) -> None:
     others = [block for block in blocks(page) if block.language not in RUN]
     assert [line for block in others for line in block.text.splitlines() if line.startswith("$ ")] == []
     assert {word for block in blocks(page) for word in block.words} <= {"by", "file"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_run_elsewhere_is_run_there(page: str) -> None:
+def test_blocks_run_by_other_tests_exist_there(page: str) -> None:
     for block in blocks(page):
         if "by" in block.words:
             file, _, test = block.words["by"].partition("::")
@@ -67,27 +67,27 @@ def test_what_is_run_elsewhere_is_run_there(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_every_link_has_a_target(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert [link for link in links if not _leads((ROOT / page).parent, ROOT / page, link)] == []
 
 
-def test_every_envoy_that_is_started_starts_beside_others_and_is_quiet() -> None:
+def test_envoy_commands_disable_hot_restart_and_log_to_a_file() -> None:
     shown = [line for page in PAGES for block in blocks(page) for line in block.text.splitlines() if "envoy -c" in line]
     assert len(shown) > 2
     assert [line for line in shown if "--disable-hot-restart" not in line] == []
     assert [line for line in shown if line.endswith("&") and not line.endswith("> envoy.log 2>&1 &")] == []
 
 
-def test_every_target_of_make_that_is_named_is_one() -> None:
+def test_every_named_make_target_exists() -> None:
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"(?:`|^\$ )make ([a-z]+)", text, re.MULTILINE)) - known == set()
 
 
 def _leads(folder: Path, page: Path, link: str) -> bool:
-    """Whether the file is there, and has the heading."""
+    """Return whether the file of the link exists and has its heading."""
     name, _, anchor = link.partition("#")
     file = folder / name if name else page
     if not anchor:
@@ -97,41 +97,41 @@ def _leads(folder: Path, page: Path, link: str) -> bool:
 
 
 def _slug(title: str) -> str:
-    """As GitHub makes it of a heading."""
+    """Return GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _steps(page: str, ports: Ports) -> Iterator[tuple[Block, Command, bool]]:
-    """What a reader does, in the order of the page: the block, the command with its ports, whether it is to succeed."""
+    """Yield the steps of a reader: the block, the command with its ports, and whether the command should succeed."""
     for block in blocks(page):
         if "file" in block.words:
             yield block, Command(block.line, ports.other(block.text), []), True
         elif block.language in RUN and "by" not in block.words:
             commands = block.commands
-            for command, after in zip(commands, [*commands[1:], None], strict=True):
-                good = after is None or after.text.split("#")[0].strip() != "echo $?"
+            for command, following in zip(commands, [*commands[1:], None], strict=True):
+                should_succeed = following is None or following.text.split("#")[0].strip() != "echo $?"
                 yield (
                     block,
                     Command(command.line, ports.other(command.text), [*map(ports.other, command.printed)]),
-                    good,
+                    should_succeed,
                 )
 
 
-def _follow(shell: Shell, command: Command, good: bool, patience: float) -> str:
-    """What went otherwise than it is shown; nothing if all is well."""
+def _follow(shell: Shell, command: Command, should_succeed: bool, patience: float) -> str:
+    """Run the command, and return the difference from the page, or an empty text."""
     end = time.monotonic() + patience
     while True:
-        code, said = shell.run(command.text, PATIENCE)
-        if (code == 0) == good and command.agrees(said):
+        code, output = shell.run(command.text, PATIENCE)
+        if (code == 0) == should_succeed and command.agrees(output):
             return ""
         if time.monotonic() > end:
-            shown = "\n".join(command.printed)
-            return f"{command.text}\nended with {code} and said:\n{said}\nThe page shows:\n{shown}\n"
+            expected = "\n".join(command.printed)
+            return f"{command.text}\nended with {code} and said:\n{output}\nThe page shows:\n{expected}\n"
         time.sleep(0.2)
 
 
 def _logs(folder: Path) -> str:
-    """The ends of what the programs in the background have written."""
+    """Return the ends of the logs of programs in the background."""
     return "".join(
         f"\n{path.name}: …{path.read_text(errors='replace')[-1500:]}" for path in sorted(folder.glob("*.log"))
     )

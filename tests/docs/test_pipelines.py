@@ -1,4 +1,4 @@
-"""The pre-commit hooks and examples/ci/: each file is what its reader takes, and each command in it is run."""
+"""The pre-commit hooks and examples/ci/: each file is valid, and each of its commands runs."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def read(path: Path) -> Any:
 
 
 class Repository:
-    """A user's: `fleet/`, what it renders to in `rendered/`, committed, in a branch of `origin`."""
+    """A user's repository: `fleet/` and its rendered files in `rendered/`, committed and pushed to `origin`."""
 
     def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
         self.directory, self.env = directory, dict(env)
 
-    def __call__(self, *command: str, right: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+    def __call__(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        process = subprocess.run(
             command, cwd=self.directory, env=self.env, capture_output=True, text=True, timeout=100, check=False
         )
-        assert done.returncode == 0 or not right, f"{command}: {done.stdout}{done.stderr}"
-        return done
+        assert process.returncode == 0 or not check, f"{command}: {process.stdout}{process.stderr}"
+        return process
 
     def create(self) -> None:
         (self.directory / "fleet").mkdir(parents=True)
@@ -79,7 +79,7 @@ class Repository:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A machine with lbctl, on which pip and apt-get write down what they are asked for; and a user's repository."""
+    """A home directory with lbctl and the user's repository, in which pip and apt-get only record their arguments."""
     home = tmp_path_factory.mktemp("home")
     commands = home / "bin"
     commands.mkdir()
@@ -105,8 +105,8 @@ def repository(home: Path, tmp_path: Path) -> Repository:
     return Repository(tmp_path / "user", {**os.environ, "PATH": path, "HOME": str(tmp_path)})
 
 
-def asked(repository: Repository) -> str:
-    """What pip and apt-get were asked for."""
+def recorded_arguments(repository: Repository) -> str:
+    """Return the recorded arguments of stubs, for example of pip and apt-get."""
     return (repository.directory.parent / "asked").read_text()
 
 
@@ -114,7 +114,7 @@ def asked(repository: Repository) -> str:
 
 
 class Action:
-    """The steps of action.yml as a runner runs them; `said`: what each has printed, `codes` how it has ended."""
+    """Runs the steps of action.yml as a runner does. `output` and `codes` have the output and exit code of each."""
 
     def __init__(self, repository: Repository, base: str = "main", **given: str) -> None:
         self._file = read(CI / "action.yml")
@@ -125,45 +125,45 @@ class Action:
         self._words = {f"inputs.{name}": value for name, value in inputs.items()}
         self._words |= {"github.base_ref": base, "runner.temp": str(self._temp)}
         self.codes: dict[str, int] = {}
-        self.said: dict[str, str] = {}
+        self.output: dict[str, str] = {}
 
     def run(self) -> dict[str, int]:
-        """Every step, also those behind one that fails: what each says by itself is looked at."""
+        """Run every step, including those after a failed one, and return their exit codes."""
         own = {"GITHUB_STEP_SUMMARY": str(self.summary), "GITHUB_OUTPUT": str(self.outputs)}
         for step in self._file["runs"]["steps"]:
             assert (step["shell"], "${{" in step["run"]) == ("bash", False), "values come by variables alone"
             env = {name: self._filled(value) for name, value in step["env"].items()}
-            done = subprocess.run(
+            process = subprocess.run(
                 ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
                 cwd=self._repository.directory, env=self._repository.env | own | env,
                 capture_output=True, text=True, timeout=100, check=False,
             )  # fmt: skip
-            self.codes[step["name"]], self.said[step["name"]] = done.returncode, done.stdout + done.stderr
+            self.codes[step["name"]], self.output[step["name"]] = process.returncode, process.stdout + process.stderr
         return self.codes
 
     def _filled(self, value: str) -> str:
         while "${{" in value:
-            value = re.sub(r"\$\{\{ ([a-z._-]+) \}\}", lambda found: self._words[found[1]], value)
+            value = re.sub(r"\$\{\{ ([a-z._-]+) \}\}", lambda match: self._words[match[1]], value)
         return value
 
 
-COMMITTED = "What is committed is what the fleet renders to"
+COMMITTED_STEP = "What is committed is what the fleet renders to"
 
 
-def failing(action: Action) -> set[str]:
+def failed_steps(action: Action) -> set[str]:
     return {name for name, code in action.run().items() if code}
 
 
-def test_the_action_passes_a_good_change_and_says_what_it_does(repository: Repository) -> None:
+def test_action_accepts_a_valid_change_and_describes_it(repository: Repository) -> None:
     for kind in TARGETS:
         require(kind)
     repository.change("gpu: L4", "gpu: H100-PCIe")
     repository.render()
     repository.commit()
     action = Action(repository, rendered="rendered")
-    assert failing(action) == set(), action.said
-    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in asked(repository)
-    assert f"lbctl {__version__}" in action.said["Install"]
+    assert failed_steps(action) == set(), action.output
+    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in recorded_arguments(repository)
+    assert f"lbctl {__version__}" in action.output["Install"]
     summary = action.summary.read_text()
     assert re.search(r"\| `\S*127\.0\.0\.1-9003\.gpu` \| `L4` \| `H100-PCIe` \| `fleet/fleet\.yaml:\d+` \|", summary)
     outputs = dict(line.split("=", 1) for line in action.outputs.read_text().splitlines())
@@ -173,81 +173,81 @@ def test_the_action_passes_a_good_change_and_says_what_it_does(repository: Repos
     assert summary.startswith("**lbctl diff:** ")
 
 
-def test_the_action_refuses_a_fleet_with_an_error_at_its_line(repository: Repository) -> None:
+def test_action_rejects_an_error_at_its_line(repository: Repository) -> None:
     repository.change("gpu: L4", "gpu: L4, weigth: 1")
     action = Action(repository, targets="haproxy")
-    assert failing(action) == {"Validate", "Lint", "Render and check"}
-    assert re.search(r"^::error file=fleet/fleet\.yaml,line=\d+,col=\d+,title=LB011::", action.said["Validate"], re.M)
+    assert failed_steps(action) == {"Validate", "Lint", "Render and check"}
+    assert re.search(r"^::error file=fleet/fleet\.yaml,line=\d+,col=\d+,title=LB011::", action.output["Validate"], re.M)
     assert action.summary.read_text() == "**lbctl diff:** no comparison with main: the job's log says why\n"
-    assert "LB011" in action.said["What this change does"]
+    assert "LB011" in action.output["What this change does"]
 
 
-def test_the_action_sees_what_was_not_rendered_anew(repository: Repository) -> None:
+def test_action_detects_outdated_rendered_files(repository: Repository) -> None:
     repository.change("gpu: L4", "gpu: H100-PCIe")
     action = Action(repository, rendered="rendered", targets="nginx", base="")
-    assert failing(action) == {COMMITTED}
-    said = action.said[COMMITTED]
-    assert "rendered/nginx/nginx.conf" in said
+    assert failed_steps(action) == {COMMITTED_STEP}
+    output = action.output[COMMITTED_STEP]
+    assert "rendered/nginx/nginx.conf" in output
     command = "lbctl render -t nginx -d rendered/nginx fleet && git add rendered/nginx"
-    assert f"::error title=lbctl::rendered is not what the fleet renders to. Run this and commit: {command}" in said
+    assert f"::error title=lbctl::rendered is not what the fleet renders to. Run this and commit: {command}" in output
     repository(*GIT, "checkout", "-q", "rendered")
     repository("bash", "-c", command)
     repository.commit()
-    assert failing(Action(repository, rendered="rendered", targets="nginx", base="")) == set()
+    assert failed_steps(Action(repository, rendered="rendered", targets="nginx", base="")) == set()
 
 
-SEVERAL = {"targets": "envoy:edge envoy:core", "rendered": "rendered", "base": ""}
+TWO_ENVOYS = {"targets": "envoy:edge envoy:core", "rendered": "rendered", "base": ""}
 
 
-def several_envoys(repository: Repository) -> None:
-    """In the fleet, each with what it renders to committed."""
+def add_two_envoys(repository: Repository) -> None:
+    """Add two proxies to the fleet, and commit their rendered files."""
     repository.change("pools:\n", "proxies: {edge: {kind: envoy}, core: {kind: envoy}}\npools:\n")
     for name in ("edge", "core"):
         repository("lbctl", "render", "-t", "envoy", "--proxy", name, "-d", f"rendered/{name}", "fleet")
     repository.commit()
 
 
-def test_the_action_renders_for_each_of_several_envoys(repository: Repository) -> None:
+def test_action_renders_for_each_envoy(repository: Repository) -> None:
     require("envoy")
-    several_envoys(repository)
-    action = Action(repository, **SEVERAL)
-    assert failing(action) == set(), action.said
-    assert action.said["Render and check"].count("accepted by envoy") == 2
+    add_two_envoys(repository)
+    action = Action(repository, **TWO_ENVOYS)
+    assert failed_steps(action) == set(), action.output
+    assert action.output["Render and check"].count("accepted by envoy") == 2
     repository.change("gpu: L4", "gpu: H100-PCIe")
-    action = Action(repository, **SEVERAL)
-    assert failing(action) == {COMMITTED}
-    assert re.findall(r"^diff --git a/(\S+)", action.said[COMMITTED], re.M) == [
+    action = Action(repository, **TWO_ENVOYS)
+    assert failed_steps(action) == {COMMITTED_STEP}
+    assert re.findall(r"^diff --git a/(\S+)", action.output[COMMITTED_STEP], re.M) == [
         "rendered/core/envoy.yaml",
         "rendered/edge/envoy.yaml",
     ]
-    commands = re.findall(r"^::error .*commit: (.*) && ", action.said[COMMITTED], re.M)
+    commands = re.findall(r"^::error .*commit: (.*) && ", action.output[COMMITTED_STEP], re.M)
     assert commands == [f"lbctl render -t envoy --proxy {name} -d rendered/{name} fleet" for name in ("edge", "core")]
 
 
-def test_the_action_says_why_nothing_can_be_compared_with_what_is_committed(repository: Repository) -> None:
-    several_envoys(repository)
-    action = Action(repository, **SEVERAL | {"targets": "envoy"})
-    assert failing(action) == {"Render and check", COMMITTED}
-    assert "choose one with --proxy" in action.said[COMMITTED]
+def test_action_explains_why_it_cannot_compare(repository: Repository) -> None:
+    add_two_envoys(repository)
+    action = Action(repository, **TWO_ENVOYS | {"targets": "envoy"})
+    assert failed_steps(action) == {"Render and check", COMMITTED_STEP}
+    assert "choose one with --proxy" in action.output[COMMITTED_STEP]
 
 
-def test_the_action_fails_for_warnings_where_it_is_told_to(repository: Repository) -> None:
+def test_action_can_fail_for_warnings(repository: Repository) -> None:
     repository.change("  llama:\n", "  llama:\n    balance: {algorithm: random}\n")
-    assert failing(Action(repository, targets="", base="")) == set()
-    assert failing(Action(repository, **{"fail-on": "warning"}, targets="", base="")) == {"Lint"}
+    assert failed_steps(Action(repository, targets="", base="")) == set()
+    assert failed_steps(Action(repository, **{"fail-on": "warning"}, targets="", base="")) == {"Lint"}
 
 
-def test_the_workflow_gives_the_action_what_it_takes() -> None:
+def test_workflow_uses_existing_inputs_and_outputs() -> None:
     job = read(CI / "workflow.yml")["jobs"]["lbctl"]
     used = next(step for step in job["steps"] if step.get("uses", "").startswith("./"))
     action = read(CI / "action.yml")
     assert set(used["with"]) <= set(action["inputs"])
-    asked = set(re.findall(r"steps\.lbctl\.outputs\.(\w+)", json.dumps(job)))
-    assert asked == set(action["outputs"])
+    outputs = set(re.findall(r"steps\.lbctl\.outputs\.(\w+)", json.dumps(job)))
+    assert outputs == set(action["outputs"])
 
 
-def test_the_workflow_writes_one_comment_and_replaces_it(repository: Repository) -> None:
-    """`gh` is one that writes down what it is asked for, and answers with the comments that there are."""
+def test_workflow_writes_one_comment_and_replaces_it(repository: Repository) -> None:
+    """A stub of `gh` records its arguments and prints the existing comments."""
     job = read(CI / "workflow.yml")["jobs"]["lbctl"]
     step = next(step for step in job["steps"] if step.get("name") == "Comment")
     home = repository.directory.parent
@@ -277,7 +277,7 @@ esac
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=repository.directory, env=repository.env | env, check=True, timeout=20,
         )  # fmt: skip
-        assert asked(repository).splitlines()[-1] == f"api --silent {request} --field body=@comment.md"
+        assert recorded_arguments(repository).splitlines()[-1] == f"api --silent {request} --field body=@comment.md"
     comment = (repository.directory / "comment.md").read_text()
     assert comment == "<!-- lbctl diff -->\n**lbctl diff:** no difference\n"
     assert job["steps"][-1] is step
@@ -288,7 +288,7 @@ esac
 
 
 def gitlab(repository: Repository, name: str, targets: str, **given: str) -> subprocess.CompletedProcess[str]:
-    """A job of gitlab-ci.yml as a runner runs it."""
+    """Run a job of gitlab-ci.yml as a runner does."""
     file = read(CI / "gitlab-ci.yml")
     job = file[file[name]["extends"]] | file[name]
     script = "\n".join(["set -eo pipefail", *job["before_script"], *job["script"]])
@@ -300,21 +300,21 @@ def gitlab(repository: Repository, name: str, targets: str, **given: str) -> sub
     )  # fmt: skip
 
 
-def test_gitlabs_jobs_pass_a_good_fleet_and_tell_of_its_change(repository: Repository) -> None:
+def test_gitlab_jobs_accept_a_valid_change_and_describe_it(repository: Repository) -> None:
     require("nginx")
     repository.change("gpu: L4", "gpu: H100-PCIe")
     repository.render()
     repository.commit()
     for name in ("validate", "lint", "render", "diff"):
-        done = gitlab(repository, name, "nginx")
-        assert done.returncode == 0, done.stderr
-    assert "9003" in done.stdout
+        process = gitlab(repository, name, "nginx")
+        assert process.returncode == 0, process.stderr
+    assert "9003" in process.stdout
     assert "9003" in (repository.directory / "lbctl-diff.md").read_text()
-    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in asked(repository)
-    assert "nginx-light haproxy" in asked(repository)
+    assert "install --quiet lbctl[demo] @ git+https://git.example.com/" in recorded_arguments(repository)
+    assert "nginx-light haproxy" in recorded_arguments(repository)
 
 
-def test_gitlab_gets_the_findings_as_its_code_quality_report(repository: Repository) -> None:
+def test_gitlab_lint_job_writes_a_code_quality_report(repository: Repository) -> None:
     repository.change("  llama:\n", "  llama:\n    balance: {algorithm: random}\n")
     assert gitlab(repository, "lint", "nginx").returncode == 0
     artifacts = read(CI / "gitlab-ci.yml")["lint"]["artifacts"]
@@ -331,8 +331,8 @@ def test_gitlab_gets_the_findings_as_its_code_quality_report(repository: Reposit
         ('[{"id": 4, "body": "hello"}, {"id": 5, "body": "<!-- lbctl diff -->\\nold"}]', "PUT /notes/5"),
     ],
 )
-def test_gitlabs_merge_request_has_one_comment(repository: Repository, notes: str, request_line: str) -> None:
-    """The real curl, and a server with the notes that there are."""
+def test_gitlab_merge_request_has_one_comment(repository: Repository, notes: str, request_line: str) -> None:
+    """curl sends its requests to a server with these notes."""
     requests: list[tuple[str, str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -346,45 +346,45 @@ def test_gitlabs_merge_request_has_one_comment(repository: Repository, notes: st
         do_GET = do_POST = do_PUT = answer  # noqa: N815
 
         def log_message(self, *arguments: object) -> None:
-            """Nothing is logged."""
+            """Log nothing."""
 
     repository.change("gpu: L4", "gpu: H100-PCIe")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         given = {"NOTES": f"http://127.0.0.1:{server.server_port}/notes", "LBCTL_COMMENT_TOKEN": "glpat-x"}
-        done = gitlab(repository, "diff", "nginx", **given)
+        process = gitlab(repository, "diff", "nginx", **given)
         server.shutdown()
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert [item[:2] for item in requests] == [("GET /notes?per_page=100", "glpat-x"), (request_line, "glpat-x")]
     assert 'name="body"' in requests[1][2]
     comment = (repository.directory / "lbctl-diff.md").read_text()
     assert comment.startswith("<!-- lbctl diff -->\n**lbctl diff:** ")
     assert comment.splitlines()[-1] in requests[1][2]
-    assert "glpat-x" not in done.stdout + done.stderr
+    assert "glpat-x" not in process.stdout + process.stderr
 
 
-def test_gitlabs_jobs_refuse_a_fleet_with_an_error_and_files_that_are_not_its_own(repository: Repository) -> None:
+def test_gitlab_jobs_reject_errors_and_outdated_files(repository: Repository) -> None:
     repository.change("gpu: L4", "gpu: H100-PCIe")
     repository.commit()
-    done = gitlab(repository, "render", "haproxy")
-    assert done.returncode == 1
+    process = gitlab(repository, "render", "haproxy")
+    assert process.returncode == 1
     command = "lbctl render -t haproxy -d rendered/haproxy fleet && git add rendered/haproxy"
-    assert done.stdout.endswith(f"rendered is not what the fleet renders to. Run this and commit:\n  {command}\n\n")
+    assert process.stdout.endswith(f"rendered is not what the fleet renders to. Run this and commit:\n  {command}\n\n")
     repository.change("gpu: H100-PCIe", "gpu: H100-PCIe, weigth: 1")
     for name in ("validate", "lint", "render"):
         assert gitlab(repository, name, "haproxy").returncode == 1
 
 
-def test_gitlab_renders_for_each_of_several_envoys(repository: Repository) -> None:
+def test_gitlab_renders_for_each_envoy(repository: Repository) -> None:
     require("envoy")
-    several_envoys(repository)
-    done = gitlab(repository, "render", "envoy:edge envoy:core")
-    assert (done.returncode, done.stderr.count("accepted by envoy")) == (0, 2), done.stderr
+    add_two_envoys(repository)
+    process = gitlab(repository, "render", "envoy:edge envoy:core")
+    assert (process.returncode, process.stderr.count("accepted by envoy")) == (0, 2), process.stderr
     assert gitlab(repository, "render", "envoy").returncode == 64
     repository.change("gpu: L4", "gpu: H100-PCIe")
-    done = gitlab(repository, "render", "envoy:core")
-    assert done.returncode == 1
-    assert "rendered/core/envoy.yaml" in done.stdout
+    process = gitlab(repository, "render", "envoy:core")
+    assert process.returncode == 1
+    assert "rendered/core/envoy.yaml" in process.stdout
 
 
 # ── pre-commit ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -392,20 +392,22 @@ def test_gitlab_renders_for_each_of_several_envoys(repository: Repository) -> No
 
 def pre_commit(repository: Repository) -> subprocess.CompletedProcess[str]:
     repository(*GIT, "add", "-A")
-    return repository("pre-commit", "run", "--all-files", right=False)
+    return repository("pre-commit", "run", "--all-files", check=False)
 
 
 @pytest.fixture
 def hooked(repository: Repository, tmp_path: Path) -> Repository:
-    """With the sample configuration, of a clone of this repository's hooks. They use the lbctl that is there: what
-    `language: python` would install first comes from the network."""
-    offered = tmp_path / "lbctl"
-    offered.mkdir()
-    shutil.copy(HOOKS, offered)
+    """A repository with the sample configuration and a clone of the hooks, which use the installed lbctl.
+
+    `language: python` would install lbctl from the network first.
+    """
+    source = tmp_path / "lbctl"
+    source.mkdir()
+    shutil.copy(HOOKS, source)
     for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "hooks"), ("tag", "v0.1.0")):
-        subprocess.run([*GIT, *command], cwd=offered, check=True, timeout=20)
+        subprocess.run([*GIT, *command], cwd=source, check=True, timeout=20)
     config = read(CI / "pre-commit-config.yaml")
-    config["repos"][0]["repo"] = str(offered)
+    config["repos"][0]["repo"] = str(source)
     for hook in config["repos"][0]["hooks"]:
         hook["language"] = "system"
     (repository.directory / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
@@ -414,25 +416,25 @@ def hooked(repository: Repository, tmp_path: Path) -> Repository:
     return repository
 
 
-def test_the_hooks_refuse_an_error_and_show_it(hooked: Repository) -> None:
+def test_hooks_reject_an_error_and_show_it(hooked: Repository) -> None:
     hooked.change("gpu: L4", "gpu: L4, weigth: 1")
-    done = pre_commit(hooked)
-    assert done.returncode == 1
-    assert re.search(r"fleet/fleet\.yaml:\d+:\d+: error LB011", done.stdout)
-    assert done.stdout.count("Failed") == 4
+    process = pre_commit(hooked)
+    assert process.returncode == 1
+    assert re.search(r"fleet/fleet\.yaml:\d+:\d+: error LB011", process.stdout)
+    assert process.stdout.count("Failed") == 4
 
 
-def test_the_hooks_render_anew_and_fail_once(hooked: Repository) -> None:
+def test_hooks_render_outdated_files_and_fail_once(hooked: Repository) -> None:
     hooked.change("gpu: L4", "gpu: H100-PCIe")
-    done = pre_commit(hooked)
-    assert done.returncode == 1
-    assert done.stdout.count("files were modified by this hook") == 2
-    done = pre_commit(hooked)
-    assert done.returncode == 0
-    assert done.stdout.count("Passed") == 4
+    process = pre_commit(hooked)
+    assert process.returncode == 1
+    assert process.stdout.count("files were modified by this hook") == 2
+    process = pre_commit(hooked)
+    assert process.returncode == 0
+    assert process.stdout.count("Passed") == 4
 
 
-def test_a_hook_runs_a_command_that_there_is() -> None:
+def test_hook_runs_an_existing_command() -> None:
     known = group.list_commands(click.Context(group))
     for hook in read(HOOKS):
         program, command = hook["entry"].split()
@@ -451,24 +453,24 @@ def test_a_hook_runs_a_command_that_there_is() -> None:
         read(CI / "gitlab-ci.yml")["variables"]["PACKAGE"],
     ],
 )
-def test_lbctl_comes_from_a_place_that_is_named_and_never_by_its_name_alone(package: str) -> None:
-    """Whoever forgets to name it gets an error of pip, and not what a stranger has registered."""
-    where = read(CI / "pre-commit-config.yaml")["repos"][0]["repo"]
-    assert package == f"lbctl[demo] @ git+{where}@v{__version__}"
+def test_lbctl_is_installed_by_url_and_not_by_name(package: str) -> None:
+    """pip then fails instead of installing a foreign package with this name."""
+    url = read(CI / "pre-commit-config.yaml")["repos"][0]["repo"]
+    assert package == f"lbctl[demo] @ git+{url}@v{__version__}"
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("github-actions", "action.yml"), ("github-workflows", "workflow.yml"), ("gitlab-ci", "gitlab-ci.yml")],
 )
-def test_a_file_is_what_its_reader_takes(kind: str, name: str) -> None:
+def test_pipeline_file_is_valid_by_its_schema(kind: str, name: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}", str(CI / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stdout
     assert (CI / name).read_text(encoding="utf-8").startswith("# ")
 
 
-def test_pre_commit_takes_the_hooks_and_the_configuration() -> None:
+def test_pre_commit_accepts_the_hooks_and_the_configuration() -> None:
     for command, file in (("validate-manifest", HOOKS), ("validate-config", CI / "pre-commit-config.yaml")):
         subprocess.run([sys.executable, "-m", "pre_commit", command, str(file)], check=True, timeout=60)
 
@@ -480,12 +482,12 @@ MODELINE = re.compile(r"# yaml-language-server: \$schema=(\S+)")
 
 EXAMPLES = sorted({*(ROOT / "examples").rglob("*.yaml")} - {*CI.iterdir(), *(ROOT / "examples" / "keys").iterdir()})
 SMALLEST = ROOT / "examples" / "quickstart.yaml"
-"""Is shown whole on README's first screen; the page on configuration gives it one."""
+"""README.md shows it without a schema line."""
 
 
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path != SMALLEST], ids=lambda path: path.stem)
-def test_an_example_names_its_schema_as_an_editor_finds_it(path: Path) -> None:
-    """A relative one counts from the file, as yaml-language-server reads it."""
+def test_example_names_its_schema_for_editors(path: Path) -> None:
+    """Relative paths start at the file, as for yaml-language-server."""
     named = [match[1] for line in path.read_text(encoding="utf-8").splitlines() if (match := MODELINE.fullmatch(line))]
     assert len(named) == 1
     assert (path.parent / named[0]).resolve() == ROOT / "schemas" / "lbctl.schema.json"

@@ -1,4 +1,4 @@
-"""What README.md promises beyond its commands, which `test_pages` runs."""
+"""README.md: its proxies start as shown, its fleet is an example, and it links every page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pools: {llama: {replicas: [{address: "127.0.0.1:9"}]}}
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_proxy_starts_as_it_is_shown_with_the_files_beside_its_own(kind: Kind, tmp_path: Path) -> None:
+def test_proxy_starts_as_shown_with_files_next_to_its_own(kind: Kind, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "fleet.yaml").write_text(GUARDED.replace("PORT", str(port)))
     (tmp_path / "keys").write_text("sk-abc: acme\n")
@@ -56,13 +56,13 @@ def test_a_proxy_starts_as_it_is_shown_with_the_files_beside_its_own(kind: Kind,
     background.close()
 
 
-def test_the_fleet_on_the_first_screen_is_the_quickstart() -> None:
+def test_fleet_of_the_readme_is_the_quickstart() -> None:
     (shown,) = [block.text for block in blocks("README.md") if block.language == "yaml"]
     example = (ROOT / "examples" / "quickstart.yaml").read_text(encoding="utf-8")
     assert example.partition("\n")[2] == shown
 
 
-def test_the_readme_leads_to_every_page() -> None:
+def test_readme_links_every_page() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert pages - set(re.findall(r"\]\(([^)#]+)\)", text)) == set()

@@ -9,33 +9,35 @@ from lbctl.cli.schema import described, schema
 from tests.docs.reference_page import page
 
 UNSHOWN = {"HeaderKey", "Nothing"}
-"""Objects without a table: `{header: NAME}` and `{}` stand where they are used."""
+"""Objects without a table: `{header: NAME}` and `{}` are explained where they are used."""
 
 
 def sections() -> dict[str, dict[str, Any]]:
-    """Every object of the schema as it is written in full."""
-    found = described()
-    whole = {name: held for name, held in found["definitions"].items() if not name.startswith("Partial")}
-    return {"": found} | whole
+    """Return every object of the schema by its name, without the partial ones for defaults."""
+    root = described()
+    definitions = {
+        name: definition for name, definition in root["definitions"].items() if not name.startswith("Partial")
+    }
+    return {"": root} | definitions
 
 
 def tables() -> dict[str, list[str]]:
-    """Title → its rows."""
+    """Return the rows of each table by its title."""
     parts = re.split(r"^###? ", page(), flags=re.MULTILINE)[1:]
     return {part.splitlines()[0]: re.findall(r"^\| (?:\*\*)?`\w+`.+$", part, re.MULTILINE) for part in parts}
 
 
-def test_every_key_says_what_it_is() -> None:
-    silent = [
+def test_every_key_has_a_description() -> None:
+    undescribed = [
         f"{name}.{key}"
         for name, section in sections().items()
-        for key, told in section.get("properties", {}).items()
-        if not re.fullmatch(r"[A-Z`0-9].{4,220}\.", told.get("description", ""))
+        for key, description in section.get("properties", {}).items()
+        if not re.fullmatch(r"[A-Z`0-9].{4,220}\.", description.get("description", ""))
     ]
-    assert silent == []
+    assert undescribed == []
 
 
-def test_editors_show_the_meaning_and_the_grammar_together() -> None:
+def test_description_for_editors_includes_the_grammar() -> None:
     active = schema()["definitions"]["Active"]["properties"]
     assert active["interval"]["description"] == (
         "The time between two checks of a replica. A duration: as 250ms, 5s, 10m, 1h."
@@ -44,13 +46,13 @@ def test_editors_show_the_meaning_and_the_grammar_together() -> None:
     assert schema()["definitions"]["PartialActive"]["properties"]["interval"] == active["interval"]
 
 
-def test_every_key_has_its_row() -> None:
+def test_every_key_has_a_row() -> None:
     shown = {tuple(sorted(re.findall(r"`(\w+)`", row)[0] for row in rows)) for rows in tables().values() if rows}
-    there = {name: tuple(sorted(held.get("properties", ()))) for name, held in sections().items()}
-    assert {name for name, keys in there.items() if keys not in shown} <= UNSHOWN
+    keys_by_name = {name: tuple(sorted(section.get("properties", ()))) for name, section in sections().items()}
+    assert {name for name, keys in keys_by_name.items() if keys not in shown} <= UNSHOWN
 
 
-def test_a_row_has_value_default_meaning_and_who_does_it() -> None:
+def test_row_has_value_default_meaning_and_proxies() -> None:
     rows = {re.findall(r"`(\w+)`", row)[0]: row for row in tables()["`pools.*.health.active`"]}
     assert (
         rows["interval"] == "| `interval` | a duration | `10s` | The time between two checks of a replica. | "

@@ -1,4 +1,4 @@
-"""What is shipped works without the checkout: built, installed elsewhere, run from `/`."""
+"""The wheel and the source archive are complete: lbctl works installed elsewhere and run from `/`."""
 
 from __future__ import annotations
 
@@ -34,51 +34,51 @@ pools:
 
 @dataclass(frozen=True)
 class Shipped:
-    """`sdist`: the source archive. `wheel`: what was built from it. `home`: where that is installed."""
+    """`sdist`: the source archive. `wheel`: the wheel. `home`: the directory in which the wheel is installed."""
 
     sdist: Path
     wheel: Path
     home: Path
 
     def run(self, *command: str | Path) -> str:
-        """Standard output of a command that must succeed, run from `/` with the wheel before anything else."""
+        """Run a command from `/` with the installed wheel, which must succeed, and return its standard output."""
         env = os.environ | {"PYTHONPATH": str(self.home)}
-        done = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
 
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
-    made = tmp_path_factory.mktemp("dist")
+    directory = tmp_path_factory.mktemp("dist")
     home = tmp_path_factory.mktemp("home")
-    python("build", "--no-isolation", "--outdir", made, ROOT)
-    (wheel,) = made.glob("*.whl")
-    (sdist,) = made.glob("*.tar.gz")
+    python("build", "--no-isolation", "--outdir", directory, ROOT)
+    (wheel,) = directory.glob("*.whl")
+    (sdist,) = directory.glob("*.tar.gz")
     python("pip", "install", "--quiet", "--no-index", "--no-deps", "--target", home, wheel)
     return Shipped(sdist, wheel, home)
 
 
 def python(module: str, *arguments: str | Path) -> None:
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_the_installed_lbctl_uses_its_own_files(shipped: Shipped) -> None:
+def test_installed_lbctl_uses_its_own_files(shipped: Shipped) -> None:
     code = "from lbctl.base import resources as r; print(r.__file__, r.templates(), r.schemas(), sep='\\n')"
     places = shipped.run(sys.executable, "-c", code).splitlines()
     assert [place for place in places if not place.startswith(f"{shipped.home}/lbctl/")] == []
 
 
-def test_the_wheel_carries_every_template_and_schema(shipped: Shipped) -> None:
+def test_wheel_has_every_template_and_schema(shipped: Shipped) -> None:
     for name in ("templates", "schemas"):
         carried = files_below(shipped.home / "lbctl" / "_data" / name)
         assert carried == files_below(ROOT / name)
         assert carried
 
 
-def test_the_wheel_carries_every_file_of_the_dashboard(shipped: Shipped) -> None:
+def test_wheel_has_every_file_of_the_dashboard(shipped: Shipped) -> None:
     static = Path("lbctl/serve/api/dashboard/static")
     carried = files_below(shipped.home / static)
     assert carried == files_below(ROOT / static)
@@ -86,7 +86,7 @@ def test_the_wheel_carries_every_file_of_the_dashboard(shipped: Shipped) -> None
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "haproxy", "envoy"])
-def test_the_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy: str, tmp_path: Path) -> None:
+def test_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy: str, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(FLEET)
     by_module = shipped.run(sys.executable, "-m", "lbctl", "render", "-t", proxy, fleet)
@@ -96,7 +96,7 @@ def test_the_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy:
     assert by_script == by_module
 
 
-def test_the_source_archive_holds_what_is_needed_to_build_and_to_test(shipped: Shipped) -> None:
+def test_source_archive_has_all_files_to_build_and_test(shipped: Shipped) -> None:
     with tarfile.open(shipped.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", ".ci/run", ".ci/need", "tests/docs/test_wheel.py"}
@@ -105,18 +105,18 @@ def test_the_source_archive_holds_what_is_needed_to_build_and_to_test(shipped: S
         assert {f"{folder}/{file}" for file in files_below(ROOT / folder)} - names == set()
 
 
-def test_manual_pages_completion_and_the_install_kit_are_where_others_look_for_them(
+def test_data_files_are_at_their_usual_paths(
     shipped: Shipped,
 ) -> None:
-    """`pip install --target` puts the data of a wheel beside its packages."""
+    """`pip install --target` puts the data of a wheel next to its packages."""
     for folder in ("contrib", "deploy"):
         assert files_below(shipped.home / "share" / "lbctl" / folder) == files_below(ROOT / folder)
     for name in files_below(ROOT / "docs" / "share"):
         assert (shipped.home / "share" / name).read_bytes() == (ROOT / "docs" / "share" / name).read_bytes()
 
 
-def test_the_wheel_and_what_it_requires_are_enough(shipped: Shipped, tmp_path: Path) -> None:
-    """In a new environment that has the declared dependencies alone, none of those of the tests."""
+def test_wheel_works_with_only_its_requirements(shipped: Shipped, tmp_path: Path) -> None:
+    """The new environment has only the declared dependencies, without those of the tests."""
     home = tmp_path / "venv"
     python("venv", "--without-pip", home)
     site = next(home.glob("lib/python3*/site-packages"))
@@ -130,7 +130,7 @@ def test_the_wheel_and_what_it_requires_are_enough(shipped: Shipped, tmp_path: P
         (["validate", fleet], ""),
         *((["render", "-t", proxy, fleet], "127.0.0.1") for proxy in ("nginx", "haproxy", "envoy")),
     ):
-        done = subprocess.run(
+        process = subprocess.run(
             [home / "bin" / "lbctl", *arguments],
             cwd="/",
             env={},
@@ -139,20 +139,20 @@ def test_the_wheel_and_what_it_requires_are_enough(shipped: Shipped, tmp_path: P
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, (arguments, done.stderr)
-        assert shown in done.stdout
+        assert process.returncode == 0, (arguments, process.stderr)
+        assert shown in process.stdout
 
 
 def requirements(name: str) -> set[str]:
-    """What a distribution of this environment requires, without extras, and what that requires."""
-    wanted, closure = [name], set[str]()
-    while wanted:
-        for line in metadata.distribution(wanted.pop()).requires or []:
+    """Return the direct and indirect requirements of a distribution of this environment, without extras."""
+    pending, closure = [name], set[str]()
+    while pending:
+        for line in metadata.distribution(pending.pop()).requires or []:
             requirement = Requirement(line)
             applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
             if applies and requirement.name not in closure:
                 closure.add(requirement.name)
-                wanted.append(requirement.name)
+                pending.append(requirement.name)
     return closure
 
 
@@ -166,6 +166,6 @@ def link_distribution(name: str, site: Path) -> None:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Without what pip compiles when it installs."""
+    """Return the files below a folder, without those that pip compiles."""
     files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
     return sorted(str(file) for file in files if "__pycache__" not in file.parts)

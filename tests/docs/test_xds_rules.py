@@ -1,4 +1,4 @@
-"""docs/xds-rules.md lists the rules by the numbers that the tests carry in their names, and no other."""
+"""docs/xds-rules.md lists exactly the rules whose numbers are in the names of tests."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _TESTS = re.compile(r"^Tests: `(tests/integration/xds/test_rules_of_\w+\.py)`$",
 _TEST = re.compile(r"^def test_rule_(\d+)_", re.MULTILINE)
 
 
-def listed() -> dict[str, set[int]]:
-    """File → the rules that the page says it holds."""
-    found: dict[str, set[int]] = defaultdict(set)
+def documented_rules() -> dict[str, set[int]]:
+    """Return the rules that the page lists for each file."""
+    rules: dict[str, set[int]] = defaultdict(set)
     _, *groups = re.split(r"^## ", (ROOT / "docs" / "xds-rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     for group in groups:
         (file,) = _TESTS.findall(group)
         numbers = [int(number) for number in _ROW.findall(group)]
-        assert not found[file] & {*numbers}
+        assert not rules[file] & {*numbers}
         assert len(numbers) == len({*numbers})
-        found[file].update(numbers)
-    return found
+        rules[file].update(numbers)
+    return rules
 
 
-def held() -> dict[str, set[int]]:
-    """File → the rules that its tests are named after."""
+def rules_of_tests() -> dict[str, set[int]]:
+    """Return the rules that the tests of each file are named after."""
     files = (ROOT / "tests" / "integration" / "xds").glob("test_*.py")
-    found = {file: {*map(int, _TEST.findall(file.read_text(encoding="utf-8")))} for file in files}
-    return {str(file.relative_to(ROOT)): numbers for file, numbers in found.items() if numbers}
+    rules = {file: {*map(int, _TEST.findall(file.read_text(encoding="utf-8")))} for file in files}
+    return {str(file.relative_to(ROOT)): numbers for file, numbers in rules.items() if numbers}
 
 
-def test_each_rule_of_the_page_has_a_test_in_the_file_it_names_and_each_tested_rule_is_in_the_page() -> None:
-    assert listed() == held()
+def test_page_lists_exactly_the_tested_rules() -> None:
+    assert documented_rules() == rules_of_tests()
