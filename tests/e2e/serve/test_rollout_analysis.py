@@ -1,11 +1,16 @@
-"""Rollouts by analysis on Envoy, HAProxy and nginx, with the proxies' own counts of real traffic."""
+"""Rollouts by analysis on Envoy, HAProxy and nginx, with the proxies' own counts of real traffic.
+
+One control plane with one proxy of each kind serves all rollouts of this module, each with its own route and pools. A
+rollout without traffic waits, so it begins with the traffic of its test.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,240 +19,284 @@ import pytest
 from lbctl.cli import run
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
-from tests.support.processes.client import Steady
+from tests.support.processes.client import Client, Steady
+from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
-from tests.support.processes.edges import Edge
 from tests.support.processes.exporters import Counter
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.polling import POLLED_EACH_SECOND
 from tests.support.processes.prometheus import prometheus
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _LONG = 120.0
 """Seconds in which a rollout of some intervals is over, on a busy machine too."""
-_NAMES = ("edge", "ha", "ng")
-_REQUEST = Request("POST", "/v1/completions", timeout=20.0)
+_KINDS = ("envoy", "haproxy", "nginx")
+_ROUTES = ("good", "bad", *(f"slow-{kind}" for kind in _KINDS))
 _PASSIVE = {"consecutive_5xx": 1000, "consecutive_connect_failures": 1000, "error_rate": {"min_requests": 100000}}
-_HEALTH = {"health": {"passive": _PASSIVE}}
-"""No proxy takes the replica with errors out, so that all of its errors are seen."""
+"""No proxy ejects the replica with errors, so that all of its errors are counted."""
 
 
-def _fleet(old: Replica, new: Replica, sites: list[Edge], hold: str = "8s", **analysis: Any) -> Fleet:
-    criteria = {"interval": "5s", "min_requests": 60, "max_error_rate": "2%", "failures": 2, **analysis}
+@dataclass(frozen=True)
+class Site:
+    """The control plane, a client of each proxy, and the replicas by name."""
+
+    control: ControlPlane
+    clients: Mapping[str, Client]
+    replicas: Mapping[str, Replica]
+
+    @contextmanager
+    def traffic(self, route: str, *kinds: str, rate: float = 10.0) -> Iterator[list[Steady]]:
+        """Send requests of this route through these proxies."""
+        request = Request("POST", f"/{route}/v1/completions", timeout=20.0)
+        with ExitStack() as stack:
+            steady = (self.clients[kind].steady(rate, lambda _: request, keep_alive=False) for kind in kinds)
+            yield [stack.enter_context(each) for each in steady]
+
+
+def _route(name: str, hold: str = "3s", **analysis: Any) -> dict[str, Any]:
+    """Return a route with a rollout from the pool NAME-old to NAME-new."""
+    criteria = {"interval": "2s", "min_requests": 12, "max_error_rate": "2%", "failures": 2, **analysis}
     steps = [{"percent": "40%", "hold": hold}, {"percent": "60%", "hold": hold}, {"percent": "100%"}]
-    rollout = {"to": "new", "mode": "analysis", "steps": steps, "analysis": criteria}
-    split = {"split": {"old": 100, "new": 0}, "sticky_split": {"cookie": "variant"}}
-    fleet: Fleet = {
-        "version": 1,
-        **driven("edge"),
-        "routes": {"chat": {"match": {"path_prefix": "/"}, **split, "rollout": rollout}},
-        "pools": {
-            name: pool_of([replica], model={"name": "m", "version": name}, **_HEALTH)
-            for name, replica in (("old", old), ("new", new))
-        },
+    return {
+        "match": {"path_prefix": f"/{name}/"},
+        "split": {f"{name}-old": 100, f"{name}-new": 0},
+        "sticky_split": {"cookie": "variant"},
+        "rollout": {"to": f"{name}-new", "mode": "analysis", "steps": steps, "analysis": criteria},
     }
-    for site in sites:
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet[section], **entries}
-    return fleet
+
+
+def _pools(members: Mapping[str, Replica]) -> dict[str, Any]:
+    """Return a pool of each replica, with the replica's name."""
+    return {
+        name: pool_of(
+            [replica], model={"name": "m", "version": name}, health={"passive": _PASSIVE}, **POLLED_EACH_SECOND
+        )
+        for name, replica in members.items()
+    }
 
 
 @contextmanager
-def _all_proxies(old: Replica, new: Replica, **analysis: Any) -> Iterator[tuple[ControlPlane, list[Steady]]]:
-    """`serve`, an Envoy, a HAProxy and an nginx, each with steady traffic."""
+def _variants(*routes: str) -> Iterator[dict[str, Replica]]:
+    with replicas(*(f"{route}-{variant}" for route in routes for variant in ("old", "new"))) as members:
+        yield {member.name: member for member in members}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
     with ExitStack() as stack:
-        sites = [stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())]
-        fleet = _fleet(old, new, sites, **analysis)
-        for site in sites:
-            stack.enter_context(edges.started_edge(site, fleet))
+        stack.enter_context(short_pauses(HAPROXY_RELOADS))
+        members = stack.enter_context(_variants(*_ROUTES))
+        haproxy, nginx = stack.enter_context(edges.haproxy("haproxy")), stack.enter_context(edges.nginx("nginx"))
+        slow = {name: _route(name, max_latency={"percentile": "p90"}) for name in _ROUTES if name.startswith("slow-")}
+        routes = {"good": _route("good", max_latency={"percentile": "p90", "ratio": 3}), "bad": _route("bad"), **slow}
+        fleet: Fleet = {"version": 1, **driven("envoy"), "routes": routes, "pools": _pools(members)}
+        edges.add(fleet, haproxy, nginx)
+        for edge in (haproxy, nginx):
+            stack.enter_context(edges.started_edge(edge, fleet))
         control = stack.enter_context(controlling(fleet))
-        envoy = stack.enter_context(control.envoy("edge", ["edge"], by_socket=True))
+        envoy = stack.enter_context(control.envoy("envoy", ["envoy"], by_socket=True))
+        for route in _ROUTES:
+            _in_phase(control, route, "progressing")
         _in_sync(control)
-        clients = [envoy.client(), *sites]
-        yield control, [stack.enter_context(each.steady(20, lambda _: _REQUEST, keep_alive=False)) for each in clients]
+        yield Site(control, {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}, members)
 
 
 @contextmanager
-def _one_proxy(kind: str, old: Replica, new: Replica, **analysis: Any) -> Iterator[tuple[ControlPlane, Steady]]:
-    """`serve` and one proxy with steady traffic."""
-    with ExitStack() as stack:
-        makers = {"ha": edges.haproxy, "ng": edges.nginx}
-        sites = [stack.enter_context(makers[kind]())] if kind in makers else []
-        fleet = _fleet(old, new, sites, **analysis)
-        if sites:
-            fleet["proxies"] = {name: entry for name, entry in fleet["proxies"].items() if name == kind}
-        for site in sites:
-            stack.enter_context(edges.started_edge(site, fleet))
-        control = stack.enter_context(controlling(fleet))
-        client = sites[0] if sites else stack.enter_context(control.envoy("edge", ["edge"], by_socket=True)).client()
-        eventually(lambda: control.proxies.get(kind, {}).get("last_good") == _version(control), _LONG)
-        yield control, stack.enter_context(client.steady(40, lambda _: _REQUEST, keep_alive=False))
-
-
-def _version(control: ControlPlane) -> str:
-    return str(control.status["snapshot"]["version"])
+def _one_envoy(name: str, **analysis: Any) -> Iterator[tuple[ControlPlane, Client, dict[str, Replica]]]:
+    """Run a control plane with one Envoy and one rollout."""
+    with _variants(name) as members:
+        routes = {name: _route(name, **analysis)}
+        fleet: Fleet = {"version": 1, **driven("envoy"), "routes": routes, "pools": _pools(members)}
+        with controlling(fleet) as control, control.envoy("envoy", ["envoy"], by_socket=True) as envoy:
+            yield control, envoy.client(), members
 
 
 def _in_sync(control: ControlPlane) -> None:
-    version = control.status["snapshot"]["version"]
-    eventually(lambda: all(control.proxies.get(name, {}).get("last_good") == version for name in _NAMES), _LONG)
+    """Wait until all proxies have what is published at that moment."""
+
+    def all_have_it() -> bool:
+        version, rows = control.status["snapshot"]["version"], control.proxies
+        return all(rows[kind].get("last_good") == version for kind in _KINDS)
+
+    eventually(all_have_it, _LONG)
 
 
-def _evaluations(control: ControlPlane) -> list[dict[str, Any]]:
-    return list(control.rollout["analysis"]["evaluations"])
+def _rollout(control: ControlPlane, route: str) -> dict[str, Any]:
+    """Return the rollout of the route, once the control plane has one: a moment after it is ready."""
+    rows: dict[str, dict[str, Any]] = {}
+
+    def has_row() -> bool:
+        rows.update({row["route"]: row for row in control.get("rollouts")["rollouts"]})
+        return route in rows
+
+    eventually(has_row)
+    return rows[route]
 
 
-def _steps(control: ControlPlane) -> list[tuple[str, str]]:
-    """What the audit log has of the rollout: actions and reasons."""
-    records = control.get("audit")["records"]
+def _evaluations(control: ControlPlane, route: str) -> list[dict[str, Any]]:
+    return list(_rollout(control, route)["analysis"]["evaluations"])
+
+
+def _steps(control: ControlPlane, route: str) -> list[tuple[str, str]]:
+    """Return the actions and reasons of the rollout in the audit log."""
+    records = [item for item in control.get("audit")["records"] if item["subject"] == route]
     return [(item["action"], item["reason"]) for item in records if item["action"].startswith("rollout")]
 
 
-def _reporting(control: ControlPlane) -> set[str]:
-    """The proxies that have counted requests of the new pool."""
-    series = control.metrics().items()
-    pool = [name for name, value in series if name.startswith("lbctl_replica_requests_total") and value]
-    return {proxy for proxy in _NAMES for name in pool if f'proxy="{proxy}"' in name and 'pool="new"' in name}
+def _counting(control: ControlPlane, pool: str) -> set[str]:
+    """Return the proxies that have counted requests of the pool."""
+    names = [name for name, value in control.metrics().items() if name.startswith("lbctl_replica_requests") and value]
+    return {kind for kind in _KINDS for name in names if f'proxy="{kind}"' in name and f'pool="{pool}"' in name}
 
 
-def _in_phase(control: ControlPlane, phase: str) -> None:
-    eventually(lambda: control.rollout["phase"] == phase, _LONG)
+def _in_phase(control: ControlPlane, route: str, phase: str) -> None:
+    eventually(lambda: _rollout(control, route)["phase"] == phase, _LONG)
 
 
 def _only(control: ControlPlane, loads: list[Steady], pool: str) -> None:
+    """Wait until all proxies send all requests to the pool, and check that it stays so."""
     _in_sync(control)
     eventually(lambda: all(set(load.since(time.monotonic()).by_replica) == {pool} for load in loads))
     began = time.monotonic()
-    time.sleep(2)
+    time.sleep(1)
     assert [set(load.since(began).by_replica) for load in loads] == [{pool}] * len(loads)
 
 
-def test_a_good_variant_is_promoted_over_a_killed_serve_and_no_request_fails(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    latency = {"percentile": "p90", "ratio": 3}
-    with replicas("old", "new") as (old, new), _all_proxies(old, new, max_latency=latency) as (control, loads):
-        eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control)), _LONG)
-        before = control.rollout
+def test_good_variant_is_promoted_despite_a_killed_serve(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    control = site.control
+    for variant in ("old", "new"):
+        site.replicas[f"good-{variant}"].behave(delay=0.05)
+    with site.traffic("good", *_KINDS) as loads:
+        eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control, "good")), _LONG)
+        before = _evaluations(control, "good")
         control.kill()
         control.start()
-        assert _evaluations(control)[: len(before["analysis"]["evaluations"])] == before["analysis"]["evaluations"]
-        _in_phase(control, "promoted")
-        actions = [action for action, _ in _steps(control)]
-        assert actions == [
+        assert _evaluations(control, "good")[: len(before)] == before
+        _in_phase(control, "good", "promoted")
+        steps = _steps(control, "good")
+        assert [action for action, _ in steps] == [
             "rollout progressing (step 1, 40 %)", "rollout progressing (step 2, 60 %)",
             "rollout promoted (step 3, 100 %)",
-        ], "nothing is lost and nothing is done twice"  # fmt: skip
-        assert all(reason.startswith("good: new 0 errors in ") for _, reason in _steps(control)[1:])
+        ], "each step is done once"  # fmt: skip
+        assert all(reason.startswith("good: new 0 errors in ") for _, reason in steps[1:])
         assert run(["rollout", "status", "--server", control.url]) == 0
-        shown = capsys.readouterr().out
-        assert "promoted" in shown
-        assert "good" in shown
+        status = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["good"]]
+        assert any("promoted" in line for line in status)
+        assert any("good" in line.split()[1:] for line in status)
         assert control.metric("lbctl_rollout_verdict_total") >= 2
-        eventually(lambda: _reporting(control) == set(_NAMES))
-        _only(control, loads, "new")
-        for load in loads:
-            load.load.assert_no_failure()
+        eventually(lambda: _counting(control, "good-new") == set(_KINDS))
+        _only(control, loads, "good-new")
+    for load in loads:
+        load.load.assert_no_failure()
 
 
-def test_a_bad_variant_is_rolled_back_on_all_proxies_and_the_good_one_loses_nothing() -> None:
-    with replicas("old", "new") as (old, new):
-        new.behave(statuses=(200, 200, 200, 500))
-        with _all_proxies(old, new) as (control, loads):
-            _in_phase(control, "rolled_back")
-            row = control.rollout
-            assert row["split"] == {"new": 0, "old": 100}
-            assert "bad evaluations in a row" in row["reason"]
-            eventually(lambda: _reporting(control) == set(_NAMES))
-            bad = [item for item in _evaluations(control) if item["verdict"] == "bad"]
-            assert len(bad) == 2
-            assert all(item["old"]["errors"] == 0 for item in bad)
-            assert all(0.1 < item["new"]["rate"] < 0.4 for item in bad)
-            assert [action for action, _ in _steps(control)] == [
-                "rollout progressing (step 1, 40 %)", "rollout rolled_back (split of the files)",
-            ]  # fmt: skip
-            assert _steps(control)[-1][1] == row["reason"]
-            _only(control, loads, "old")
-            control.kill()
-            control.start()
-            time.sleep(6)
-            assert control.rollout["phase"] == "rolled_back"
-            assert len(_steps(control)) == 2, "nothing is done twice"
-            _only(control, loads, "old")
-            for load in loads:
-                by_old = [item for item in load.load.responses if item.replica == "old"]
-                assert {item.status for item in by_old} == {200}
-                assert {item.status for item in load.load.failures} <= {500}
+def test_variant_with_errors_is_rolled_back_on_all_proxies(site: Site) -> None:
+    control = site.control
+    site.replicas["bad-new"].behave(statuses=(200, 200, 200, 500))
+    with site.traffic("bad", *_KINDS) as loads:
+        _in_phase(control, "bad", "rolled_back")
+        row = _rollout(control, "bad")
+        assert row["split"] == {"bad-new": 0, "bad-old": 100}
+        assert "bad evaluations in a row" in row["reason"]
+        eventually(lambda: _counting(control, "bad-new") == set(_KINDS))
+        bad = [item for item in _evaluations(control, "bad") if item["verdict"] == "bad"]
+        assert len(bad) == 2
+        assert all(item["old"]["errors"] == 0 for item in bad)
+        assert all(0.1 < item["new"]["rate"] < 0.4 for item in bad), "every fourth answer is an error"
+        steps = _steps(control, "bad")
+        assert [action for action, _ in steps] == [
+            "rollout progressing (step 1, 40 %)", "rollout rolled_back (split of the files)",
+        ]  # fmt: skip
+        assert steps[-1][1] == row["reason"]
+        _only(control, loads, "bad-old")
+        evaluations = len(_evaluations(control, "bad"))
+        control.kill()
+        control.start()
+        _only(control, loads, "bad-old")
+        time.sleep(2)  # an interval
+        assert _rollout(control, "bad")["phase"] == "rolled_back"
+        assert len(_evaluations(control, "bad")) == evaluations
+        assert len(_steps(control, "bad")) == 2, "each step is done once"
+    for load in loads:
+        by_old = [item for item in load.load.responses if item.replica == "bad-old"]
+        assert {item.status for item in by_old} == {200}
+        assert {item.status for item in load.load.failures} <= {500}
 
 
-@pytest.mark.parametrize("kind", _NAMES)
-def test_a_slower_variant_is_rolled_back_by_the_latency_that_each_proxy_measures(kind: str) -> None:
-    with replicas("old", "new") as (old, new):
-        old.behave(delay=0.02)
-        new.behave(delay=0.25)
-        with _one_proxy(kind, old, new, max_latency={"percentile": "p90"}) as (control, load):
-            _in_phase(control, "rolled_back")
-            assert "first_byte p90 is " in control.rollout["reason"]
-            bad = [item for item in _evaluations(control) if item["verdict"] == "bad"]
+def test_slow_variant_is_rolled_back_by_each_proxys_latency(site: Site) -> None:
+    control = site.control
+    with ExitStack() as stack:
+        loads = []
+        for kind in _KINDS:
+            site.replicas[f"slow-{kind}-old"].behave(delay=0.02)
+            site.replicas[f"slow-{kind}-new"].behave(delay=0.25)
+            loads += stack.enter_context(site.traffic(f"slow-{kind}", kind, rate=20))
+        for kind in _KINDS:
+            route = f"slow-{kind}"
+            _in_phase(control, route, "rolled_back")
+            assert "first_byte p90 is " in _rollout(control, route)["reason"], kind
+            bad = [item for item in _evaluations(control, route) if item["verdict"] == "bad"]
             for item in bad:
                 (latency,) = item["metrics"]
-                assert (latency["name"], latency["verdict"]) == ("first_byte p90", "bad")
-                assert latency["new"] > 240
-                assert 15 < latency["old"] < latency["new"] / 1.2
-            load.load.assert_no_failure()
+                assert (latency["name"], latency["verdict"]) == ("first_byte p90", "bad"), kind
+                assert latency["new"] > 240, kind
+                assert 15 < latency["old"] < latency["new"] / 1.2, kind
+    for load in loads:
+        load.load.assert_no_failure()
 
 
-def test_a_real_prometheus_tells_what_proxies_cannot_see_and_a_silent_one_decides_nothing(tmp_path: Path) -> None:
+def test_prometheus_query_decides_and_a_silent_one_does_not(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        old, new = stack.enter_context(replicas("old", "new"))
-        counters = [stack.enter_context(Counter(name)) for name in ("old", "new")]
+        counters = [stack.enter_context(Counter(f"query-{variant}")) for variant in ("old", "new")]
         addresses = [counter.address for counter in counters]
         server = stack.enter_context(prometheus(tmp_path, replicas=addresses))
-        query = 'sum(rate(work_total{pool="{pool}"}[6s]))'
+        query = 'sum(rate(work_total{pool="{pool}"}[4s]))'
         metric = {"name": "work", "source": server.url, "query": query, "max_ratio": 2}
-        criteria = {"hold": "1h", "interval": "2s", "min_requests": 20, "metrics": [metric]}
-        control, load = stack.enter_context(_one_proxy("ha", old, new, **criteria))
-        eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control)), _LONG)
+        criteria = {"hold": "1h", "interval": "1s", "min_requests": 10, "metrics": [metric]}
+        control, client, _ = stack.enter_context(_one_envoy("query", **criteria))
+        request = Request("POST", "/query/v1/completions", timeout=20.0)
+        load = stack.enter_context(client.steady(40, lambda _: request, keep_alive=False))
+        eventually(lambda: any(item["verdict"] == "good" for item in _evaluations(control, "query")), _LONG)
 
         server.scrape()
         eventually(lambda: len(_unanswered_since_good(control)) >= 2, _LONG)
         assert {item["verdict"] for item in _unanswered_since_good(control)} == {"inconclusive"}
-        assert (control.rollout["phase"], control.rollout["percent"]) == ("progressing", 40.0)
+        rollout = _rollout(control, "query")
+        assert (rollout["phase"], rollout["percent"]) == ("progressing", 40.0)
 
         counters[1].rate = 3.0
         server.scrape(replicas=addresses)
-        _in_phase(control, "rolled_back")
-        bad = [item for item in _evaluations(control) if item["verdict"] == "bad"]
+        _in_phase(control, "query", "rolled_back")
+        bad = [item for item in _evaluations(control, "query") if item["verdict"] == "bad"]
         assert [item["new"]["errors"] for item in bad] == [0] * len(bad)
         ratios = [item["metrics"][-1]["ratio"] for item in bad]
         assert min(ratios) > 2
-        assert ratios[-1] == pytest.approx(3.0, rel=0.3), "its rate is that of one time, not of both"
-        assert "work" in control.rollout["reason"]
+        assert ratios[-1] == pytest.approx(3.0, rel=0.3), "both rates are those of the same moment"
+        assert "work" in _rollout(control, "query")["reason"]
         load.load.assert_no_failure()
 
 
 def _unanswered_since_good(control: ControlPlane) -> list[dict[str, Any]]:
-    """The evaluations since the last good one for which the query had no result."""
-    evaluations = _evaluations(control)
+    """Return the evaluations since the last good one for which the query had no result."""
+    evaluations = _evaluations(control, "query")
     good = max(number for number, item in enumerate(evaluations) if item["verdict"] == "good")
     return [
         item for item in evaluations[good:] if any("has no result" in str(each["problem"]) for each in item["metrics"])
     ]
 
 
-def test_wait_reports_each_step_with_its_numbers_and_ends_with_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:
-    with replicas("old", "new") as (old, new):
-        new.behave(status=500)
-        fleet = _fleet(old, new, [])
-        with controlling(fleet) as control, control.envoy("edge", ["edge"], by_socket=True) as envoy:
-            with envoy.client().steady(60, lambda _: _REQUEST):
-                token = ["--server", control.url, "--token-file", str(control.state / "api-token")]
-                _in_phase(control, "progressing")
-                assert run(["rollout", "promote", "chat", "--wait", *token]) == 3
-            said = capsys.readouterr().err
-            assert "step 2 is bad, its errors are more than chance explains: new " in said
-            assert "(100.00 %), old 0 of " in said
-            assert "the rollout of chat is rolled_back, the split of the files holds: {new: 0, old: 100}: 2 bad" in said
-            events = json.dumps(control.get("rollouts"))
-            assert '"waits_for": null' in events
+def test_wait_reports_each_step_and_the_end_of_a_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    with _one_envoy("chat") as (control, client, members):
+        members["chat-new"].behave(status=500)
+        with client.steady(40, Request("POST", "/chat/v1/completions", timeout=20.0)):
+            credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
+            _in_phase(control, "chat", "progressing")
+            assert run(["rollout", "promote", "chat", "--wait", *credentials]) == 3
+        messages = capsys.readouterr().err
+        assert "step 2 is bad, its errors are more than chance explains: new " in messages
+        assert "(100.00 %), old 0 of " in messages
+        ended = "the rollout of chat is rolled_back, the split of the files holds: {chat-new: 0, chat-old: 100}: 2 bad"
+        assert ended in messages
+        assert '"waits_for": null' in json.dumps(control.get("rollouts"))

@@ -82,6 +82,14 @@ def nginx(name: str = "ng", *, min_interval: str = "1s") -> Iterator[Edge]:
         yield Edge(name, directory, entry)
 
 
+def add(fleet: Fleet, *edges: Edge) -> Fleet:
+    """Add the listeners and the proxies of these edges to the fleet, and return it."""
+    for edge in edges:
+        for section, entries in edge.sections.items():
+            fleet[section] = {**fleet.get(section, {}), **entries}
+    return fleet
+
+
 @contextmanager
 def started_edge(edge: Edge, fleet: Fleet) -> Iterator[Proxy]:
     """Start HAProxy on what `lbctl render` makes of the fleet, and nginx on a configuration of its owner's."""
