@@ -126,7 +126,8 @@ class Subscription:
 
     def _rename_sotw(self, request: XdsRequest, content: Mapping[str, Resource]) -> None:
         if not self._subscribed:
-            self._claimed_version = request.version
+            is_about_resources = request.names or self.type_url in _WILDCARD_TYPES
+            self._claimed_version = request.version if is_about_resources else ""
         elif not request.nonce and request.error is None and self.waiting is None and self.acked_once:
             self._reset()
         names = set(request.names)

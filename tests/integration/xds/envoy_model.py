@@ -52,26 +52,28 @@ class Envoy:
         self.excused: set[str] = set()  # first route tables of a name: they may refer to clusters that come later
         self.initialised = False  # the first clusters are warm, so listeners come next
         self._fed = False
+        self.asked: dict[str, set[str]] = {}  # names of each type that it has subscribed to
         self._partial: dict[str, set[str]] = {kind: set() for kind in TYPES}  # applied parts of rejected responses
         self.connect()
 
     # ── a stream
 
     def connect(self) -> None:
+        subscribed = () if self.delta else tuple(self.asked)
         self.out.clear()
         self.nonces: dict[str, str] = {}
-        self.asked: dict[str, set[str]] = {}
+        self.asked = {}
         self.refused: dict[str, set[Any]] = {kind: set() for kind in TYPES}
         self.late_ack = ""
         self._greeted = False
         self._orphans = set(self.warming)  # the new stream cannot report that they are not warm
         self._want(CDS)
-        if self.have[CDS] or self.warming:
+        if self.have[CDS] or self.warming or EDS in subscribed:
             self._want(EDS)
         if self.initialised:
             self._want(LDS)
             self._want(SDS)
-        if self.have[LDS]:
+        if self.have[LDS] or RDS in subscribed:
             self._want(RDS)
 
     def _names(self, kind: str) -> set[str]:

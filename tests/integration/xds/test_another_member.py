@@ -108,3 +108,13 @@ def test_endpoints_are_resent_after_their_cluster_changes(delta: bool) -> None:
     sent: Mapping[str, set[str]] = dict(before.sent_by(other))
     assert list(sent) == [EDS]
     assert "chat" in sent[EDS]
+
+
+def test_routes_are_sent_after_a_request_without_names() -> None:
+    """An Envoy without listeners that reconnects repeats its empty request for routes, with the version of the last
+    ones it accepted. When a listener returns, it names routes that it no longer has."""
+    before = ReturningClient(resources_of_member(DECIDED), delta=False)
+    client = Client(resources_of_member(DECIDED))
+    client.ask("rds", version=before.client.accepted["rds"])
+    client.ask("rds", "public", version=before.client.accepted["rds"])
+    assert [response.short for response in client.pull()] == ["rds"]
