@@ -75,9 +75,8 @@ def running_site() -> Iterator[Site]:
         route = {"auth": {"api_keys": {"file": "keys"}}}
         fleet = fleet_of(pool_of([a]), route=route, **driven("edge"))
         del fleet["listeners"]["gateway"]
+        edges.add(fleet, ha, ng)
         for site in (ha, ng):
-            for section, entries in site.sections.items():
-                fleet[section] = {**fleet[section], **entries}
             stack.enter_context(edges.started_edge(site, fleet))
         control = stack.enter_context(controlling(fleet, files={"keys": _KEYS}))
         eventually(lambda: all(control.proxies[site.name]["state"] == "SYNCED" for site in (ha, ng)))

@@ -27,10 +27,7 @@ _REQUEST = Request("POST", "/v1/completions", timeout=20.0)
 def _fleet(a: Replica, b: Replica, *sites: edges.Edge) -> Fleet:
     fleet = fleet_of(pool_of([a, b], balance={"algorithm": "round_robin"}), **driven("edge"))
     del fleet["listeners"]["gateway"]
-    for site in sites:
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet[section], **entries}
-    return fleet
+    return edges.add(fleet, *sites)
 
 
 def _in_sync(control: ControlPlane) -> None:

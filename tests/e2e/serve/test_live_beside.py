@@ -33,10 +33,7 @@ def _fleet(members: list[Engine], *sites: Edge, **keys: Any) -> Fleet:
     pool = pool_of(members, **{"telemetry": telemetry, "weighting": {"adaptive": {"smoothing": "2s"}}, **keys})
     fleet = fleet_of(pool, **driven("edge"))
     del fleet["listeners"]["gateway"]
-    for site in sites:
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet[section], **entries}
-    return fleet
+    return edges.add(fleet, *sites)
 
 
 @contextmanager
@@ -54,7 +51,7 @@ def test_all_proxies_move_load_from_a_slow_engine() -> None:
         fleet = _fleet(members, ha, ng)
         with _driving(fleet, ha, ng) as control, control.envoy("edge", ["edge"]) as envoy, ExitStack() as stack:
             loads = [stack.enter_context(each.steady(30, _GENERATE)) for each in (envoy.client(), ha, ng)]
-            time.sleep(2)
+            time.sleep(1)
             members[0].speed = 0.5
             eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.65)
             _follow(control, "edge", "ha", "ng")
@@ -77,7 +74,7 @@ def test_wedged_engine_leaves_haproxy_and_nginx_at_once() -> None:
         fleet = _fleet(members, ha, ng, health={"deep": {"stalled_after": "2s"}}, affinity={"cookie": "r"})
         with _driving(fleet, ha, ng) as control, ExitStack() as stack:
             loads = [stack.enter_context(ha.steady(20, _GENERATE)), stack.enter_context(ng.steady(20, _GENERATE))]
-            time.sleep(2)
+            time.sleep(1)
             members[0].wedged = True
             eventually(lambda: "a replica is out" in control.log)
             _follow(control, "ha", "ng")
@@ -97,14 +94,14 @@ def test_agent_checks_carry_weights_without_runtime_api() -> None:
         del fleet["proxies"]["edge"], fleet["listeners"]["edge"]
         control = stack.enter_context(_driving(fleet, ha))
         before = control.status["snapshot"]["version"]
-        load = stack.enter_context(ha.steady(100, _GENERATE))
+        load = stack.enter_context(ha.steady(60, _GENERATE))
         time.sleep(1)
         members[0].speed = 0.4
         eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.5)
         assert control.status["snapshot"]["version"] != before
         time.sleep(3)  # HAProxy asks every two seconds
         moved = time.monotonic()
-        time.sleep(3)
+        time.sleep(2.5)  # 150 requests, distributed in turn
         assert load.since(moved).shares()["a"] == pytest.approx(0.4 / 2.4, abs=0.06)
         load.load.assert_no_failure()
 

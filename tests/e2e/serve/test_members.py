@@ -139,9 +139,7 @@ def test_resumed_old_leader_changes_no_haproxy(redis: RedisServer) -> None:
     with ExitStack() as stack:
         a, b = stack.enter_context(replicas("a", "b"))
         site = stack.enter_context(edges.haproxy())
-        fleet = fleet_of([a, b])
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet.get(section, {}), **entries}
+        fleet = edges.add(fleet_of([a, b]), site)
         del fleet["listeners"]["gateway"]
         stack.enter_context(edges.started_edge(site, fleet))
         first, second = stack.enter_context(members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="2s"))
