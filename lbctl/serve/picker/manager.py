@@ -165,6 +165,8 @@ class PickerManager:
         kept_until = 0.0
         while (places := self._places()) is not None:
             now = time.monotonic()
+            if waits_for is None and self.taken:  # noted before the first look; that process may have ended since
+                waits_for, kept_until = places[0], now + _RETURN
             if not is_free(places[0]):
                 if found is None or found.is_gone or places[0] != waits_for:
                     waits_for, found = places[0], occupant(places[0])
