@@ -1,6 +1,7 @@
-"""What must hold with the settings of a fleet that says nothing, before Envoy, HAProxy and nginx, in real time.
+"""Deep health with the default settings of a fleet, on Envoy, HAProxy and nginx, in real time.
 
-This is the part that is always run. What takes minutes is in `defaults`, for `make defaults`.
+With shorter settings, each run has the same: a wedged and a saturated engine in `test_live_envoy` and
+`test_live_beside`, reserved memory in `tests/unit/signals`. What takes minutes is in `defaults`, for `make defaults`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _OF_ANY_ENGINE = {
 _TAKEN_OUT = re.compile(r'lbctl_replica_out\{pool="([^"]+)",(?:reason="[^"]*",)?replica="([^"]+)"')
 
 
-@pytest.mark.slow
-def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
-    """It answers its checks with 200, and its page too."""
+@pytest.mark.nightly
+def test_wedged_engine_gets_no_new_requests() -> None:
+    """Its checks and its metrics still answer with 200."""
     with engines(*"abcd", slots=48) as members, three(pool_by_default(members)) as site:
         with site.load(6) as loads:
             time.sleep(2 * INTERVAL)
@@ -49,9 +50,9 @@ def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
             try:
                 until(wedged + STALLED_AFTER + 2 * INTERVAL)
                 eventually(lambda: _out(site) == {("pool", "a")})
-                held = at_rest(lambda: members[0].requests)
+                requests = at_rest(lambda: members[0].requests)
                 time.sleep(6)
-                assert members[0].requests == held
+                assert members[0].requests == requests
                 assert _out(site) == {("pool", "a")}
                 assert members[0].behaviour.health == 200
             finally:
@@ -60,9 +61,9 @@ def test_a_wedged_engine_gets_nothing_new_from_any_proxy() -> None:
             load.load.assert_no_failure()
 
 
-@pytest.mark.slow
-def test_a_t4_whose_memory_is_reserved_and_a_saturated_engine_stay_in() -> None:
-    """The same page beside an engine that reserves nothing takes it out: it is read, and it is below the limit."""
+@pytest.mark.nightly
+def test_reserved_memory_and_saturation_eject_no_engine() -> None:
+    """The same page of GPU memory ejects an engine that reserves no memory, so it is read and below the limit."""
     with ExitStack() as stack:
         t4, full, other = (stack.enter_context(engines(*names, slots=4)) for names in ("abc", "de", "fgh"))
         page = stack.enter_context(Page("dcgm", _T4))
@@ -91,7 +92,7 @@ def test_a_t4_whose_memory_is_reserved_and_a_saturated_engine_stay_in() -> None:
 
 
 def _with_limit(members: list[Engine], telemetry: dict[str, Any]) -> dict[str, Any]:
-    """The first has `telemetry` of its own."""
+    """Return a pool with a limit of free memory, whose first replica has its own `telemetry`."""
     pool = pool_by_default(members)
     pool["health"]["deep"] = {"min_free_memory": "2GiB"}
     pool["replicas"][0]["telemetry"] = telemetry
@@ -99,5 +100,5 @@ def _with_limit(members: list[Engine], telemetry: dict[str, Any]) -> dict[str, A
 
 
 def _out(site: Three) -> set[tuple[str, str]]:
-    """(pool, replica) of those that deep health has taken out."""
-    return {(found[1], found[2]) for series in site.control.metrics() if (found := _TAKEN_OUT.match(series))}
+    """Return (pool, replica) of those that deep health has ejected."""
+    return {(match[1], match[2]) for series in site.control.metrics() if (match := _TAKEN_OUT.match(series))}

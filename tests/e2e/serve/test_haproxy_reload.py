@@ -1,4 +1,4 @@
-"""HAProxy's file and reload: for what its Runtime API cannot do, with the old file back where the new one fails."""
+"""HAProxy's file and reload: for what its Runtime API cannot do. A reload that fails restores the old file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
 
-from lbctl.apply.haproxy import reload
+from lbctl.apply.haproxy import driver, reload
 from tests.support.processes.binaries import Binary
 from tests.support.processes.certs import Authority
 from tests.support.processes.fleet import fleet_of, pool_of, put
@@ -27,8 +28,14 @@ HEADERS = {"headers": {"response": {"set": {"x-served-by": "lbctl"}}}}
 
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> Binary:
-    found: Binary = request.param
-    return found
+    binary: Binary = request.param
+    return binary
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reloads follow each other after half a second."""
+    monkeypatch.setattr(reload, "MIN_INTERVAL", 0.5)
 
 
 @pytest.fixture
@@ -37,7 +44,7 @@ def two() -> Iterator[list[Replica]]:
         yield pool
 
 
-def test_a_changed_route_is_reloaded_and_the_live_weights_stay(version: Binary, two: list[Replica]) -> None:
+def test_changed_route_is_reloaded_and_live_weights_stay(version: Binary, two: list[Replica]) -> None:
     pool = pool_of(two, (10, 10), **ROUND_ROBIN)
     with driven(version, fleet_of(pool)) as gateway:
         live = {"pool": {"a": 2.5}}
@@ -55,10 +62,13 @@ def test_a_changed_route_is_reloaded_and_the_live_weights_stay(version: Binary, 
         assert not gateway.apply(live).reloaded
 
 
-def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_file_back(
+@pytest.mark.usefixtures("short_pauses")
+def test_failed_reload_keeps_old_worker_and_restores_the_file(
     version: Binary, two: list[Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is tried again after a while."""
+    """It is tried again after `RETRY_AFTER`."""
+    impatient = partial(reload.HaproxyReloader, start_timeout=3.0)
+    monkeypatch.setattr(driver, "HaproxyReloader", impatient)
     pool = pool_of(two, (10, 10), **ROUND_ROBIN)
     port = free_port()
     with driven(version, fleet_of(pool)) as gateway, socket.create_server((HOST, port)) as taken:
@@ -79,7 +89,7 @@ def test_a_reload_that_does_not_come_up_leaves_the_old_worker_and_puts_the_old_f
         eventually(lambda: gateway.apply({"pool": {"a": 2.5}}).reloaded)
 
 
-def test_a_file_that_the_checker_refuses_never_reaches_the_disk(two: list[Replica]) -> None:
+def test_file_that_haproxy_rejects_is_never_written(two: list[Replica]) -> None:
     with driven("haproxy", fleet_of(pool_of(two))) as gateway:
         before, worker = gateway.config.read_text(), gateway.worker
         tls = {"certificates": [{"certificate": "missing.crt", "key": "missing.key"}]}
@@ -92,7 +102,7 @@ def test_a_file_that_the_checker_refuses_never_reaches_the_disk(two: list[Replic
         assert gateway.get().ok
 
 
-def test_reloads_keep_their_distance(version: Binary, two: list[Replica]) -> None:
+def test_reloads_keep_their_minimal_interval(version: Binary, two: list[Replica]) -> None:
     with driven(version, fleet_of(pool_of(two))) as gateway:
         gateway.change({**fleet_of(pool_of(two), route=HEADERS), "listeners": gateway.listeners})
         assert gateway.apply().reloaded
@@ -103,7 +113,7 @@ def test_reloads_keep_their_distance(version: Binary, two: list[Replica]) -> Non
         assert 3 < waiting.retry_after <= 5
 
 
-def test_without_a_runtime_api_weights_go_by_reload_and_a_drain_at_once(version: Binary, two: list[Replica]) -> None:
+def test_without_runtime_api_drains_reload_sooner_than_weights(version: Binary, two: list[Replica]) -> None:
     with driven(version, fleet_of(pool_of(two, (10, 10), **ROUND_ROBIN)), runtime_api=None) as gateway:
         assert gateway.apply({"pool": {"a": 2.5}}).reloaded
         assert gateway.load(100, 4).shares() == pytest.approx({"a": 0.2, "b": 0.8}, abs=0.03)
@@ -116,7 +126,7 @@ def test_without_a_runtime_api_weights_go_by_reload_and_a_drain_at_once(version:
 
 
 def two_ports() -> int:
-    """The first of two neighbours that nobody has."""
+    """Return the first of two neighbouring free ports."""
     while True:
         first = free_port()
         with contextlib.suppress(OSError), socket.socket() as second:
@@ -124,7 +134,8 @@ def two_ports() -> int:
             return first
 
 
-def test_an_agent_asks_for_weights_drains_and_says_what_is_down(version: Binary, two: list[Replica]) -> None:
+@pytest.mark.parametrize("version", ["haproxy", pytest.param("haproxy-2.8", marks=pytest.mark.nightly)], indirect=True)
+def test_agent_check_sets_weights_drains_and_down_replicas(version: Binary, two: list[Replica]) -> None:
     base = two_ports()
     pool = pool_of(two, (10, 4), **ROUND_ROBIN)
     with driven(version, fleet_of(pool), agent_check={"bind": f"127.0.0.1:{base}"}) as gateway:
@@ -144,8 +155,9 @@ def test_an_agent_asks_for_weights_drains_and_says_what_is_down(version: Binary,
         assert gateway.proxy.process.pid == pid
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("by_file", [False, True])
-def test_a_renewed_certificate_is_loaded_though_no_line_has_changed(
+def test_renewed_certificate_is_loaded_without_a_changed_line(
     version: Binary, two: list[Replica], tmp_path: Path, by_file: bool
 ) -> None:
     authority = Authority(tmp_path)

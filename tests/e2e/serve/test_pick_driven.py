@@ -1,11 +1,9 @@
-"""HAProxy and nginx under `serve` ask its real picker: sessions stay, drains are obeyed, and every end is reported."""
+"""HAProxy and nginx under `serve` use its real picker: sessions stay, drains apply, and every end is reported."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +16,9 @@ from tests.support.processes.client import Load
 from tests.support.processes.control import controlling
 from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.invocation import invoke
 from tests.support.processes.picker import picker_section
+from tests.support.processes.polling import POLLED_EACH_SECOND
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
@@ -34,16 +34,16 @@ def _turn(session: str) -> Request:
 
 
 def _fleet(site: edges.Edge, members: list[Replica]) -> Fleet:
-    pool = {"replicas": [entry(item) for item in members], "balance": {"algorithm": "pick"}}
+    pool = {
+        "replicas": [entry(item) for item in members], "balance": {"algorithm": "pick"}, **POLLED_EACH_SECOND
+    }  # fmt: skip
     fleet = fleet_of(pool, **picker_section())
     del fleet["listeners"]["gateway"]
-    for section, entries in site.sections.items():
-        fleet[section] = {**fleet.get(section, {}), **entries}
-    return fleet
+    return edges.add(fleet, site)
 
 
 @pytest.mark.parametrize("kind", [*EDGES])
-def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind: str) -> None:
+def test_sessions_stay_until_a_drain_and_every_end_is_reported(kind: str) -> None:
     with replicas("a", "b", "c") as three, EDGES[kind]() as site:
         fleet = _fleet(site, three)
         with edges.started_edge(site, fleet), controlling(fleet) as control:
@@ -52,18 +52,19 @@ def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind
             def homes() -> dict[str, set[str | None]]:
                 load = site.load(60, 4, lambda number: _turn(f"s{number % 12}"))
                 load.assert_no_failure()
-                found: dict[str, set[str | None]] = {}
+                replicas_of: dict[str, set[str | None]] = {}
                 for response in load.responses:
-                    found.setdefault(str(dict(response.json["headers"])["x-session-id"]), set()).add(response.replica)
-                return found
+                    session = str(dict(response.json["headers"])["x-session-id"])
+                    replicas_of.setdefault(session, set()).add(response.replica)
+                return replicas_of
 
             eventually(lambda: all(len(names) == 1 for names in homes().values()))
             eventually(lambda: homes() and control.metric("lbctl_pick_decisions_total") >= 60)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
             _pick_without_an_end(fleet, site.name)
-            command = [sys.executable, "-m", "lbctl", "drain", "pool/a", "--reason", "test", "--server", control.url]
-            waiting = ["--wait", "--token-file", str(control.state / "api-token")]  # a reload closes kept connections
-            subprocess.run([*command, *waiting], check=True, capture_output=True)
+            drain = ["drain", "pool/a", "--reason", "test", "--wait"]  # a reload closes kept connections
+            credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
+            assert invoke([*drain, *credentials]).code == 0
             eventually(lambda: all("a" not in names for names in homes().values()))
             if kind == "haproxy":  # which says in its statistics that it has no such request
                 eventually(lambda: control.metric("lbctl_pick_lost_ends_total") == 1.0)
@@ -71,23 +72,23 @@ def test_sessions_stay_until_a_drain_and_the_picker_knows_when_requests_end(kind
 
 
 def _pick_without_an_end(fleet: Fleet, proxy: str) -> None:
-    """A question as the proxy asks it, for a request whose end is never reported."""
+    """Request a pick as the proxy does, for a request whose end is never reported."""
     host, port = fleet["control"]["picker"]["bind"].split(":")
     answer = requests.get(f"http://{host}:{int(port) + 1}/pick/pool", headers={"x-lbctl-proxy": proxy}, timeout=10)
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("kind", [*EDGES])
-def test_a_replica_that_refuses_is_not_picked_and_the_others_share_its_requests(kind: str) -> None:
+def test_unreachable_replica_is_not_picked(kind: str) -> None:
     with replicas("a", "b", "c") as three, EDGES[kind]() as site:
         fleet, numbers = _fleet(site, three), itertools.count()
         with edges.started_edge(site, fleet), controlling(fleet) as control:
             eventually(lambda: control.proxies[site.name]["state"] == "SYNCED")
 
             def load(count: int) -> Load:
-                found = site.load(count, 4, lambda _: _turn(f"s{next(numbers)}"))
-                found.assert_no_failure()
-                return found
+                answers = site.load(count, 4, lambda _: _turn(f"s{next(numbers)}"))
+                answers.assert_no_failure()
+                return answers
 
             eventually(lambda: load(10) and control.metric("lbctl_pick_decisions_total") > 0)
             three[0].refuse()
@@ -103,14 +104,13 @@ def test_a_replica_that_refuses_is_not_picked_and_the_others_share_its_requests(
 
 
 @pytest.mark.parametrize("kind", [*EDGES])
-def test_the_last_replica_can_be_drained_too_and_let_in_again(kind: str) -> None:
+def test_last_replica_can_be_drained_and_undrained(kind: str) -> None:
     with replicas("a") as one, EDGES[kind]() as site:
         fleet = _fleet(site, one)
         with edges.started_edge(site, fleet), controlling(fleet) as control:
             eventually(lambda: control.proxies[site.name]["state"] == "SYNCED" and site.get().ok)
             credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
             for command, status in (("drain", 503), ("undrain", 200)):
-                lbctl = [sys.executable, "-m", "lbctl", command, "pool/a", *credentials]
-                subprocess.run(lbctl, check=True, capture_output=True)
+                assert invoke([command, "pool/a", *credentials]).code == 0
                 eventually(lambda status=status: site.get().status == status)  # type: ignore[misc]
                 eventually(lambda: control.proxies[site.name]["state"] == "SYNCED")

@@ -18,8 +18,8 @@ from tests.support.processes.picker import picked
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
-TOLD = 6
-"""How often each session, document or adapter is asked about."""
+COUNT = 6
+"""The number of requests for each session, document or adapter."""
 
 
 @contextmanager
@@ -44,22 +44,22 @@ def _homes(client: Client, requests: list[Request]) -> set[str]:
     return set(load.by_replica)
 
 
-@pytest.mark.parametrize("kind", ["envoy", "nginx"])
-def test_each_turn_of_an_agent_goes_to_the_replica_of_its_conversation(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["nginx", pytest.param("envoy", marks=pytest.mark.nightly)])
+def test_turns_of_an_agent_go_to_the_replica_of_its_conversation(kind: str) -> None:
     with _example("agents-with-sessions", kind) as (client, _):
         for number in range(4):
-            turns = [_request(prompt="x" * 400 * turn, prompt_cache_key=f"agent-{number}") for turn in range(1, TOLD)]
+            turns = [_request(prompt="x" * 400 * turn, prompt_cache_key=f"agent-{number}") for turn in range(1, COUNT)]
             assert len(_homes(client, turns)) == 1
         sessions = [_request(prompt=f"{number} " * 4000, metadata={"session_id": str(number)}) for number in range(16)]
         load = client.load(16, 16, lambda number: sessions[number])
         assert len(load.by_replica) >= 2, "conversations are spread"
 
 
-@pytest.mark.parametrize("kind", ["envoy", "nginx"])
-def test_questions_about_a_document_meet_where_it_is_in_the_cache_until_that_has_too_many(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["envoy", pytest.param("nginx", marks=pytest.mark.nightly)])
+def test_questions_about_a_document_share_a_replica_with_a_limit(kind: str) -> None:
     with _example("shared-system-prompt", kind) as (client, members):
         for document in ("one", "two"):
-            questions = [_request(prompt=f"{document} " * 4000 + f"Question {number}?") for number in range(TOLD)]
+            questions = [_request(prompt=f"{document} " * 4000 + f"Question {number}?") for number in range(COUNT)]
             assert len(_homes(client, questions)) == 1
         for replica in members:
             replica.behave(delay=1.0)
@@ -68,10 +68,10 @@ def test_questions_about_a_document_meet_where_it_is_in_the_cache_until_that_has
         assert max(crowd.by_replica.values()) <= 1.25 * 40 / len(members) + 10, "a crowd does not queue at one replica"
 
 
-@pytest.mark.parametrize("kind", ["haproxy", "nginx"])
-def test_requests_for_an_adapter_meet_on_one_replica(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["haproxy", pytest.param("nginx", marks=pytest.mark.nightly)])
+def test_requests_for_an_adapter_go_to_one_replica(kind: str) -> None:
     with _example("adapters", kind) as (client, _):
         for adapter in ("support-de", "sql"):
-            assert len(_homes(client, [_request(model=adapter, prompt=f"{number}?") for number in range(TOLD)])) == 1
+            assert len(_homes(client, [_request(model=adapter, prompt=f"{number}?") for number in range(COUNT)])) == 1
         base = [_request(model="meta-llama/Llama-3.1-8B-Instruct", prompt=f"{number}?") for number in range(24)]
         assert len(_homes(client, base)) >= 2, "the model itself is everywhere"

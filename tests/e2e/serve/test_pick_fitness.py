@@ -1,4 +1,4 @@
-"""What is not fit is never picked, and no client picks: a real picker with each proxy."""
+"""Unfit replicas are never picked, and no client chooses its replica: a real picker with each proxy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _turn(number: int) -> Request:
 
 
 def _load(client: Client) -> set[str]:
-    """Twelve sessions, thrice: who answers."""
+    """Send three requests of each of twelve sessions, and return the replicas that answered."""
     load = client.load(36, 4, lambda number: _turn(number % 12), keep_alive=False)
     load.assert_no_failure()
     return set(load.by_replica)
@@ -54,8 +54,10 @@ def _reasons(control: ControlPlane) -> dict[str, str]:
     return {item["name"]: item["reason"] for item in control.explain_pick(question)["candidates"]}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_a_check_or_its_gpu_says_is_out_is_not_picked(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["nginx", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("envoy", "haproxy"))]
+)
+def test_replica_failing_checks_or_with_broken_gpu_is_not_picked(kind: str) -> None:
     with replicas("a", "b", "c", "d") as (a, b, c, d), _Gpus() as gpus:
         active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 1}
         pool: dict[str, Any] = {
@@ -81,7 +83,7 @@ def test_what_a_check_or_its_gpu_says_is_out_is_not_picked(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_limits_and_versions_are_kept_and_a_client_s_headers_choose_nothing(kind: str) -> None:
+def test_client_headers_bypass_no_limits_and_versions(kind: str) -> None:
     with replicas("a", "b", "hidden", "outside") as (a, b, hidden, outside):
         pick: dict[str, Any] = {"balance": {"algorithm": "pick"}}
         pool = {"replicas": [entry(a), entry(b)], "circuit_breaker": {"per_replica": {"max_requests": 1}}, **pick}
@@ -101,7 +103,7 @@ def test_limits_and_versions_are_kept_and_a_client_s_headers_choose_nothing(kind
 
 
 def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replica]) -> None:
-    """A session whose replica has a request already: the next one goes to the other."""
+    """Check that the request of a session whose replica has one already goes to the other replica."""
     session = [version, ("x-session-id", "busy")]
     for replica in pool:
         replica.behave(delay=2.0)
@@ -114,7 +116,7 @@ def _limit(client: Client, version: tuple[str, str], pool: tuple[Replica, Replic
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_arrives_as_it_was_sent_and_one_that_breaks_off_moves_no_session(kind: str) -> None:
+def test_request_is_unchanged_and_a_broken_one_moves_no_session(kind: str) -> None:
     with replicas("a", "b") as two:
         pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
         with picked(kind, pool) as (control, client):
@@ -124,21 +126,21 @@ def test_a_request_arrives_as_it_was_sent_and_one_that_breaks_off_moves_no_sessi
                 return client.post("/", b'{"prompt": 1}', session).replica
 
             eventually(lambda: home() and control.metric("lbctl_pick_decisions_total") > 1)
-            found = home()
-            (replica,) = (item for item in two if item.name == found)
+            name = home()
+            (replica,) = (item for item in two if item.name == name)
             names = {name.lower() for name, _ in replica.seen[-1].headers}
             assert ("transfer-encoding" if kind == "envoy" else "content-length") in names
             assert not any(name.startswith(("x-gateway", "x-lbctl")) for name in names)
             replica.behave(fault="reset")
             assert client.post("/", b'{"prompt": 1}', session).status == 502
             replica.behave(fault="")
-            assert {home() for _ in range(4)} == {found}
+            assert {home() for _ in range(4)} == {name}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_drain_leaves_no_slow_start_behind_and_what_was_down_ramps_with_requests_from_the_first_on(
-    kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    "kind", ["envoy", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("haproxy", "nginx"))]
+)
+def test_slow_start_follows_an_outage_and_not_a_drain(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b", "c") as (a, b, c):
         active = {"http": {"path": "/health"}, "interval": "500ms", "unhealthy_threshold": 1, "healthy_threshold": 1}
         pool: dict[str, Any] = {
@@ -174,11 +176,11 @@ def test_a_drain_leaves_no_slow_start_behind_and_what_was_down_ramps_with_reques
             a.behave(health=200)
             eventually(lambda: shares().get("a", 0.0) > 0.15)
             eventually(lambda: state()[0] == "ramping")
-            said = "the picker gives it 10% of its weight"
-            assert said in state()[1]
+            share = "the picker gives it 10% of its weight"
+            assert share in state()[1]
             capsys.readouterr()
             assert run(["explain", "weight", "pool/a", *_server(control)]) == 0
-            assert f"slow start     {said} so far" in capsys.readouterr().out
+            assert f"slow start     {share} so far" in capsys.readouterr().out
             assert run(["explain", "pick", "pool", *_server(control)]) == 0
             assert "slow start: it has 10% of its weight" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Two control planes on one machine whose pickers have the same address: no proxy asks the picker of the other one."""
+"""Two control planes on one machine whose pickers have the same address: no proxy uses the picker of the other one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 import requests
@@ -18,6 +19,7 @@ from lbctl.ir.address import Address
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client
+from tests.support.processes.constants import PICKER_ADDRESS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change
 from tests.support.processes.fleet import entry, fleet_of
@@ -33,22 +35,6 @@ def _pool(members: list[Replica]) -> Fleet:
     return {"replicas": [entry(item) for item in members], "balance": {"algorithm": "pick"}}
 
 
-@contextmanager
-def _second(kind: str, pool: Fleet, control: Fleet) -> Iterator[tuple[ControlPlane, Client, Callable[[], None]]]:
-    """The second control plane with a proxy; the function waits until the proxy may ask the picker."""
-    if kind == "envoy":
-        with controlling(fleet_of(pool, **driven(EDGE), **control)) as second, second.envoy(EDGE, [EDGE]) as envoy:
-            yield second, envoy.client(), lambda: await_picker(envoy)
-        return
-    start = edges.haproxy if kind == "haproxy" else edges.nginx
-    with start(EDGE, min_interval="100ms") as site:
-        fleet = fleet_of(pool, **site.sections, **control)
-        del fleet["listeners"]["gateway"]
-        with edges.started_edge(site, fleet), controlling(fleet) as second:
-            eventually(lambda: second.proxies[EDGE]["state"] == "SYNCED")
-            yield second, site, lambda: None
-
-
 def _decisions_after_one_more(control: ControlPlane, section: Fleet) -> float:
     """Ask the picker of a control plane once, and return its count of decisions once this one is in it."""
     host, port = section["control"]["picker"]["bind"].split(":")
@@ -57,31 +43,47 @@ def _decisions_after_one_more(control: ControlPlane, section: Fleet) -> float:
     return control.metric("lbctl_pick_decisions_total")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_proxies_of_the_second_one_never_ask_the_picker_of_the_first(kind: str) -> None:
+def test_proxies_of_second_serve_never_use_the_first_picker() -> None:
+    """One of each kind. After the first control plane has ended, the second one starts its own picker there."""
     control = picker_section()
-    with replicas("a") as one, replicas("b", "c") as two, controlling(fleet_of(_pool(one), **control)) as first:
+    with ExitStack() as stack:
+        one, two = stack.enter_context(replicas("a")), stack.enter_context(replicas("b", "c"))
+        stack.enter_context(short_pauses(PICKER_ADDRESS))
+        first = stack.enter_context(controlling(fleet_of(_pool(one), **control)))
         eventually(lambda: first.status["picker"]["running"])
-        with _second(kind, _pool(two), control) as (second, client, await_fit):
-            eventually(lambda: not second.status["picker"]["running"])
-            assert str(control["control"]["picker"]["bind"].split(":")[1]) in second.status["picker"]["reason"]
-            assert TAKEN in second.log
+        haproxy = stack.enter_context(edges.haproxy("haproxy", min_interval="100ms"))
+        nginx = stack.enter_context(edges.nginx("nginx", min_interval="100ms"))
+        fleet = edges.add(fleet_of(_pool(two), **driven("envoy"), **control), haproxy, nginx)
+        del fleet["listeners"]["gateway"]
+        for edge in (haproxy, nginx):
+            stack.enter_context(edges.started_edge(edge, fleet))
+        second = stack.enter_context(controlling(fleet))
+        envoy = stack.enter_context(second.envoy("envoy", ["envoy"]))
+        eventually(lambda: all(second.proxies[kind]["state"] == "SYNCED" for kind in KINDS))
+        clients = {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}
+
+        eventually(lambda: not second.status["picker"]["running"])
+        assert str(control["control"]["picker"]["bind"].split(":")[1]) in second.status["picker"]["reason"]
+        assert TAKEN in second.log
+        for client in clients.values():
             client.load(30, 4).assert_no_failure()
-            assert _decisions_after_one_more(first, control) == 1.0
-            assert first.stop() == 0
-            eventually(lambda: second.status["picker"]["running"])
-            await_fit()
-
-            def picks() -> bool:
-                client.load(10, 2).assert_no_failure()
-                return second.metric("lbctl_pick_decisions_total") > 0
-
-            eventually(picks)
-            assert second.log.count(TAKEN) == 1
-            assert "a task failed" not in second.log
+        assert _decisions_after_one_more(first, control) == 1.0
+        assert first.stop() == 0
+        eventually(lambda: second.status["picker"]["running"])
+        await_picker(envoy)
+        for kind, client in clients.items():
+            eventually(partial(_is_picked, second, client, kind))
+        assert second.log.count(TAKEN) == 1
+        assert "a task failed" not in second.log
 
 
-def test_a_control_plane_that_restarts_has_its_picker_back_though_another_one_waits_for_the_address() -> None:
+def _is_picked(control: ControlPlane, client: Client, kind: str) -> bool:
+    """Send requests through this proxy, and return whether the picker has decided one of this proxy."""
+    client.load(10, 2).assert_no_failure()
+    return any(row["proxy"] == kind for row in control.get("picks")["samples"])
+
+
+def test_restarted_serve_gets_its_picker_address_back() -> None:
     section = picker_section()
     with replicas("a") as one, controlling(fleet_of(_pool(one), **section)) as first:
         eventually(lambda: first.status["picker"]["running"])
@@ -107,7 +109,7 @@ def _holders(bind: Address) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
         yield {holder.pid: holder for holder in holders}
 
 
-def test_whoever_has_the_address_now_is_named_everywhere_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_process_with_the_picker_address_is_named_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
     section = picker_section()
     bind = str(section["control"]["picker"]["bind"])
     with (
@@ -117,9 +119,9 @@ def test_whoever_has_the_address_now_is_named_everywhere_with_what_to_do(capsys:
     ):
 
         def named() -> int | None:
-            found = re.fullmatch(rf"process (\d+) has {bind}; (.*)", str(control.status["picker"]["reason"]))
-            assert found is None or found[2] == "give control.picker.bind, or --picker-bind, another port"
-            return int(found[1]) if found else None
+            reason = re.fullmatch(rf"process (\d+) has {bind}; (.*)", str(control.status["picker"]["reason"]))
+            assert reason is None or reason[2] == "give control.picker.bind, or --picker-bind, another port"
+            return int(reason[1]) if reason else None
 
         eventually(lambda: named() in holders)
         first = named()
@@ -135,7 +137,7 @@ def test_whoever_has_the_address_now_is_named_everywhere_with_what_to_do(capsys:
         assert control.log.count(TAKEN) == 1
 
 
-def test_doctor_does_not_take_the_picker_of_another_fleet_for_this_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_recognises_the_picker_of_another_fleet(capsys: pytest.CaptureFixture[str]) -> None:
     section = picker_section()
     bind = section["control"]["picker"]["bind"]
     with replicas("a") as one, controlling(fleet_of(_pool(one), **section)) as first:
@@ -151,7 +153,7 @@ def test_doctor_does_not_take_the_picker_of_another_fleet_for_this_ones(capsys: 
             assert states == {first: "ok", second: "failed"}
 
 
-def test_the_second_one_has_a_picker_of_its_own_with_an_address_of_its_own() -> None:
+def test_second_serve_runs_its_picker_at_another_address() -> None:
     control, own = picker_section(), f"{HOST}:{free_pair()}"
     with replicas("a") as one, replicas("b") as two, controlling(fleet_of(_pool(one), **control)) as first:
         eventually(lambda: first.status["picker"]["running"])
@@ -175,7 +177,7 @@ def _free_triple() -> int:
         return port
 
 
-def test_a_picker_that_moves_by_a_port_is_not_taken_for_somebody_else() -> None:
+def test_picker_can_move_to_the_next_port() -> None:
     port = _free_triple()
     with replicas("a", "b") as two:
         fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})
@@ -189,7 +191,7 @@ def test_a_picker_that_moves_by_a_port_is_not_taken_for_somebody_else() -> None:
             assert TAKEN not in control.log
 
 
-def test_an_lbctl_picker_at_the_address_is_asked() -> None:
+def test_standalone_picker_at_the_address_is_used() -> None:
     port = free_pair()
     with replicas("a", "b") as two:
         fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})

@@ -11,6 +11,7 @@ from lbctl.cli import run
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Steady
+from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
@@ -28,10 +29,7 @@ def _fleet(old: Engine, new: Engine, *sites: Edge) -> Fleet:
         "routes": {"chat": {"match": {"path_prefix": "/"}, "split": {"old": 100, "new": 0}}},
         "pools": {"old": pool_of([old]), "new": pool_of([new])},
     }
-    for site in sites:
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet[section], **entries}
-    return fleet
+    return edges.add(fleet, *sites)
 
 
 def _split(control: ControlPlane, *words: str) -> int:
@@ -39,15 +37,16 @@ def _split(control: ControlPlane, *words: str) -> int:
 
 
 def _in_sync(control: ControlPlane) -> None:
+    """Wait until all three proxies have what is published now."""
     version = control.status["snapshot"]["version"]
-    names = ("edge", "ha", "ng")
-    eventually(lambda: all(control.proxies.get(name, {}).get("last_good") == version for name in names))
+    eventually(lambda: all(control.proxies[name].get("last_good") == version for name in ("edge", "ha", "ng")))
 
 
-def test_a_split_by_hand_moves_all_three_proxies_loses_nothing_and_survives_a_restart(
+def test_split_override_moves_all_proxies_and_survives_restart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with ExitStack() as stack:
+        stack.enter_context(short_pauses(HAPROXY_RELOADS))
         old, new = stack.enter_context(engines("old", "new"))
         ha, ng = stack.enter_context(edges.haproxy()), stack.enter_context(edges.nginx())
         fleet = _fleet(old, new, ha, ng)
@@ -93,7 +92,7 @@ def _only(loads: list[Steady], pool: str) -> None:
     assert [set(load.since(began).by_replica) for load in loads] == [{pool}] * len(loads)
 
 
-def test_a_split_by_hand_ends_when_the_files_change_the_split() -> None:
+def test_split_override_ends_when_the_files_change_the_split() -> None:
     with engines("old", "new") as (old, new):
         fleet = _fleet(old, new)
         with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
@@ -124,7 +123,7 @@ def test_a_split_by_hand_ends_when_the_files_change_the_split() -> None:
         (["chat", "old=1", "old=2"], "old has two shares"),
     ],
 )
-def test_a_split_that_cannot_be_is_refused(
+def test_invalid_split_override_is_refused(
     words: list[str], message: str, served: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _split(served, "set", *words) in (1, 64)

@@ -25,10 +25,7 @@ def _fleet(members: list[Replica], *sites: Edge, **more: Any) -> Fleet:
     pool = {"replicas": [{"name": item.name, "address": item.address} for item in members]}
     fleet = fleet_of(pool, **driven("edge"), **more)
     del fleet["listeners"]["gateway"]
-    for site in sites:
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet[section], **entries}
-    return fleet
+    return edges.add(fleet, *sites)
 
 
 def _weight(control: ControlPlane, value: float) -> None:
@@ -37,13 +34,13 @@ def _weight(control: ControlPlane, value: float) -> None:
 
 
 def _pools(server: list[str], capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """Pool, replica, state and the first three shares of each row; rows of pools are kept for a moment."""
+    """Return pool, replica, state and the first three shares of each row; rows of pools are cached for a moment."""
     assert run(["status", "pools", *server]) == 0
     return [line.split()[:6] for line in capsys.readouterr().out.splitlines() if line.startswith("pool ")]
 
 
-def test_a_check_waits_for_the_next_reload_of_an_nginx(capsys: pytest.CaptureFixture[str]) -> None:
-    with replicas("a", "b") as members, edges.nginx(min_interval="6s") as ng:
+def test_check_waits_for_the_next_reload_of_nginx(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas("a", "b") as members, edges.nginx(min_interval="4s") as ng:
         fleet = _fleet(list(members), ng)
         with edges.started_edge(ng, fleet), controlling(fleet) as control:
             eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
@@ -57,7 +54,7 @@ def test_a_check_waits_for_the_next_reload_of_an_nginx(capsys: pytest.CaptureFix
             assert "SYNCED" in capsys.readouterr().out
 
 
-def test_an_nginx_has_only_what_it_has_loaded_while_something_newer_waits(tmp_path: Path) -> None:
+def test_nginx_reports_the_loaded_version_while_another_waits(tmp_path: Path) -> None:
     gate, begun = tmp_path / "gate", tmp_path / "begun"
     with replicas("a", "b") as members, edges.nginx() as ng:
         reload = shlex.join(ng.entry["reload"]["command"])
@@ -80,7 +77,7 @@ def test_an_nginx_has_only_what_it_has_loaded_while_something_newer_waits(tmp_pa
             assert control.proxies["ng"]["last_good"] == control.status["snapshot"]["version"]
 
 
-def test_an_envoy_that_has_left_is_missed_by_who_expects_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_if_an_expected_envoy_has_left(capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b") as members, controlling(_fleet(list(members))) as control:
         server = ["--server", control.url]
         with control.envoy("edge", ["edge"], by_socket=True):
@@ -94,7 +91,7 @@ def test_an_envoy_that_has_left_is_missed_by_who_expects_it(capsys: pytest.Captu
         assert "0 of 1 expected proxies are connected and in sync; these have left: edge" in capsys.readouterr().err
 
 
-def test_the_fleet_itself_says_where_serve_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_the_api_address_from_the_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b") as members, controlling(_fleet(list(members)), start=False) as control:
         bind, state = f"127.0.0.1:{control.api}", str(control.state)
         control.write(_fleet(list(members), control={"api": {"bind": bind}, "state": state}))
@@ -104,7 +101,7 @@ def test_the_fleet_itself_says_where_serve_answers(tmp_path: Path, capsys: pytes
         assert "drain pool/a, by operator" in capsys.readouterr().out
 
 
-def test_top_shows_a_drain_as_it_happens() -> None:
+def test_top_shows_a_drain_live() -> None:
     with (
         replicas("a", "b") as members,
         controlling(_fleet(list(members))) as control,

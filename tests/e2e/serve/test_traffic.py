@@ -1,4 +1,4 @@
-"""What HAProxy and nginx report of their traffic is what the replicas themselves have counted."""
+"""HAProxy and nginx report the traffic that the replicas count themselves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import pytest
 from lbctl.cli import run
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
+from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.edges import Edge
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.polling import POLLED_EACH_SECOND
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -28,18 +30,16 @@ _HEALTH = {
 
 
 def _fleet(members: list[Replica], *sites: Edge, weights: tuple[float, ...] = ()) -> Fleet:
-    fleet = fleet_of(pool_of(members, weights, balance={"algorithm": "round_robin"}, health=_HEALTH), proxies={})
+    keys = {"balance": {"algorithm": "round_robin"}, "health": _HEALTH, **POLLED_EACH_SECOND}
+    fleet = fleet_of(pool_of(members, weights, **keys), control={"logs": {"bind": f"{HOST}:{free_port()}"}})
     del fleet["listeners"]["gateway"]
-    fleet["control"] = {"logs": {"bind": f"{HOST}:{free_port()}"}}
-    for site in sites:
-        for section, entries in site.sections.items():
-            fleet[section] = {**fleet[section], **entries}
-    return fleet
+    return edges.add(fleet, *sites)
 
 
 @contextmanager
 def _driving(fleet: Fleet, *sites: Edge) -> Iterator[ControlPlane]:
     with ExitStack() as stack:
+        stack.enter_context(short_pauses(HAPROXY_RELOADS))
         for site in sites:
             stack.enter_context(edges.started_edge(site, fleet))
         control = stack.enter_context(controlling(fleet))
@@ -52,8 +52,8 @@ def _synced(control: ControlPlane, *sites: Edge) -> None:
 
 
 def _pool(control: ControlPlane) -> dict[str, Any]:
-    found: dict[str, Any] = control.get("pools")["pools"][0]
-    return found
+    pool: dict[str, Any] = control.get("pools")["pools"][0]
+    return pool
 
 
 def _rows(control: ControlPlane) -> dict[str, dict[str, Any]]:
@@ -61,17 +61,17 @@ def _rows(control: ControlPlane) -> dict[str, dict[str, Any]]:
 
 
 def _counted(control: ControlPlane, what: str = "requests") -> dict[tuple[str, str], float]:
-    """(replica, proxy) → the total of the metric."""
-    found: dict[tuple[str, str], float] = {}
+    """Return (replica, proxy) → the total of the metric."""
+    totals: dict[tuple[str, str], float] = {}
     for series, value in control.metrics().items():
         name, _, labels = series.partition("{")
         if name == f"lbctl_replica_{what}_total":
             each = dict(item.split("=", 1) for item in labels.rstrip("}").split(","))
-            found[each["replica"].strip('"'), each["proxy"].strip('"')] = value
-    return found
+            totals[each["replica"].strip('"'), each["proxy"].strip('"')] = value
+    return totals
 
 
-def test_the_observed_share_is_what_the_replicas_have_counted_on_both_proxies() -> None:
+def test_observed_share_equals_the_counts_of_the_replicas() -> None:
     with (
         replicas("a", "b", "c") as members,
         edges.haproxy() as ha,
@@ -98,7 +98,7 @@ def test_the_observed_share_is_what_the_replicas_have_counted_on_both_proxies() 
         assert sorted(_pool(control)["reporting"]) == ["ha", "ng"]
 
 
-def test_errors_are_those_of_the_replica_and_no_refusals() -> None:
+def test_only_5xx_answers_of_the_replica_count_as_errors() -> None:
     with (
         replicas("a", "b") as members,
         edges.haproxy() as ha,
@@ -117,7 +117,7 @@ def test_errors_are_those_of_the_replica_and_no_refusals() -> None:
         assert {key: value for key, value in errors.items() if value} == {("a", "ha"): 20.0, ("a", "ng"): 20.0}
 
 
-def test_a_replica_that_is_killed_is_down_with_who_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_replica_is_down_with_the_reporting_proxies(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         replicas("a", "b") as members,
         edges.haproxy() as ha,
@@ -150,7 +150,7 @@ def test_a_replica_that_is_killed_is_down_with_who_says_so(capsys: pytest.Captur
         assert 0.25 < row["share"] < 0.5
 
 
-def test_counters_go_on_over_reloads() -> None:
+def test_counters_continue_after_reloads() -> None:
     with replicas("a", "b") as members, edges.haproxy() as ha, edges.nginx() as ng:
         fleet = _fleet(members, ha, ng)
         with _driving(fleet, ha, ng) as control:
@@ -170,17 +170,17 @@ def test_counters_go_on_over_reloads() -> None:
             eventually(lambda: sum(_counted(control).values()) == 201)
 
 
-def test_requests_in_flight_are_those_of_haproxy_and_unknown_of_nginx() -> None:
+def test_in_flight_comes_from_haproxy_and_is_unknown_for_nginx() -> None:
     with replicas("a") as members, edges.haproxy() as ha, edges.nginx() as ng:
-        members[0].behave(delay=8.0)
+        members[0].behave(delay=3.0)
         with _driving(_fleet(members, ha), ha) as control, ha.steady(2, Request(timeout=20.0)):
             eventually(lambda: (_rows(control)["a"]["in_flight"] or 0) > 2)
         with _driving(_fleet(members, ng), ng) as control, ng.steady(2, Request(timeout=20.0)):
-            time.sleep(3)
+            time.sleep(2)
             assert _rows(control)["a"]["in_flight"] is None
 
 
-def test_forged_lines_change_nothing_and_are_counted() -> None:
+def test_forged_log_lines_are_dropped_and_counted() -> None:
     with replicas("a") as members, edges.nginx() as ng:
         fleet = _fleet(members, ng)
         with _driving(fleet, ng) as control:
@@ -206,7 +206,7 @@ def test_forged_lines_change_nothing_and_are_counted() -> None:
                 assert dropped[f'lbctl_traffic_log_dropped_total{{reason="{reason}"}}'] > 0
 
 
-def test_a_listener_without_access_log_reports_its_traffic_all_the_same() -> None:
+def test_listener_without_access_log_still_reports_traffic() -> None:
     with replicas("a") as members, edges.nginx() as ng:
         fleet = _fleet(members, ng)
         fleet["listeners"]["ng"]["access_log"] = {"format": "none"}
