@@ -2,12 +2,12 @@
 
 A test session starts hundreds of control planes, and each would spend half a second of the processor on imports. The
 standard library's fork server imports lbctl once; each process is a fork of it with its own arguments, directory,
-environment and files. Tests of what a process looks like from outside (its command line, its limits) start a new
-interpreter with `executed` instead.
+environment and files, and the command line of a `python -m lbctl`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pkgutil
@@ -91,10 +91,20 @@ def _main(arguments: Sequence[str], log: Path, directory: Path, environment: Map
     os.environ.update(environment)
     os.chdir(directory)
     sys.argv = ["lbctl", *arguments]
+    _set_command_line([sys.executable, "-m", "lbctl", *arguments])
 
     from lbctl.cli import main
 
     main()
+
+
+def _set_command_line(words: Sequence[str]) -> None:
+    """Write the words to the memory that the kernel shows as the command line: lbctl finds its processes by it."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), the 48th and 49th field
+    text = "\0".join(words).encode()
+    assert len(text) < end - start, "the command line of the fork server is too short"
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _modules() -> list[str]:

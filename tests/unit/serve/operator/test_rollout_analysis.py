@@ -244,7 +244,8 @@ def test_restart_keeps_the_evidence_and_counts_it_once(tmp_path: Path) -> None:
         slow = rollout_fleet(failures=1000)
         async with serving(tmp_path, slow) as run:
             await run.until(lambda run: run.verdicts["bad"] >= 2, BAD)
-            before = run.state.analysis
+            while (await run.saved.rollouts())[0].analysis != (before := run.state.analysis):
+                await asyncio.sleep(0.01)
         async with serving(tmp_path, slow) as run:
             assert run.state.analysis == before
             await run.until(lambda run: run.evaluations[-1].reason == "no proxy reports its requests")
