@@ -93,7 +93,7 @@ def token_of(control: ControlPlane) -> str:
     return (control.state / "api-token").read_text().split()[0].rpartition(":")[2]
 
 
-def test_a_change_of_a_replica_is_seen(page: Page, control: ControlPlane) -> None:
+def test_change_of_a_replica_is_shown_live(page: Page, control: ControlPlane) -> None:
     assert page.wait(state_of("r1")) == "in"
     drain(control, "r1")
     page.wait(f"['drained', 'draining'].includes({state_of('r1')})")
@@ -101,9 +101,7 @@ def test_a_change_of_a_replica_is_seen(page: Page, control: ControlPlane) -> Non
     page.wait(f"{state_of('r1')} === 'in'")
 
 
-def test_a_drain_by_the_dialog_needs_a_reason_and_a_token_and_says_what_it_will_do(
-    page: Page, control: ControlPlane
-) -> None:
+def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPlane) -> None:
     page.click(".rows .tr:nth-child(1)")
     page.click(".panel .buttons button")
     assert "gets no new requests and finishes those it has" in page.text("#dialog")
@@ -137,7 +135,7 @@ def test_a_drain_by_the_dialog_needs_a_reason_and_a_token_and_says_what_it_will_
     page.wait(f"({show_log}).includes('a broken fan') && ({show_log}).includes('alice')")
 
 
-def test_a_share_a_split_and_an_earlier_fleet_are_set_by_their_dialogs(page: Page) -> None:
+def test_dialogs_set_a_share_a_split_and_an_earlier_fleet(page: Page) -> None:
     steps = {"to": "new", "mode": "manual", "steps": [{"percent": "5%"}, {"percent": "100%"}]}
     chat = {"match": {"path_prefix": "/"}, "split": {"old": 100, "new": 0}, "rollout": steps}
     files = {
@@ -245,7 +243,7 @@ def test_light_and_dark_follow_the_system_and_the_switch(page: Page) -> None:
     assert page.evaluate(colour) == light
 
 
-def test_it_works_where_the_browser_stores_nothing_for_pages(page: Page, control: ControlPlane) -> None:
+def test_dashboard_works_without_local_storage(page: Page, control: ControlPlane) -> None:
     denied = "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }})"
     script = page.call("Page.addScriptToEvaluateOnNewDocument", source=denied)
     try:
@@ -258,17 +256,17 @@ def test_it_works_where_the_browser_stores_nothing_for_pages(page: Page, control
         page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
 
 
-@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("width", [360, 768, 1440])
-def test_no_view_scrolls_sideways(page: Page, view: str, width: int) -> None:
+def test_no_view_scrolls_sideways(page: Page, width: int) -> None:
     page.resize(width, 800, mobile=width < 500)
-    page.evaluate(f"location.hash = '{view}'")
-    page.wait(f"document.querySelector('#view-{view}:not([hidden])') !== null")
-    for element in ("document.documentElement", "document.querySelector('main')"):
-        assert page.evaluate(f"{element}.scrollWidth - {element}.clientWidth") == 0
+    for view in VIEWS:
+        page.evaluate(f"location.hash = '{view}'")
+        page.wait(f"document.querySelector('#view-{view}:not([hidden])') !== null")
+        for element in ("document.documentElement", "document.querySelector('main')"):
+            assert page.evaluate(f"{element}.scrollWidth - {element}.clientWidth") == 0, (view, element)
 
 
-def test_the_keyboard_does_it_all(page: Page) -> None:
+def test_keyboard_reaches_everything(page: Page) -> None:
     page.wait(state_of("r3"))
     page.press("/")
     assert page.evaluate("document.activeElement.id") == "query"
@@ -289,7 +287,7 @@ def test_the_keyboard_does_it_all(page: Page) -> None:
     page.fill("#query", "")
 
 
-def test_before_anything_has_come_the_views_say_that_they_load(page: Page, control: ControlPlane) -> None:
+def test_views_say_that_they_load_before_data_arrives(page: Page, control: ControlPlane) -> None:
     page.call("Network.enable")
     page.call("Network.setBlockedURLs", urls=["*/api/v1/live*"])
     page.open("about:blank")
@@ -303,7 +301,7 @@ def test_before_anything_has_come_the_views_say_that_they_load(page: Page, contr
     page.problems.clear()
 
 
-def test_a_lost_connection_is_said_and_what_is_shown_is_greyed_until_it_is_back(page: Page) -> None:
+def test_lost_connection_is_shown_until_it_is_back(page: Page) -> None:
     with controlling(fleet(2)) as other:
         show(page, other)
         other.stop()
@@ -314,13 +312,20 @@ def test_a_lost_connection_is_said_and_what_is_shown_is_greyed_until_it_is_back(
         page.wait("document.querySelector('#link').dataset.link === 'live'")
         assert not page.evaluate("document.querySelector('#banner').checkVisibility()")
         assert not page.evaluate("document.documentElement.classList.contains('stale')")
+    leave(page)
+
+
+@pytest.mark.nightly
+def test_hanging_serve_is_shown_after_some_seconds(page: Page) -> None:
+    with controlling(fleet(2)) as other:
+        show(page, other)
         other.signal(signal.SIGSTOP)
         page.wait("document.querySelector('#banner').textContent.includes('no news for')")
         other.signal(signal.SIGCONT)
     leave(page)
 
 
-def test_a_thousand_replicas_are_as_many_rows_as_fit_and_move_without_a_long_task(page: Page) -> None:
+def test_thousand_replicas_scroll_without_a_long_task(page: Page) -> None:
     with controlling(fleet(1_000)) as other:
         show(page, other)
         page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '1001'")

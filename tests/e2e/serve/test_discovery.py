@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.fleets import Fleet
+from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.dns import DnsServer, serving_dns
 from tests.support.processes.fleet import fleet_of
@@ -18,12 +19,12 @@ _NAME = "embedder.ml.internal"
 
 
 def _fleet(port: int, dns: DnsServer, **keys: Any) -> Fleet:
-    found = {"name": _NAME, "port": port, "refresh": "200ms", "resolvers": [dns.address]}
-    return fleet_of({"discovery": {"dns": found}, "balance": {"algorithm": "round_robin"}, **keys}, **driven("edge"))
+    name = {"name": _NAME, "port": port, "refresh": "200ms", "resolvers": [dns.address]}
+    return fleet_of({"discovery": {"dns": name}, "balance": {"algorithm": "round_robin"}, **keys}, **driven("edge"))
 
 
 def _beside(first: Replica, name: str, host: str) -> Replica:
-    """Another replica on the same port, as replicas behind one name are."""
+    """Return another replica on the same port, as replicas of one name have."""
     return Replica(name, host=host, port=first.port)
 
 
@@ -32,11 +33,11 @@ def _hosts(envoy: XdsEnvoy) -> set[str]:
 
 
 def _named(control: ControlPlane) -> dict[str, Any]:
-    found: dict[str, Any] = control.status["names"][0]
-    return found
+    name: dict[str, Any] = control.status["names"][0]
+    return name
 
 
-def test_addresses_come_and_go_without_a_lost_request_and_the_proxy_asks_nobody() -> None:
+def test_proxies_follow_dns_addresses_without_resolving() -> None:
     with (
         replicas("a") as (a,),
         _beside(a, "b", "127.0.0.2") as b,
@@ -57,7 +58,7 @@ def test_addresses_come_and_go_without_a_lost_request_and_the_proxy_asks_nobody(
         assert edge.resources()["cds"]["pool"]["type"] == "EDS"
 
 
-def test_no_failure_of_the_dns_takes_a_replica_out_and_all_are_told() -> None:
+def test_dns_failures_keep_the_replicas_and_are_reported() -> None:
     with (
         replicas("a") as (a,),
         serving_dns(**{_NAME: [a.host]}) as dns,
@@ -76,7 +77,7 @@ def test_no_failure_of_the_dns_takes_a_replica_out_and_all_are_told() -> None:
         assert _hosts(edge) == {a.host}
 
 
-def test_a_start_without_dns_serves_what_was_known_before() -> None:
+def test_start_without_dns_serves_the_saved_addresses() -> None:
     with (
         replicas("a") as (a,),
         serving_dns(**{_NAME: [a.host]}) as dns,
@@ -94,14 +95,15 @@ def test_a_start_without_dns_serves_what_was_known_before() -> None:
 
 
 @pytest.mark.slow
-def test_a_name_that_nobody_knows_yet_is_waited_for_and_then_a_503_until_it_is_known() -> None:
+def test_unknown_name_delays_readiness_and_then_answers_503() -> None:
     with (
         replicas("a") as (a,),
         serving_dns() as dns,
+        short_pauses({"lbctl.serve.fleet.publisher._EMPTY_START": 6.0}),
         controlling(_fleet(a.port, dns), start=False) as control,
     ):
         control.start(ready=False)
-        time.sleep(2)
+        eventually(lambda: "the API listens" in control.log)
         assert not control.ready()
         control.await_ready(120)
         with control.envoy("edge", ["edge"]) as edge:
@@ -111,7 +113,7 @@ def test_a_name_that_nobody_knows_yet_is_waited_for_and_then_a_503_until_it_is_k
             eventually(lambda: edge.client().get().ok)
 
 
-def test_a_name_that_loses_most_of_its_addresses_at_once_is_not_believed_until_confirmed() -> None:
+def test_loss_of_most_addresses_needs_a_confirmation() -> None:
     with (
         replicas("a") as (a,),
         _beside(a, "b", "127.0.0.2") as b,
@@ -128,7 +130,7 @@ def test_a_name_that_loses_most_of_its_addresses_at_once_is_not_believed_until_c
         eventually(lambda: _hosts(edge) == {a.host})
 
 
-def test_a_fixed_replica_may_have_a_name_for_its_host() -> None:
+def test_fixed_replica_may_have_a_host_name() -> None:
     with replicas("a", "b") as (a, b):
         pool = {
             "replicas": [{"name": "a", "address": f"localhost:{a.port}"}, {"name": "b", "address": b.address}],

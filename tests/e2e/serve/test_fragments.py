@@ -11,6 +11,7 @@ import pytest
 from lbctl.cli import run
 from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.client import Client
+from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of, put
 from tests.support.processes.hosts import HostMachine, haproxy_host, nginx_host
@@ -89,12 +90,12 @@ def _check(host: HostMachine, fleet: Fleet, own: str, line: str, wrong: str) -> 
         assert host.answers() == before
 
 
-def test_an_nginx_serves_a_fragment_beside_three_sites_which_answer_as_before() -> None:
+def test_nginx_fragment_leaves_the_sites_of_its_host_unchanged() -> None:
     with replicas("a", "b") as (a, b), nginx_host(b) as host:
         reload = ["/usr/bin/env", "kill", "-HUP", str(host.proxy.process.pid)]
         own = {"location": {"everything": ["own-lines"]}}
         proxy = {"kind": "nginx", "form": "fragment", "config": str(host.fragment), "include": own}
-        fleet = _fleet(a, {**proxy, "reload": {"command": reload}})
+        fleet = _fleet(a, {**proxy, "reload": {"command": reload, "min_interval": "100ms"}})
         _check(host, fleet, "own-lines", "proxy_set_header X-Own {};\n", "listen 80;\n")
 
 
@@ -116,7 +117,7 @@ def _in_http_of(host: HostMachine, lines: str) -> None:
 
 
 @pytest.mark.parametrize("auth", ["keys", "service"])
-def test_settings_of_the_host_change_nothing_in_a_fragment(auth: str) -> None:
+def test_settings_of_the_host_do_not_affect_a_fragment(auth: str) -> None:
     with replicas("a", "b") as (a, b), nginx_host(b) as host:
         _in_http_of(host, _OF_THE_HOST)
         reload = ["/usr/bin/env", "kill", "-HUP", str(host.proxy.process.pid)]
@@ -136,8 +137,8 @@ def test_settings_of_the_host_change_nothing_in_a_fragment(auth: str) -> None:
         assert [host.site().status for _ in range(2)] == [200, 503]
 
 
-def test_a_haproxy_serves_a_fragment_beside_three_sites_which_answer_as_before() -> None:
-    with replicas("a", "b") as (a, b), haproxy_host(b) as host:
+def test_haproxy_fragment_leaves_the_sites_of_its_host_unchanged() -> None:
+    with replicas("a", "b") as (a, b), haproxy_host(b) as host, short_pauses(HAPROXY_RELOADS):
         reload = ["/usr/bin/env", "kill", "-USR2", str(host.proxy.process.pid)]
         own = {"frontend": {"gateway": ["own-lines"]}}
         proxy = {"kind": "haproxy", "form": "fragment", "config": str(host.fragment), "include": own}
@@ -154,7 +155,7 @@ typed_config:
 """
 
 
-def test_an_envoy_gets_its_own_filters_by_xds() -> None:
+def test_envoy_gets_included_filters_by_xds() -> None:
     with replicas("a") as (a,):
         fleet = fleet_of(pool_of([a]), **driven("edge"))
         fleet["proxies"]["edge"]["include"] = {"http_filters": ["own"]}

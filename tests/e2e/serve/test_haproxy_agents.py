@@ -76,7 +76,7 @@ def _follows(edge: Edge, shares: Any) -> None:
     eventually(lambda: _shares(edge) == shares)
 
 
-def test_a_file_that_is_not_reloaded_gets_no_replica_the_answers_of_another() -> None:
+def test_stale_file_gets_no_replica_the_answers_of_another() -> None:
     """Also after a restart, which knows nothing of the ports before but what that file says."""
     with _driven(5, reload=None) as (edge, control, members):
         assert _shares(edge) == _third("v0", "v1", "v2", "v3", "v4")
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_reloaded_gets_no_replica_the_answers_of_another() ->
         assert _shares(edge) == _third("v0", "v2", "v3")
 
 
-def test_a_newcomer_that_the_file_lacks_is_named_and_a_changed_capacity_counts_at_once() -> None:
+def test_replica_missing_in_the_file_is_named() -> None:
     with _driven(3, reload=None) as (edge, control, members), replicas("v3") as (newcomer,):
         fleet = _fleet([newcomer, *members], edge)
         fleet["pools"]["pool"]["replicas"][1]["weight"] = 5
@@ -109,7 +109,7 @@ def test_a_newcomer_that_the_file_lacks_is_named_and_a_changed_capacity_counts_a
         assert _state(control) == "WAITING"
 
 
-def test_a_reload_that_fails_leaves_every_answer_with_its_replica() -> None:
+def test_failed_reload_keeps_each_answer_with_its_replica() -> None:
     with _driven(4, reload={"command": ["/bin/false"], "min_interval": "1s"}) as (edge, control, members):
         control.write(_fleet(members[1:], edge, drained="v2"))
         eventually(lambda: _state(control) == "FAILING")
@@ -117,7 +117,7 @@ def test_a_reload_that_fails_leaves_every_answer_with_its_replica() -> None:
         _follows(edge, _third("v1", "v3"))
 
 
-def test_a_haproxy_that_asks_no_more_is_not_in_step_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_haproxy_without_agent_checks_is_not_in_sync(capsys: pytest.CaptureFixture[str]) -> None:
     with _driven(2, reload=None) as (edge, control, _):
         assert _check(control, capsys)[0] == 0
         for pid in processes.haproxies(str(edge.config)):

@@ -20,10 +20,11 @@ PATIENT: dict[str, Any] = {"http": {"path": "/health"}, "interval": "1s", "timeo
 """Checks that find a replica fit at once, and unfit only after longer than a busy machine keeps it waiting."""
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=(VERSIONS[0], *(pytest.param(newer, marks=pytest.mark.nightly) for newer in VERSIONS[1:])))
 def version(request: pytest.FixtureRequest) -> Binary:
-    found: Binary = request.param
-    return found
+    """Each HAProxy in turn; `test_haproxy_slots` runs on each in all runs."""
+    binary: Binary = request.param
+    return binary
 
 
 @pytest.fixture
@@ -32,9 +33,7 @@ def three() -> Iterator[list[Replica]]:
         yield pool
 
 
-def test_a_weight_moves_the_share_without_a_reload_and_without_a_lost_request(
-    version: Binary, three: list[Replica]
-) -> None:
+def test_weight_moves_the_share_without_reload_or_lost_request(version: Binary, three: list[Replica]) -> None:
     with driven(version, fleet_of(pool_of(three, (5, 5, 5), **ROUND_ROBIN))) as gateway:
         worker, text = gateway.worker, gateway.config.read_text()
         assert gateway.apply().sent == ()
@@ -58,9 +57,7 @@ def test_only_what_differs_is_sent(version: Binary, three: list[Replica]) -> Non
         assert gateway.apply({"pool": {"a": 5.0}}).sent == ()
 
 
-def test_a_drained_replica_finishes_its_stream_gets_nothing_new_and_comes_back(
-    version: Binary, three: list[Replica]
-) -> None:
+def test_drained_replica_finishes_its_streams_and_returns(version: Binary, three: list[Replica]) -> None:
     a = three[0]
     with driven(version, fleet_of(pool_of(three, **ROUND_ROBIN))) as gateway:
         worker = gateway.worker
@@ -76,7 +73,7 @@ def test_a_drained_replica_finishes_its_stream_gets_nothing_new_and_comes_back(
         assert gateway.worker == worker
 
 
-def test_a_cookie_does_not_lead_to_a_drained_replica(version: Binary, three: list[Replica]) -> None:
+def test_cookie_of_a_drained_replica_is_not_followed(version: Binary, three: list[Replica]) -> None:
     sticky = {**ROUND_ROBIN, "affinity": {"cookie": "lb"}}
     with driven(version, fleet_of(pool_of(three, **sticky))) as gateway:
         worker, first = gateway.worker, gateway.get()
@@ -89,7 +86,7 @@ def test_a_cookie_does_not_lead_to_a_drained_replica(version: Binary, three: lis
         assert gateway.worker == worker
 
 
-def test_an_added_replica_serves_and_a_removed_one_finishes_what_it_has(version: Binary, three: list[Replica]) -> None:
+def test_added_replica_serves_and_removed_one_finishes(version: Binary, three: list[Replica]) -> None:
     a, b, c = three
     fleet = fleet_of(pool_of([a, b], **ROUND_ROBIN))
     with driven(version, fleet) as gateway:
@@ -113,9 +110,7 @@ def test_an_added_replica_serves_and_a_removed_one_finishes_what_it_has(version:
         assert gateway.load(100, 4).shares() == pytest.approx({"b": 0.5, "c": 0.5}, abs=0.03)
 
 
-def test_an_added_replica_gets_nothing_before_its_checks_have_found_it_fit(
-    version: Binary, three: list[Replica]
-) -> None:
+def test_added_replica_gets_no_requests_before_its_checks_pass(version: Binary, three: list[Replica]) -> None:
     a, b, cold = three
     cold.behave(health=503)
     checked: dict[str, Any] = {
@@ -135,7 +130,7 @@ def test_an_added_replica_gets_nothing_before_its_checks_have_found_it_fit(
         steady.load.assert_no_failure()
 
 
-def test_a_replica_that_moves_is_followed(version: Binary, three: list[Replica]) -> None:
+def test_moved_replica_is_followed(version: Binary, three: list[Replica]) -> None:
     a, b, c = three
     fleet = fleet_of(pool_of([a, b], **ROUND_ROBIN))
     with driven(version, fleet) as gateway:
@@ -147,7 +142,7 @@ def test_a_replica_that_moves_is_followed(version: Binary, three: list[Replica])
         assert gateway.worker == worker
 
 
-def test_what_a_reload_by_somebody_else_has_lost_is_said_again(version: Binary, three: list[Replica]) -> None:
+def test_weights_lost_by_an_outside_reload_are_sent_again(version: Binary, three: list[Replica]) -> None:
     with driven(version, fleet_of(pool_of(three, (10, 10, 10), **ROUND_ROBIN))) as gateway:
         live = {"pool": {"a": 5.0}}
         gateway.apply(live)
@@ -159,7 +154,7 @@ def test_what_a_reload_by_somebody_else_has_lost_is_said_again(version: Binary, 
         assert gateway.server("pool_pool", "a")["srv_uweight"] == "50"
 
 
-def test_every_copy_of_a_replica_moves(version: Binary, three: list[Replica]) -> None:
+def test_weight_applies_to_each_server_of_a_replica(version: Binary, three: list[Replica]) -> None:
     a, b, c = three
     zones = {
         "replicas": [entry(a, zone="z1", region="r"), entry(b, zone="z1", region="r"), entry(c, zone="z2", region="r")],
@@ -180,7 +175,7 @@ def test_every_copy_of_a_replica_moves(version: Binary, three: list[Replica]) ->
         assert gateway.worker == worker
 
 
-def test_what_is_left_after_the_drain_deadline_is_cut_and_nothing_else(version: Binary, three: list[Replica]) -> None:
+def test_drain_deadline_cuts_streams_of_that_replica_alone(version: Binary, three: list[Replica]) -> None:
     a, b = three[:2]
     fleet = fleet_of(pool_of([a, b], **ROUND_ROBIN))
     with driven(version, fleet) as gateway:
@@ -194,7 +189,7 @@ def test_what_is_left_after_the_drain_deadline_is_cut_and_nothing_else(version: 
         assert sum(stream.result(60).ok for stream in streams) == 1
 
 
-def test_the_limit_of_a_pool_grows_with_its_replicas(version: Binary, three: list[Replica]) -> None:
+def test_limit_of_a_pool_grows_with_its_replicas(version: Binary, three: list[Replica]) -> None:
     fleet = fleet_of(pool_of(three[:1]))
     with driven(version, fleet) as gateway:
         worker = gateway.worker
@@ -206,7 +201,7 @@ def test_the_limit_of_a_pool_grows_with_its_replicas(version: Binary, three: lis
         assert gateway.worker == worker
 
 
-def test_a_dead_socket_is_words_and_the_file_is_right_for_the_next_start(three: list[Replica]) -> None:
+def test_dead_socket_is_reported_and_the_file_is_written(three: list[Replica]) -> None:
     a, b, c = three
     fleet = fleet_of(pool_of([a, b], **ROUND_ROBIN))
     with driven("haproxy", fleet) as gateway:
@@ -219,7 +214,7 @@ def test_a_dead_socket_is_words_and_the_file_is_right_for_the_next_start(three: 
         assert f"server c '{c.address}'" in gateway.config.read_text()
 
 
-def test_a_refused_command_is_reported_with_its_words_and_stops_nothing_else(three: list[Replica]) -> None:
+def test_refused_command_is_reported_with_its_message(three: list[Replica]) -> None:
     with driven("haproxy", fleet_of(pool_of(three, (10, 10, 10), **ROUND_ROBIN))) as gateway:
         static = gateway.config.read_text().replace("balance roundrobin", "balance static-rr")
         gateway.config.write_text(static)

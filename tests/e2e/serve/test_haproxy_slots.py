@@ -38,8 +38,8 @@ STICKY = {**CHECKED, "affinity": {"cookie": "lb"}}
 
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> Binary:
-    found: Binary = request.param
-    return found
+    binary: Binary = request.param
+    return binary
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def resized(gateway: Driven, of: list[Replica], keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("keys", "extra"), [(CHECKED, {}), (STICKY, {"slots": 9})], ids=["added", "slots"])
-def test_replicas_come_and_go_without_a_reload_and_without_a_lost_request(
+def test_replicas_come_and_go_without_reload_or_lost_request(
     version: Binary, twelve: list[Replica], keys: dict[str, Any], extra: dict[str, Any]
 ) -> None:
     three = twelve[-3:]

@@ -29,6 +29,7 @@ from tests.support.processes.binaries import Binary, require
 from tests.support.processes.client import Client
 from tests.support.processes.fleet import put, started
 from tests.support.processes.proxies import Haproxy
+from tests.support.processes.waiting import eventually
 from tests.support.weights import plain_weights
 
 VERSIONS: tuple[Binary, ...] = ("haproxy", "haproxy-2.8")
@@ -105,8 +106,15 @@ class Driven(Client):
 
     @property
     def worker(self) -> int:
-        """The process id of the worker that answers now."""
-        return int(next(row.split()[1] for row in self.ask("show info").splitlines() if row.startswith("Pid:")))
+        """The process id of the worker that answers now, once one does: on a busy machine a worker may not answer."""
+        pids: list[int] = []
+
+        def answers() -> bool:
+            pids[:] = [int(row.split()[1]) for row in self.ask("show info").splitlines() if row.startswith("Pid:")]
+            return bool(pids)
+
+        eventually(answers)
+        return pids[0]
 
     def reload_outside(self) -> None:
         """Reload HAProxy as an operator does behind lbctl's back, and wait until the new worker answers. A master that
