@@ -82,8 +82,9 @@ def test_drain_survives_kills_and_expires_once() -> None:
         control.start()
         eventually(lambda: len(_records(control)) > 2)
         _in_sync(control)
+        ended = time.monotonic()
         for load in loads:
-            eventually(lambda load=load: "a" in load.since(time.monotonic()).by_replica)
+            eventually(lambda load=load: "a" in load.since(ended).by_replica)
         control.kill()
         control.start()
         assert control.status["overrides"] == []

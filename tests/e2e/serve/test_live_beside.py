@@ -48,15 +48,15 @@ def _driving(fleet: Fleet, *sites: Edge) -> Iterator[ControlPlane]:
 
 def test_all_proxies_move_load_from_a_slow_engine() -> None:
     with engines("a", "b", "c", "d") as members, edges.haproxy() as ha, edges.nginx() as ng:
-        fleet = _fleet(members, ha, ng)
+        fleet = _fleet(members, ha, ng, balance={"algorithm": "round_robin"})
         with _driving(fleet, ha, ng) as control, control.envoy("edge", ["edge"]) as envoy, ExitStack() as stack:
             loads = [stack.enter_context(each.steady(30, _GENERATE)) for each in (envoy.client(), ha, ng)]
             time.sleep(1)
             members[0].speed = 0.5
-            eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.65)
+            eventually(lambda: control.metrics()['lbctl_replica_weight{pool="pool",replica="a"}'] < 0.6)
             _follow(control, "edge", "ha", "ng")
             moved = time.monotonic()
-            time.sleep(4)
+            time.sleep(3)  # 90 requests through each proxy, distributed in turn
             shares = [load.since(moved).shares()["a"] for load in loads]
             assert shares == pytest.approx([0.5 / 3.5] * 3, abs=0.05)
         for load in loads:
