@@ -14,7 +14,7 @@ from tests.support.processes.waiting import eventually
 
 
 @pytest.mark.timeout(300)
-def test_when_all_are_killed_no_weight_reaches_0_and_no_request_fails() -> None:
+def test_killed_exporters_zero_no_weight_and_fail_no_request() -> None:
     """One replica is slow before, so that there is a weight to go back from."""
     with ExitStack() as stack:
         members = stack.enter_context(engines(*"abcd", slots=48))
@@ -27,8 +27,8 @@ def test_when_all_are_killed_no_weight_reaches_0_and_no_request_fails() -> None:
                 exporter.refuse()
             killed = time.monotonic()
             while time.monotonic() < killed + 2 * STALE_AFTER + 8 * INTERVAL:
-                told = [site.decided(), *site.weights(members).values()]
-                assert all(each.keys() == set("abcd") and min(each.values()) > 0 for each in told), told
+                weights = [site.decided(), *site.weights(members).values()]
+                assert all(each.keys() == set("abcd") and min(each.values()) > 0 for each in weights), weights
                 time.sleep(0.5)
             assert set(site.decided().values()) == {1.0}
         for load in loads.values():

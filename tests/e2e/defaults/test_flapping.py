@@ -20,16 +20,16 @@ _OTHERS = Request("POST", "/v1/completions?n=60&q=400", timeout=60.0)
 
 
 @pytest.mark.timeout(240)
-def test_a_replica_that_flaps_between_idle_and_full_moves_by_less_than_a_step_an_interval() -> None:
+def test_flapping_replica_moves_less_than_a_step_per_interval() -> None:
     """What fills it comes past the proxies."""
-    told: list[tuple[float, float]] = []
+    decisions: list[tuple[float, float]] = []
 
     with engines(*"abcd", slots=_SLOTS) as members, three(pool_by_default(members)) as site:
 
         def watch(seconds: float) -> None:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                told.append((time.monotonic(), site.decided()["a"]))
+                decisions.append((time.monotonic(), site.decided()["a"]))
                 time.sleep(0.5)
 
         with site.load(8) as loads:
@@ -42,7 +42,7 @@ def test_a_replica_that_flaps_between_idle_and_full_moves_by_less_than_a_step_an
         for load in loads.values():
             load.load.assert_no_failure()
             assert load.load.shares()["a"] > 0.25 / 2
-    for at, weight in told:
-        moves = [later - weight for then, later in told if 0 < then - at < 0.9 * INTERVAL]
-        assert min(moves, default=0.0) > -_DOWN, told
-        assert max(moves, default=0.0) < _UP, told
+    for at, weight in decisions:
+        moves = [later - weight for then, later in decisions if 0 < then - at < 0.9 * INTERVAL]
+        assert min(moves, default=0.0) > -_DOWN, decisions
+        assert max(moves, default=0.0) < _UP, decisions

@@ -20,7 +20,7 @@ _FAIR = 1 / 5
 
 
 @pytest.mark.timeout(240)
-def test_a_cold_newcomer_makes_no_burst_of_time_outs() -> None:
+def test_cold_new_replica_causes_no_timeouts() -> None:
     with ExitStack() as stack:
         members = stack.enter_context(engines(*"abcd", slots=48))
         cold = stack.enter_context(Engine("e", speed=0.25, slots=48))

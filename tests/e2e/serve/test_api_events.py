@@ -93,7 +93,7 @@ def server(control: ControlPlane) -> list[str]:
     return ["--server", control.url, "--token-file", str(control.state / "api-token")]
 
 
-def test_every_answer_is_of_the_type_that_the_document_says() -> None:
+def test_every_answer_has_its_documented_type() -> None:
     with controlling(fleet(1, 1)) as control:
         assert run(["drain", "pool/r0", "--ttl", "10m", "--reason", "a fan", *server(control)]) == 0
         document = control.get("openapi.json")
@@ -116,7 +116,7 @@ def _answer(document: dict[str, Any], path: str) -> dict[str, Any]:
     return content
 
 
-def test_a_drain_a_weight_and_a_reload_arrive_and_a_client_resumes() -> None:
+def test_changes_arrive_as_events_and_a_client_can_resume() -> None:
     with controlling(fleet(1, 1)) as control:
         with streaming(control) as stream:
             assert run(["drain", "pool/r0", "--reason", "a fan", *server(control)]) == 0
@@ -146,7 +146,7 @@ def test_a_drain_a_weight_and_a_reload_arrive_and_a_client_resumes() -> None:
             assert (int(number) < int(first), published["cause"]) == (True, "the files")
 
 
-def test_fifty_clients_get_every_change_and_the_end_of_the_process_ends_their_streams_at_once() -> None:
+def test_fifty_clients_get_each_event_and_the_end_of_serve() -> None:
     with controlling(fleet(1, 1)) as control:
         managers = [streaming(control) for _ in range(50)]
         streams = [manager.__enter__() for manager in managers]
@@ -163,7 +163,7 @@ def test_fifty_clients_get_every_change_and_the_end_of_the_process_ends_their_st
             manager.__exit__(None, None, None)
 
 
-def test_another_host_and_another_origin_get_no_events() -> None:
+def test_other_hosts_and_origins_get_no_events() -> None:
     with controlling(fleet(1)) as control:
         for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
             answer = requests.get(f"{control.url}/api/v1/events", headers=headers, timeout=30)

@@ -63,7 +63,7 @@ def answer(opened: socket.socket) -> Answer:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_a_token_401(control: ControlPlane, path: str) -> None:
+def test_write_without_token_gets_401(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, authorization=""))
     assert status == 401
     assert "this needs the token" in text
@@ -71,40 +71,40 @@ def test_without_a_token_401(control: ControlPlane, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_with_the_token_of_a_reader_403(control: ControlPlane, path: str) -> None:
+def test_write_with_reader_token_gets_403(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, authorization=f"Bearer {READER}"))
     assert status == 403
     assert "the token of bob may read, and not operate" in text
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_with_another_host_403(control: ControlPlane, path: str) -> None:
+def test_write_to_another_host_gets_403(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, host="rebound.example"))
     assert (status, "this Host is not served here" in text) == (403, True)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
-def test_from_another_origin_403(control: ControlPlane, origin: str) -> None:
+def test_write_from_another_origin_gets_403(control: ControlPlane, origin: str) -> None:
     status, text = send(control, "POST", "/api/v1/overrides", headers(control, origin=origin))
     assert (status, "this Origin is not served here" in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/reload"])
-def test_as_a_get_405(control: ControlPlane, path: str) -> None:
+def test_write_as_get_gets_405(control: ControlPlane, path: str) -> None:
     assert send(control, "GET", path, headers(control), b"")[0] == 405
     assert send(control, "GET", f"{path}?kind=drain", headers(control, authorization=""), b"")[0] == 405
 
 
 @pytest.mark.parametrize("beginning", [b"", b"[" * 100_000], ids=["nothing", "a part"])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_gigabyte_that_is_declared_413(control: ControlPlane, path: str, beginning: bytes) -> None:
+def test_declared_gigabyte_gets_413(control: ControlPlane, path: str, beginning: bytes) -> None:
     before = control.memory
     status, _ = send(control, "POST", path, headers(control, **{"content-length": str(GIGABYTE)}), beginning)
     assert status == 413
     assert control.memory - before < 10
 
 
-def test_a_gigabyte_that_is_streamed_413_long_before_its_end(control: ControlPlane) -> None:
+def test_streamed_gigabyte_gets_413_before_its_end(control: ControlPlane) -> None:
     before, sent = control.memory, 0
     head = headers(control, **{"transfer-encoding": "chunked"})
     lines = ["POST /api/v1/overrides HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
@@ -123,7 +123,7 @@ def test_a_gigabyte_that_is_streamed_413_long_before_its_end(control: ControlPla
     assert control.memory - before < 10
 
 
-def test_who_drains_the_last_replica_is_told_and_also_that_the_files_are_not_served(
+def test_drain_of_the_last_replica_warns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fleet = fleet_of(
@@ -144,7 +144,7 @@ def test_who_drains_the_last_replica_is_told_and_also_that_the_files_are_not_ser
         assert "nobody serves" not in err
 
 
-def test_a_good_write_is_done(control: ControlPlane) -> None:
+def test_valid_write_is_applied(control: ControlPlane) -> None:
     assert send(control, "POST", "/api/v1/overrides", headers(control))[0] == 200
     assert control.get("overrides")["overrides"][0]["author"] == "alice"
     body = b'{"kind": "drain", "pool": "pool", "replica": "a"}'

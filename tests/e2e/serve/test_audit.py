@@ -29,9 +29,7 @@ def _cli(control: ControlPlane, token: Path, *words: str) -> int:
     return run([*words, "--server", control.url, "--token-file", str(token)])
 
 
-def test_every_action_has_its_author_and_the_chain_shows_what_was_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_audit_log_has_authors_and_detects_removed_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = fleet_of(_POOL, control={"api": {"token_file": "tokens"}})
     anna, viewer = tmp_path / "anna", tmp_path / "viewer"
     anna.write_text("token-of-anna\n")

@@ -1,4 +1,4 @@
-"""The views of the dashboard in a real Chromium, over a made-up fleet that has everything they show."""
+"""The views of the dashboard in a real Chromium, over a fake fleet that has everything they show."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def answering(fleet: MovingFleet, token: Path) -> Iterator[str]:
 
 @pytest.fixture
 def fleet(browser: Page, tmp_path: Path) -> Iterator[MovingFleet]:
-    """A made-up fleet whose dashboard is open; the page complains of nothing."""
+    """A fake fleet whose dashboard is open; the page complains of nothing."""
     token = tmp_path / "token"
     token.write_text(f"alice:operate:{TOKEN}\n")
-    made_up = MovingFleet()
-    remember(made_up)
-    with answering(made_up, token) as url:
+    fake = MovingFleet()
+    remember(fake)
+    with answering(fake, token) as url:
         browser.problems.clear()
         browser.resize(1440, 900)
         browser.open(f"{url}/#fleet")
         browser.wait("document.querySelector('#link').dataset.link === 'live'")
-        yield made_up
+        yield fake
         assert browser.problems == []
         browser.open("about:blank")
 
@@ -70,7 +70,7 @@ def show(page: Page, view: str) -> None:
     page.wait(f"document.querySelector('#view-{view}:not([hidden])') !== null")
 
 
-def test_a_rollout_has_its_steps_its_verdict_and_an_abort(fleet: MovingFleet, browser: Page) -> None:
+def test_rollout_shows_steps_and_verdict_and_can_be_aborted(fleet: MovingFleet, browser: Page) -> None:
     show(browser, "rollouts")
     card = "document.querySelector('#view-rollouts .card')"
     browser.wait(f"{card}?.querySelector('.phase').textContent === 'progressing'")
@@ -91,7 +91,7 @@ def test_a_rollout_has_its_steps_its_verdict_and_an_abort(fleet: MovingFleet, br
     assert browser.text("#view-rollouts .card .buttons") == "Start"
 
 
-def test_the_heat_map_is_painted_by_the_history_of_every_replica(fleet: MovingFleet, browser: Page) -> None:
+def test_heat_map_shows_the_history_of_each_replica(fleet: MovingFleet, browser: Page) -> None:
     show(browser, "heat")
     rows = len([row for pool, of_pool in fleet.live() for row in of_pool if pool.name == "llama-70b"])
     browser.wait("document.querySelector('.heat').getAttribute('aria-label')?.startsWith('Observed share of')")
@@ -108,7 +108,7 @@ def test_the_heat_map_is_painted_by_the_history_of_every_replica(fleet: MovingFl
     assert len({tuple(fair), tuple(slow), tuple(drained)}) == 3
 
 
-def test_a_proxy_has_a_row_with_its_state_and_why(fleet: MovingFleet, browser: Page) -> None:
+def test_proxy_row_shows_state_and_reason(fleet: MovingFleet, browser: Page) -> None:
     show(browser, "proxies")
     row = "[...document.querySelectorAll('#view-proxies tbody tr')].find((row) => row.innerText.startsWith('edge-3'))"
     text = browser.wait(f"({row})?.innerText")
@@ -118,7 +118,7 @@ def test_a_proxy_has_a_row_with_its_state_and_why(fleet: MovingFleet, browser: P
     assert 0 < browser.evaluate(f"({row}).lastChild.getBoundingClientRect().right") <= 390
 
 
-def test_files_that_are_being_read_at_the_start_are_no_alarm(
+def test_files_still_being_read_raise_no_alarm(
     fleet: MovingFleet, browser: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = fleet.status()
@@ -128,7 +128,7 @@ def test_files_that_are_being_read_at_the_start_are_no_alarm(
     assert "refused" not in browser.text("#view-fleet").lower()
 
 
-def test_a_picker_has_a_tile_and_one_that_does_not_run_is_an_alarm(
+def test_picker_has_a_tile_and_raises_an_alarm_if_it_ends(
     fleet: MovingFleet, browser: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status, tiles = fleet.status(), "document.querySelector('.tiles').innerText"

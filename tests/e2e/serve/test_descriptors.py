@@ -24,9 +24,9 @@ _FLEET = fleet_of({"replicas": [{"name": "a", "address": "127.0.0.1:1"}]})
 def _limits(control: ControlPlane) -> tuple[int, int]:
     assert control.process is not None
     text = Path(f"/proc/{control.process.pid}/limits").read_text()
-    found = re.search(r"Max open files +(\d+) +(\d+)", text)
-    assert found
-    return int(found[1]), int(found[2])
+    limits = re.search(r"Max open files +(\d+) +(\d+)", text)
+    assert limits
+    return int(limits[1]), int(limits[2])
 
 
 def _limited(control: ControlPlane, soft: int, hard: int) -> None:
@@ -35,7 +35,7 @@ def _limited(control: ControlPlane, soft: int, hard: int) -> None:
     resource.prlimit(control.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_soft_limit_is_raised_at_the_start() -> None:
+def test_soft_limit_is_raised_at_start() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = len(list(Path("/proc/self/fd").iterdir())) + 100  # these tests' own process has to go on under it
     assert low < min(before[1], 65_536)
@@ -47,7 +47,7 @@ def test_the_soft_limit_is_raised_at_the_start() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_idle_connections_to_the_api_stop_neither_it_nor_xds_and_the_log_stays_short() -> None:
+def test_idle_api_connections_block_neither_api_nor_xds() -> None:
     with controlling(_FLEET) as control, ExitStack() as stack:
         _limited(control, 1024, 1024)
         before = len(control.log)
@@ -64,7 +64,7 @@ async def _served(port: int) -> list[str]:
         return await client.fetch(CDS)
 
 
-def test_what_cannot_be_accepted_is_said_once() -> None:
+def test_failed_accepts_are_logged_once() -> None:
     with controlling(_FLEET) as control, ExitStack() as stack:
         assert control.process is not None
         used = len(list(Path(f"/proc/{control.process.pid}/fd").iterdir()))

@@ -22,25 +22,25 @@ _POOL = {
 
 
 def _changed(control: ControlPlane, fleet: Fleet, directory: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """(who is ahead, path → (live, files))."""
+    """Return which side is ahead, and path → (live, files)."""
     code = run(
         [
             *("diff", str(write_fleet(directory, fleet)), "--against", "live", "--server", control.url),
             *("--exit-code", "-o", "json"),
         ]
     )
-    found = json.loads(capsys.readouterr().out)
-    assert code == (0 if found["ahead"] == "neither" else 2)
-    return found["ahead"], {item["path"]: (item["live"], item["files"]) for item in found["differences"]}
+    report = json.loads(capsys.readouterr().out)
+    assert code == (0 if report["ahead"] == "neither" else 2)
+    return report["ahead"], {item["path"]: (item["live"], item["files"]) for item in report["differences"]}
 
 
-def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_reports_whether_files_or_fleet_are_ahead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = fleet_of(_POOL)
     ahead = json.loads(json.dumps(fleet))
     ahead["routes"]["everything"]["timeouts"] = {"idle": "2m"}
     ahead["pools"]["pool"]["replicas"][0]["weight"] = 3
     ahead["pools"]["pool"]["replicas"].append({"name": "c", "address": "127.0.0.1:11", "weight": 1})
-    told = {
+    expected = {
         "routes.everything.timeouts.idle": ("5m", "2m"),
         "pools.pool.replicas.a.capacity": ("2", "3"),
         "pools.pool.replicas.c": (None, "127.0.0.1:11"),
@@ -50,14 +50,17 @@ def test_the_files_the_fleet_or_both_are_ahead(tmp_path: Path, capsys: pytest.Ca
     }
     with controlling(fleet) as control:
         assert _changed(control, fleet, tmp_path, capsys) == ("neither", {})
-        who, found = _changed(control, ahead, tmp_path, capsys)
-        assert (who, {path: value for path, value in found.items() if path not in sized}) == ("files", told)
+        ahead_side, differences = _changed(control, ahead, tmp_path, capsys)
+        assert (ahead_side, {path: value for path, value in differences.items() if path not in sized}) == (
+            "files",
+            expected,
+        )
 
         held = ["--server", control.url, "--token-file", str(control.state / "api-token")]
         assert run(["drain", "pool/a", "--reason", "a fan", "--wait", *held]) == 3
         assert "no proxy is connected: none has the change yet" in capsys.readouterr().err
-        who, found = _changed(control, fleet, tmp_path, capsys)
-        assert (who, list(found)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
+        ahead_side, differences = _changed(control, fleet, tmp_path, capsys)
+        assert (ahead_side, list(differences)) == ("fleet", ["pools.pool.replicas.a by hand, drain"])
         assert _changed(control, ahead, tmp_path, capsys)[0] == "both"
 
         assert run(["diff", str(write_fleet(tmp_path, ahead)), "--against", "live", "-o", "markdown", *held[:2]]) == 0

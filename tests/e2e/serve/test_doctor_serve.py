@@ -1,4 +1,4 @@
-"""`lbctl doctor` beside a real control plane: its ports are its own, its state is whole, it is the same lbctl."""
+"""`lbctl doctor` next to a running control plane: its ports, its state and its version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes.waiting import eventually
 
 
 @pytest.mark.e2e
-def test_a_running_serve_is_found_with_its_ports_and_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_recognises_a_running_serve(capsys: pytest.CaptureFixture[str]) -> None:
     given = fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}]})
     with controlling(given) as control:
         given["control"] = {"xds": {"bind": f"{HOST}:{control.xds}"}, "api": {"bind": f"{HOST}:{control.api}"}}
@@ -34,7 +34,7 @@ def test_a_running_serve_is_found_with_its_ports_and_its_state(capsys: pytest.Ca
 
 
 @pytest.mark.e2e
-def test_a_picker_that_the_files_need_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_checks_the_picker_of_the_fleet(capsys: pytest.CaptureFixture[str]) -> None:
     section = picker_section()
     given = fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}], "balance": {"algorithm": "pick"}}, **section)
     bind = section["control"]["picker"]["bind"]

@@ -20,7 +20,7 @@ def _fleet(a: Replica, b: Replica, site: edges.Edge, *, drain: bool = False) -> 
     return {**fleet, "pools": {"pool": pool}, **site.sections}
 
 
-def test_haproxy_ends_at_the_deadline_what_a_drained_replica_still_has() -> None:
+def test_haproxy_ends_drained_requests_at_the_deadline() -> None:
     with (
         replicas("a", "b") as (a, b),
         edges.haproxy() as ha,

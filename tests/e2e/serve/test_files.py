@@ -1,18 +1,19 @@
-"""What bad files, lost replicas and drains do to a running `lbctl serve`: what was good serves on, and it is told."""
+"""Invalid files, lost replicas and drains of a running `lbctl serve`: it keeps the last valid fleet and reports why."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
+
+import yaml
 
 from tests.support.fleets import Fleet
 from tests.support.processes.control import ControlPlane, controlling, settled
 from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.invocation import Invocation, invoke
 from tests.support.processes.ports import HOST
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
@@ -23,18 +24,17 @@ def fleet(count: int = 4, **pool: object) -> Fleet:
     return fleet_of({"replicas": written, **pool})
 
 
-def status(control: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lbctl", "status", *arguments, "--server", control.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+def status(control: ControlPlane, *arguments: str) -> Invocation:
+    return invoke(["status", *arguments, "--server", control.url])
 
 
 def count_of(control: ControlPlane) -> int:
-    found: int = control.status["snapshot"]["replicas"]
-    return found
+    count: int = control.status["snapshot"]["replicas"]
+    return count
 
 
 def saved_drains(control: ControlPlane) -> str:
-    """What the state has of drains, as text; empty where it has none yet."""
+    """Return the saved drains as text; empty if there are none."""
     with closing(sqlite3.connect(control.state / "lbctl.db")) as database:
         row = database.execute("SELECT value FROM entries WHERE key = 'drains'").fetchone()
     return row[0] if row else ""
@@ -44,10 +44,10 @@ def invalid(control: ControlPlane) -> bool:
     return not control.status["fleet"]["valid"]
 
 
-def test_a_bad_file_changes_nothing_and_is_told_everywhere() -> None:
+def test_invalid_file_changes_nothing_and_is_reported() -> None:
     with controlling(fleet()) as control:
         version = control.status["snapshot"]["version"]
-        assert status(control, "--check").returncode == 0
+        assert status(control, "--check").code == 0
         control.write_text("version: 1\npools: {pool: {replicas: [{address: 5}]}}\n")
         eventually(lambda: invalid(control))
 
@@ -63,18 +63,18 @@ def test_a_bad_file_changes_nothing_and_is_told_everywhere() -> None:
         assert metrics["lbctl_ready"] == 1
 
         shown = status(control, "--check")
-        assert shown.returncode == 3
+        assert shown.code == 3
         assert errors[0]["text"] in shown.stdout
 
         control.write(fleet(5))
         eventually(lambda: not invalid(control))
         assert count_of(control) == 5
-        assert status(control, "--check").returncode == 0
+        assert status(control, "--check").code == 0
         assert control.metrics()["lbctl_fleet_valid"] == 1
         eventually(lambda: "the files are served again" in control.log)
 
 
-def test_broken_files_at_the_start_and_a_good_fleet_in_the_state_serve_that_one() -> None:
+def test_start_with_invalid_files_serves_the_saved_fleet() -> None:
     with controlling(fleet()) as control:
         version = control.status["snapshot"]["version"]
         control.kill()
@@ -89,7 +89,7 @@ def test_broken_files_at_the_start_and_a_good_fleet_in_the_state_serve_that_one(
         assert control.status["snapshot"]["from"] == "files"
 
 
-def test_files_that_are_gone_at_the_start_leave_the_good_fleet_of_the_state() -> None:
+def test_start_without_files_serves_the_saved_fleet() -> None:
     with controlling(fleet()) as control:
         version = control.status["snapshot"]["version"]
         control.kill()
@@ -99,7 +99,7 @@ def test_files_that_are_gone_at_the_start_leave_the_good_fleet_of_the_state() ->
         assert control.status["snapshot"]["version"] == version
 
 
-def test_broken_files_and_nothing_in_the_state_wait_for_better_ones() -> None:
+def test_start_with_invalid_files_and_no_state_waits() -> None:
     with controlling(fleet(), start=False) as control:
         control.write_text("version: 1\npools: [")
         control.start(ready=False)
@@ -110,14 +110,14 @@ def test_broken_files_and_nothing_in_the_state_wait_for_better_ones() -> None:
         now = control.status
         assert (now["ready"], now["snapshot"]) == (False, None)
         assert now["listens"]["xds"] is None
-        assert status(control, "--check").returncode == 3
+        assert status(control, "--check").code == 3
         control.write(fleet())
         control.await_ready()
         assert count_of(control) == 4
         assert control.stop() == 0
 
 
-def test_losing_too_many_replicas_waits_to_be_confirmed() -> None:
+def test_loss_of_many_replicas_needs_a_confirmation() -> None:
     with controlling(fleet(4)) as control:
         control.write(fleet(1))
         eventually(lambda: invalid(control))
@@ -126,21 +126,18 @@ def test_losing_too_many_replicas_waits_to_be_confirmed() -> None:
         assert control.metrics()['lbctl_reloads_total{result="refused"}'] == 1
 
         assert control.reload().json()["result"] == "refused"
-        command = [sys.executable, "-m", "lbctl", "reload", "--server", control.url]
-        token = ["--token-file", str(control.state / "api-token")]
-        refused = subprocess.run([*command, *token], capture_output=True, text=True, timeout=30, check=False)
-        assert refused.returncode == 1
+        command = ["reload", "--server", control.url, "--token-file", str(control.state / "api-token")]
+        refused = invoke(command)
+        assert refused.code == 1
         assert "--allow-shrink" in refused.stderr
 
-        done = subprocess.run(
-            [*command, *token, "--allow-shrink"], capture_output=True, text=True, timeout=30, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        done = invoke([*command, "--allow-shrink"])
+        assert done.code == 0, done.stderr
         assert count_of(control) == 1
         assert not invalid(control)
 
 
-def test_a_loss_while_it_was_down_waits_to_be_confirmed_too() -> None:
+def test_loss_during_downtime_needs_a_confirmation() -> None:
     with controlling(fleet(4)) as control:
         control.kill()
         control.write(fleet(1))
@@ -151,24 +148,24 @@ def test_a_loss_while_it_was_down_waits_to_be_confirmed_too() -> None:
         assert count_of(control) == 1
 
 
-def test_what_an_envoy_cannot_say_is_told_but_not_what_is_done_in_its_place() -> None:
+def test_settings_that_envoy_lacks_are_logged_once() -> None:
     with controlling(fleet(timeouts={"queue": "5s"}, drain_deadline="10s")) as control:
-        found = [item["code"] for item in control.status["fleet"]["diagnostics"]]
-        assert found == ["LB471"]
+        codes = [item["code"] for item in control.status["fleet"]["diagnostics"]]
+        assert codes == ["LB471"]
         assert control.log.count("LB471") == 1
         control.signal(signal.SIGHUP)
         eventually(lambda: control.metrics()['lbctl_reloads_total{result="unchanged"}'] == 1)
         assert control.log.count("LB471") == 1
 
 
-def test_what_only_a_restart_takes_is_told() -> None:
+def test_settings_that_need_a_restart_are_reported() -> None:
     with controlling(fleet()) as control:
         control.write({**fleet(), "control": {"logs": {"bind": f"{HOST}:18515"}}})
         eventually(lambda: control.status["restart"] == ["control.logs.bind"])
         eventually(lambda: "keys=control.logs.bind" in control.log)
 
 
-def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does_not_begin_it_anew() -> None:
+def test_drain_deadline_removes_the_replica_despite_a_restart() -> None:
     with (
         replicas("one", "two") as (one, two),
         controlling(fleet_of([one, two])) as control,
@@ -196,7 +193,7 @@ def test_a_drained_replica_leaves_an_envoy_after_the_deadline_and_a_restart_does
         settled(envoy)
 
 
-def test_a_node_that_no_proxy_is_for_gets_nothing_and_is_named() -> None:
+def test_node_without_a_proxy_is_refused_and_named() -> None:
     proxies = {"edge": {"kind": "envoy", "nodes": ["edge-*"]}}
     with (
         replicas("one") as (one,),
@@ -212,11 +209,11 @@ def test_a_node_that_no_proxy_is_for_gets_nothing_and_is_named() -> None:
         assert "stranger" in shown.stdout
         assert "SYNCED" in shown.stdout
         checked = status(control, "--check")
-        assert checked.returncode == 3
+        assert checked.code == 3
         assert "stranger is REFUSED" in checked.stderr
 
 
-def test_the_status_of_proxies_is_one_line_a_proxy_and_in_its_wide_form_one_a_type() -> None:
+def test_status_of_proxies_has_a_line_for_each_proxy_or_type() -> None:
     with replicas("one") as (one,), controlling(fleet_of([one])) as control, control.envoy("edge"):
         eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
         (line,) = [line.split() for line in status(control, "proxies", "--check").stdout.splitlines()[1:]]
@@ -232,12 +229,10 @@ def test_the_status_of_proxies_is_one_line_a_proxy_and_in_its_wide_form_one_a_ty
 
 def rows(control: ControlPlane) -> list[dict[str, object]]:
     (pool,) = control.get("pools")["pools"]
-    found: list[dict[str, object]] = pool["replicas"]
-    return found
+    replica_rows: list[dict[str, object]] = pool["replicas"]
+    return replica_rows
 
 
 def written(control: ControlPlane) -> Fleet:
-    import yaml
-
-    found: Fleet = yaml.safe_load((control.files / "fleet.yaml").read_text())
-    return found
+    fleet: Fleet = yaml.safe_load((control.files / "fleet.yaml").read_text())
+    return fleet

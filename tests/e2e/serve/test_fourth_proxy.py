@@ -31,10 +31,10 @@ MODULE = "tests.support.fourth_proxy"
 
 
 def lbctl(*arguments: str, binary: Path | None = None) -> subprocess.CompletedProcess[str]:
-    found = {"LBCTL_TOYPROXY": str(binary)} if binary else {}
+    variables = {"LBCTL_TOYPROXY": str(binary)} if binary else {}
     return subprocess.run(
         [sys.executable, "-m", MODULE, *arguments],
-        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env={**os.environ, **found},
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env={**os.environ, **variables},
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def toy_fleet(config: Path, port: int, **sections: Any) -> Fleet:
     return fleet
 
 
-def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Path) -> None:
+def test_commands_know_a_registered_kind(tmp_path: Path, binary: Path) -> None:
     file = str(write_fleet(tmp_path, toy_fleet(tmp_path / "toy.json", free_port())))
     assert lbctl("validate", file).returncode == 0
     rendered = lbctl("render", "-t", "toy", "--check", file, binary=binary)
@@ -80,7 +80,7 @@ def test_the_commands_without_a_control_plane_know_it(tmp_path: Path, binary: Pa
     assert [(row["state"], row["message"]) for row in doctor if row["what"] == "toy"] == [("ok", f"1.0.0, {binary}")]
 
 
-def test_its_own_facts_decide_about_fragments_own_lines_and_files_beside_its_own(tmp_path: Path) -> None:
+def test_registered_capabilities_decide_about_fragments(tmp_path: Path) -> None:
     fleet = toy_fleet(tmp_path / "toy.json", free_port())
     fleet["pools"]["second"] = fleet["pools"]["pool"]
     (tmp_path / "mine").write_text("mine\n")
@@ -105,16 +105,16 @@ def test_its_own_facts_decide_about_fragments_own_lines_and_files_beside_its_own
     assert "proxies.one." not in done.stderr
 
 
-def test_a_kind_that_is_not_registered_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
+def test_unregistered_kind_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     fleet = toy_fleet(tmp_path / "toy.json", free_port())
     fleet["proxies"]["edge"]["kind"] = "toi"
-    found = lbctl("validate", str(write_fleet(tmp_path, fleet)))
-    assert found.returncode == 1
-    assert "LB103" in found.stderr
-    assert "toy" in found.stderr
+    done = lbctl("validate", str(write_fleet(tmp_path, fleet)))
+    assert done.returncode == 1
+    assert "LB103" in done.stderr
+    assert "toy" in done.stderr
 
 
-def test_the_table_of_capabilities_has_a_column_for_it() -> None:
+def test_capabilities_have_a_column_for_a_registered_kind() -> None:
     script = (
         "from tests.support.fourth_proxy.__main__ import registered\n"
         "with registered():\n"
@@ -137,7 +137,7 @@ def running(config: Path, port: int) -> Iterator[Client]:
         process.wait(5)
 
 
-def test_serve_drives_it_and_a_driver_that_fails_is_started_anew(tmp_path: Path) -> None:
+def test_serve_drives_a_registered_kind_and_restarts_its_driver(tmp_path: Path) -> None:
     config, port = tmp_path / "toy.json", free_port()
     fleet = toy_fleet(config, port)
     fleet["proxies"]["spare"] = {"kind": "toy", "config": str(tmp_path / "spare.json")}

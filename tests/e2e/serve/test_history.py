@@ -36,7 +36,7 @@ def _reaches(envoy: XdsEnvoy, *names: str) -> None:
     eventually(lambda: set(envoy.client().load(60).by_replica) == set(names))
 
 
-def test_an_earlier_fleet_is_served_again_while_the_files_are_invalid_and_until_they_change(
+def test_rollback_holds_until_the_files_change(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     edge = driven("edge")
@@ -91,7 +91,7 @@ def test_an_earlier_fleet_is_served_again_while_the_files_are_invalid_and_until_
         assert ("rollback", first, "c is slow") in actions
 
 
-def test_a_rollback_that_loses_too_many_replicas_needs_to_be_confirmed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_that_loses_many_replicas_needs_confirmation(capsys: pytest.CaptureFixture[str]) -> None:
     edge = driven("edge")
     with (
         replicas("a", "b", "c") as (a, b, c),
@@ -115,7 +115,7 @@ def test_a_rollback_that_loses_too_many_replicas_needs_to_be_confirmed(capsys: p
         assert control.status["fleet"]["valid"], "the files are served again, so nothing is rolled back"
 
 
-def test_the_commit_of_the_files_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commit_of_the_files_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b") as (a, b):
         edge = driven("edge")
         with controlling(_fleet(edge, a), start=False) as control:
@@ -135,7 +135,7 @@ def test_the_commit_of_the_files_is_shown(capsys: pytest.CaptureFixture[str]) ->
             assert f"{commit[:12]}+" in capsys.readouterr().out
 
 
-def test_a_rollback_that_cannot_be_saved_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_that_cannot_be_saved_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     edge = driven("edge")
     with replicas("a", "b") as (a, b), controlling(_fleet(edge, a)) as control:
         control.write(_fleet(edge, a, b))
@@ -151,7 +151,7 @@ def test_a_rollback_that_cannot_be_saved_changes_nothing(capsys: pytest.CaptureF
         assert control.status["snapshot"]["version"] == version
 
 
-def test_an_earlier_fleet_whose_key_file_is_gone_is_not_served(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_without_its_key_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     edge = driven("edge")
     keyed = {"everything": {"pool": "pool", "auth": {"api_keys": {"file": "keys.txt"}}}}
     with (

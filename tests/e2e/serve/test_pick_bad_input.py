@@ -32,7 +32,7 @@ SESSIONS = {
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
-def test_what_clients_send_is_passed_on_and_every_pick_ends(kind: str) -> None:
+def test_malformed_requests_are_forwarded_and_each_pick_ends(kind: str) -> None:
     with (
         replicas("a", "b") as two,
         picked(kind, {"replicas": list(map(entry, two)), "balance": {"algorithm": "pick"}}) as (

@@ -110,7 +110,7 @@ def _open_picks(picker: int) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_pick_open "))
 
 
-def test_a_gateway_s_requests_are_picked_without_a_control_plane_too() -> None:
+def test_standalone_picker_outlives_its_control_plane() -> None:
     with replicas("a", "b", "c") as (a, b, c):
         places = [entry(item) for item in (a, b, c)]
         fleet = fleet_of({"replicas": places, "balance": {"algorithm": "pick"}}, **picker_section())

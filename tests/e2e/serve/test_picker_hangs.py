@@ -13,7 +13,7 @@ from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
 
-def test_a_stopped_picker_does_not_count_as_running_and_its_fallbacks_outlast_it() -> None:
+def test_hanging_picker_counts_as_down_and_keeps_its_fallbacks() -> None:
     with replicas("a", "b") as two:
         pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
         with picked("haproxy", pool) as (control, client):
@@ -31,7 +31,7 @@ def test_a_stopped_picker_does_not_count_as_running_and_its_fallbacks_outlast_it
             assert control.metric("lbctl_pick_fallbacks") >= lost
 
 
-def test_both_pages_of_metrics_have_the_same_names() -> None:
+def test_picker_and_serve_export_the_same_metrics() -> None:
     with replicas("a", "b") as two:
         pool = {"replicas": [entry(item) for item in two], "balance": {"algorithm": "pick"}}
         with picked("haproxy", pool) as (control, client):

@@ -13,7 +13,7 @@ from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
 
-def test_an_address_beyond_loopback_without_client_certificates_is_refused_in_the_log() -> None:
+def test_picker_beyond_loopback_needs_client_certificates() -> None:
     bind = f"0.0.0.0:{free_pair()}"
     refusal = f"the picker on {bind} without TLS would take prompts from whoever connects, so it is not started"
     with replicas("a") as one:

@@ -22,7 +22,7 @@ def _override(control: ControlPlane, method: str, **asked: Any) -> requests.Resp
     return control._ask(method, "/api/v1/overrides", json=asked, headers=headers)
 
 
-def test_an_override_that_cannot_be_saved_is_refused_and_changes_nothing() -> None:
+def test_override_that_cannot_be_saved_is_refused() -> None:
     with replicas("a", "b") as (a, b):
         pool = {"replicas": [{"name": item.name, "address": item.address} for item in (a, b)]}
         with controlling(fleet_of(pool, **driven("edge"))) as control:
@@ -41,7 +41,7 @@ def test_an_override_that_cannot_be_saved_is_refused_and_changes_nothing() -> No
             assert _override(control, "DELETE", **DRAIN).json()["removed"] is True
 
 
-def test_a_fleet_that_could_not_be_saved_is_saved_once_there_is_room_again() -> None:
+def test_unsaved_fleet_is_saved_when_the_store_accepts_writes() -> None:
     with replicas("a", "b") as (a, b):
         fleets = [
             fleet_of({"replicas": [{"name": item.name, "address": item.address} for item in members]}, **driven("edge"))
@@ -60,7 +60,7 @@ def test_a_fleet_that_could_not_be_saved_is_saved_once_there_is_room_again() -> 
             assert control.status["snapshot"]["replicas"] == 2
 
 
-def test_a_damaged_state_is_set_aside_and_the_overrides_that_are_good_still_hold() -> None:
+def test_damaged_state_is_set_aside_and_good_overrides_stay() -> None:
     with replicas("a", "b") as (a, b):
         pool = {"replicas": [{"name": item.name, "address": item.address} for item in (a, b)]}
         with controlling(fleet_of(pool, **driven("edge"))) as control:
