@@ -33,7 +33,7 @@ services:
 	@.ci/need nginx haproxy redis etcd chromium groff prometheus systemd
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute
-	$(PYTEST) -m 'not e2e and not slow and not nightly' tests/unit tests/integration tests/golden tests/docs $(ARGS)
+	$(PYTEST) -n 3 -m 'not e2e and not slow and not nightly' tests/unit tests/integration tests/golden tests/docs $(ARGS)
 
 test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from later suites of Debian; a quarter of an hour; ARGS="-k nginx" for less
 	nice $(BIN)/python -m tests.newer $(VENV)/newer $(ARGS)

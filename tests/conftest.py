@@ -34,13 +34,12 @@ gc.disable()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: one of them that is begun last would be waited for alone, with idle workers beside it.
+    """Slow tests come first, so that no worker waits for one of them at the end.
 
-    The coverage of what repeats, slow tests and drawn examples, is not measured: it takes two and a half times as long
-    then, and runs the same lines again.
+    The coverage of drawn examples is not measured: they take two and a half times as long then, and repeat lines.
     """
     for item in items:
-        if item.get_closest_marker("slow") or is_hypothesis_test(getattr(item, "obj", None)):
+        if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.no_cover)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 

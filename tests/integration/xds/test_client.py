@@ -233,6 +233,7 @@ def test_one_type_requests_only_its_prerequisites() -> None:
 # ── output ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_message_is_shown_like_protobuf_json() -> None:
     """Two independent libraries decode the configuration of the whole contract equally, except for credentials."""
     from envoy.config.bootstrap.v3 import bootstrap_pb2
@@ -308,6 +309,7 @@ def _fill_all(message: Message, text: str) -> None:
             _fill(message, each, text)
 
 
+@pytest.mark.slow
 def test_fields_marked_sensitive_by_envoy_are_redacted() -> None:
     from google.protobuf import message_factory
 

@@ -119,6 +119,7 @@ def test_a_slow_client_gets_only_the_newest_content(delta: bool) -> None:
 
 
 @BOTH
+@pytest.mark.slow
 def test_a_client_that_does_not_read_affects_no_other(delta: bool) -> None:
     size = 8 * 1024 * 1024
 
@@ -459,6 +460,7 @@ def test_the_server_can_listen_on_a_unix_socket(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_ended_streams_leave_no_state() -> None:
     async def scenario() -> None:
         async with running() as xds, channel(xds.port) as wire:

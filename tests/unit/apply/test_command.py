@@ -37,6 +37,7 @@ async def with_longest_pause(work: Awaitable[T]) -> tuple[T, float]:
         pulse.cancel()
 
 
+@pytest.mark.slow
 def test_large_output_costs_little_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     script = "echo first words; head -c 600000000 /dev/zero; echo; echo last words; exit 3"

@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
+
 from tests.support.paths import ROOT
 
 
+@pytest.mark.slow
 def test_public_frozen_dataclasses_document_their_attributes() -> None:
     """By an attribute docstring, or by its name in backticks in the docstring of the class."""
     undocumented = [

@@ -63,6 +63,7 @@ def _trees(*words: str) -> Iterator[tuple[str, ast.AST]]:
         (_copies_of_from_here, "base/hosts.py", ("0.0.0.0", "::")),
     ],
 )
+@pytest.mark.slow
 def test_no_other_module_copies_the_rule(find: object, home: str, words: tuple[str, ...]) -> None:
     assert callable(find)
     copies = {name: lines for name, tree in _trees(*words) if (lines := [*find(tree)])}

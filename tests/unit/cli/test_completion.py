@@ -160,6 +160,7 @@ def test_rule_codes_are_completed() -> None:
     assert completions == ["plain,LB960", "plain,LB961", "plain,LB962", "plain,LB963"]
 
 
+@pytest.mark.slow
 def test_against_completes_git_live_and_files() -> None:
     completions, _ = completions_of("lbctl diff --against ")
     assert completions == ["file,", "plain,git:HEAD", "plain,live"]
@@ -185,6 +186,7 @@ def test_version_is_available_as_json_and_yaml(form: str, parse: object, capsys:
     assert versions["packages"]["grpcio"] == metadata.version("grpcio")
 
 
+@pytest.mark.slow
 def test_packages_equal_the_dependencies_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     dependencies = [re.split(r"[><=]", item)[0] for item in project["dependencies"]]

@@ -48,6 +48,7 @@ def test_commands_do_not_search_installed_packages() -> None:
 @pytest.mark.parametrize(
     ("kind", "foreign"), [("nginx", "google.protobuf"), ("haproxy", "google.protobuf"), ("envoy", "jinja2")]
 )
+@pytest.mark.slow
 def test_render_imports_only_its_target(kind: str, foreign: str) -> None:
     modules = imported("render", "-t", kind, QUICKSTART)
     others = {f"lbctl.targets.{other}.render" for other in ("nginx", "haproxy", "envoy") if other != kind}

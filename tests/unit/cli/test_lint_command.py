@@ -104,6 +104,7 @@ def test_errors_of_the_fleet_are_findings(tmp_path: Path, capsys: pytest.Capture
     assert result_of(capsys, "lint", str(tmp_path / "none.yaml")) == (1, ["LB001"])
 
 
+@pytest.mark.slow
 def test_only_lint_imports_the_rules() -> None:
     code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     for arguments in (["--help"], ["validate", "examples/quickstart.yaml"], ["lint", "examples/quickstart.yaml"]):
@@ -189,6 +190,7 @@ ONLY_IN_FILES = "LB308"
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_lint_reports_the_same_diagnostics_as_render(kind: str) -> None:
     count = 0
     for path in [*EXAMPLES, ROOT / "examples" / "fleet.yaml", *(ROOT / "tests" / "golden").glob("[!i]*/in.yaml")]:

@@ -160,6 +160,7 @@ def test_replicas_are_searched_by_gpu_type_with_their_price(tmp_path: Path, caps
     assert "did you mean 'H100-" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_gpu_search_supports_only_loss_of_the_largest_replica(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def _edits(draw: st.DrawFn) -> list[str]:
 @example([_TEXT.replace("replicas: []\n", "replicas: []\n...\n")])
 @example([_TEXT.replace("\ngpus: {X1: 3}\n", "")])
 @example([_TEXT.replace("          one: text\n    replicas: []\n", "")])
+@pytest.mark.slow
 def test_an_incremental_parse_equals_a_full_parse(texts: list[str]) -> None:
     files = ParsedFiles()
     for text in (_TEXT, *texts, _TEXT):

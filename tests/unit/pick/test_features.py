@@ -160,6 +160,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.data())
+@pytest.mark.slow
 def test_truncated_json_yields_the_values_before_the_cut(document: dict[str, object], data: st.DataObject) -> None:
     text = json.dumps(document)
     cut = data.draw(st.integers(0, len(text)))

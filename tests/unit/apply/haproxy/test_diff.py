@@ -52,7 +52,7 @@ def test_a_server_with_checks_is_down_before_it_has_weight() -> None:
     )
 
 
-def test_what_leaves_is_deleted_when_it_has_nothing_and_not_before() -> None:
+def test_leaving_replica_is_deleted_only_when_it_is_idle() -> None:
     busy = replace(_HAS, maint=True, own_maint=True, sessions=2)
     assert plan(_desired(), _running(old=busy)).commands == ()
     assert plan(_desired(), _running(old=busy)).leaving == (("pool_p", "old"),)
@@ -68,7 +68,7 @@ def test_a_drained_server_comes_back_with_its_weight_first() -> None:
     )
 
 
-def test_what_the_file_has_drained_by_its_weight_needs_no_command_but_a_cookie_leads_there() -> None:
+def test_weight_zero_of_the_file_drains_except_for_cookies() -> None:
     wanted, filed = _desired(replace(_WANTED, state="maint")), replace(_HAS, weight=0)
     assert plan(wanted, _running(a=filed)).commands == ()
     assert plan(wanted, _running(a=replace(filed, cookie=True))).commands == ("set server pool_p/a state maint",)
@@ -154,7 +154,7 @@ def _with_slots(slots: dict[str, str], **servers: running.RunningServer) -> Runn
     return replace(_running(**servers), slots=places)
 
 
-def test_a_replica_with_a_cookie_takes_the_first_free_slot_and_is_down_before_it_has_weight() -> None:
+def test_replica_with_cookie_is_down_until_it_has_weight() -> None:
     slots = {"SLOT.p.2": "SLOT.p.2", "SLOT.p.10": "SLOT.p.10"}
     now = _with_slots(slots, **{"SLOT.p.10": _FREE, "SLOT.p.2": _FREE})
     planned = plan(_desired(_STICKY), now)
@@ -175,7 +175,7 @@ def test_a_replica_that_has_a_slot_keeps_it() -> None:
     assert plan(_desired(replace(_STICKY, weight=50)), now).commands == ("set server pool_p/SLOT.p.1 weight 50",)
 
 
-def test_a_slot_that_was_left_is_free_when_it_has_no_request_and_no_connection() -> None:
+def test_left_slot_is_free_without_requests_and_connections() -> None:
     left = replace(_HAS, cookie=True)
     now = _with_slots({"SLOT.p.1": "old"}, **{"SLOT.p.1": left})
     assert plan(_desired(), now).commands == ("set server pool_p/SLOT.p.1 state maint",)

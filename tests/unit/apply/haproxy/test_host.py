@@ -8,7 +8,7 @@ from lbctl.apply.haproxy.host import checkable
 from lbctl.ir.proxies import Proxy
 
 
-def test_a_fragment_below_links_in_a_circle_is_checked_beside_the_directory_of_the_host(tmp_path: Path) -> None:
+def test_fragment_below_circular_links_is_checked(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     host, fragment = tmp_path / "host", tmp_path / "new.cfg"
     host.mkdir()

@@ -208,7 +208,7 @@ class _Scripted:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_leader_that_loses_its_lease_after_a_reading_sends_nothing(tmp_path: Path, lost: bool) -> None:
+def test_former_leader_sends_nothing_after_a_reading(tmp_path: Path, lost: bool) -> None:
     leads = [True]
     haproxy = _Scripted(lambda: leads.__setitem__(0, not lost))
 
@@ -251,7 +251,7 @@ def test_each_line_is_whole() -> None:
     assert said == {("p", "r0"): "up ready 50%\n", ("p", "r1"): "up drain 100%\n", ("p", "r2"): "down #xid 79  up\n"}
 
 
-def test_an_agent_gives_a_slow_replica_what_the_runtime_api_would() -> None:
+def test_agent_and_runtime_api_agree_about_a_slow_replica() -> None:
     view = _view((10, 10), (10, 10))
     slow = replace(view, weights={"p": (Weight(rate=2.5, room=10.0, speed=0.25), from_capacity(10.0))})
     assert lines(slow, {})["p", "r0"] == "up ready 50%\n"

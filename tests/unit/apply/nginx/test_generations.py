@@ -81,7 +81,7 @@ def test_what_is_no_longer_included_goes_and_old_generations_too(tmp_path: Path)
     assert sorted(generations) == ["000004", "000005"]
 
 
-def test_it_is_known_what_runs_until_something_else_is_swapped_in(tmp_path: Path) -> None:
+def test_running_generation_is_known_until_a_swap(tmp_path: Path) -> None:
     place = Generations(tmp_path / "nginx.conf")
     assert place.running() is None
     _put(place, _bundle("one"), "first")
@@ -97,7 +97,7 @@ def test_a_change_by_hand_is_seen(tmp_path: Path) -> None:
     assert not place.holds(bundle)
 
 
-def test_two_proxies_in_one_directory_do_not_take_each_others_files(tmp_path: Path) -> None:
+def test_two_proxies_of_one_directory_keep_their_files(tmp_path: Path) -> None:
     _put(Generations(tmp_path / "a.conf"), _bundle("a", "keys.map"))
     place, bundle = Generations(tmp_path / "b.conf"), _bundle("b", "keys.map")
     with pytest.raises(FileExistsError):

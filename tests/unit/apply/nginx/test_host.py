@@ -39,7 +39,7 @@ def _copied(folder: Path, etc: Path, config: Path) -> tuple[str, dict[str, str]]
     return check.command[check.command.index("-c") + 1], dict(check.originals)
 
 
-def test_the_new_fragment_stands_for_the_old_one_and_the_host_is_not_changed(etc: Path, tmp_path: Path) -> None:
+def test_new_fragment_is_checked_without_changing_the_host(etc: Path, tmp_path: Path) -> None:
     before = {file: file.read_text() for file in etc.rglob("*") if file.is_file()}
     main, originals = _copied(tmp_path, etc, etc / "conf.d" / "lbctl.conf")
     text = Path(main).read_text()
@@ -55,7 +55,7 @@ def test_the_new_fragment_stands_for_the_old_one_and_the_host_is_not_changed(etc
     assert {file: file.read_text() for file in etc.rglob("*") if file.is_file()} == before
 
 
-def test_a_fragment_that_is_not_there_yet_is_read_where_it_will_be(etc: Path, tmp_path: Path) -> None:
+def test_new_fragment_is_read_at_its_future_place(etc: Path, tmp_path: Path) -> None:
     _, originals = _copied(tmp_path, etc, etc / "conf.d" / "models.conf")
     assert any(Path(copy).name == "models.conf" for copy in originals)
 
@@ -65,7 +65,7 @@ def test_a_main_file_that_would_not_read_it_is_refused(etc: Path, tmp_path: Path
         _copied(tmp_path, etc, etc / "conf.d" / "lbctl.off")
 
 
-def test_the_main_file_is_the_reload_commands_or_the_nearest_above(etc: Path) -> None:
+def test_main_file_is_that_of_the_reload_or_the_nearest_above(etc: Path) -> None:
     config = etc / "conf.d" / "lbctl.conf"
     assert main_of(_proxy(config)) == (str(etc / "nginx.conf"),)
     assert main_of(_proxy(config, "nginx", "-c", "/x/nginx.conf", "-s", "reload")) == ("/x/nginx.conf",)

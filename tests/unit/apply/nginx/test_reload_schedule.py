@@ -21,7 +21,7 @@ def _view(*names: str, drained: tuple[str, ...] = (), weights: tuple[float, ...]
     return View(proxy, (), {}, {"p": Pool("p", members)}, {"p": given}, {"p": frozenset(drained)})
 
 
-def test_weights_wait_for_the_interval_and_health_for_five_seconds() -> None:
+def test_weights_wait_for_the_interval_health_for_5_seconds() -> None:
     after = ReloadSchedule(30.0).want("files").done(100.0, reloaded=True)
     assert after.due() is None
     assert after.want("weights").due() == 130.0
@@ -35,7 +35,7 @@ def _measured(schedule: ReloadSchedule, now: float, *weights: float) -> ReloadSc
     return schedule.follow(running, wanted, now).want("evidence")
 
 
-def test_measured_weights_wait_until_the_change_has_lasted_and_small_ones_longer() -> None:
+def test_measured_weights_wait_until_the_change_has_lasted() -> None:
     after = ReloadSchedule(30.0, last=0.0)
     large = _measured(after, 100.0, 1.0, 0.5)
     assert large.due() == 130.0
@@ -50,14 +50,14 @@ def test_measured_weights_wait_until_the_change_has_lasted_and_small_ones_longer
     assert _measured(large.done(120.0, reloaded=True), 121.0, 1.0, 0.5).due() == 151.0
 
 
-def test_a_change_that_is_large_again_and_again_waits_no_longer_than_a_small_one() -> None:
+def test_repeated_large_change_waits_as_long_as_a_small_one() -> None:
     schedule = ReloadSchedule(60.0, last=0.0)
     for turn in range(20):
         schedule = _measured(schedule, 100.0 + 30.0 * turn, 1.0, 0.56 if turn % 2 else 0.64)
     assert schedule.due() == 340.0
 
 
-def test_a_replica_that_health_brings_to_the_floor_is_not_waited_for() -> None:
+def test_replica_at_the_floor_by_health_is_not_delayed() -> None:
     running, wanted = _view("1", "2"), _view("1", "2")
     floored = replace(wanted, weights={"p": (from_capacity(1.0), from_capacity(1.0).times(0.05))})
     assert ReloadSchedule(30.0, last=0.0).follow(running, floored, 100.0).want("evidence").due() == 30.0
@@ -69,7 +69,7 @@ def test_the_first_configuration_goes_at_once_whatever_it_is_for() -> None:
     assert due < 0
 
 
-def test_an_interval_shorter_than_five_seconds_holds_for_health_too() -> None:
+def test_interval_below_5_seconds_applies_to_health() -> None:
     assert ReloadSchedule(1.0, last=10.0).want("health").due() == 11.0
 
 
@@ -103,7 +103,7 @@ def test_the_reason_is_what_differs_most() -> None:
     assert reason(before, before) == "files", "a certificate may have been renewed"
 
 
-def test_while_a_fleet_is_refused_the_one_that_runs_has_its_weights_and_drains() -> None:
+def test_running_fleet_keeps_moving_while_a_new_one_is_refused() -> None:
     good = _view("1", "2", "3", drained=("3",))
     wanted = _view("1", "2", "4", weights=(5.0, 6.0, 7.0), drained=("2", "4"), route="other")
     after = with_live_state(good, wanted)
@@ -131,7 +131,7 @@ def test_a_worker_that_is_replaced_beside_old_ones_is_no_reload() -> None:
     assert judge(_BEFORE, Workers(frozenset({1, 3})), "", 0.1) is None
 
 
-def test_a_port_that_is_taken_is_waited_for_until_nginx_gives_it_up() -> None:
+def test_reload_waits_until_nginx_gives_up_a_taken_port() -> None:
     assert judge(_BEFORE, _BEFORE, _BIND * 4, 2.0) is None
     verdict = judge(_BEFORE, _BEFORE, f"{_BIND * 5}2026/01/01 [emerg] 7#7: still could not bind()\n", 2.5)
     assert verdict is not None

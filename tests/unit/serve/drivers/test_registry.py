@@ -58,6 +58,7 @@ def test_checks_by_serve_are_declared_by_the_target() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("validate",), ("render", "-t", "nginx", "-d", "{out}")])
+@pytest.mark.slow
 def test_offline_command_imports_no_driver(arguments: tuple[str, ...], tmp_path: Path) -> None:
     arguments_of_run = [item.format(out=tmp_path) for item in (*arguments, str(FIXTURES / "quickstart.yaml"))]
     script = (

@@ -183,6 +183,7 @@ def _commands(server: RedisServer) -> int:
     return sum(int(count) for count in re.findall(r"calls=(\d+)", server.call("INFO", "commandstats").decode()))
 
 
+@pytest.mark.slow
 def test_listing_members_does_not_scan_other_keys_of_redis() -> None:
     server = RedisServer()
     server.start()

@@ -92,6 +92,7 @@ def _etcd_with_users(server: EtcdServer) -> None:
     server.call("auth/enable", {})
 
 
+@pytest.mark.slow
 def test_user_of_etcd_needs_only_its_keys(password: str, tmp_path: Path) -> None:
     server = EtcdServer()
     with started(server):
@@ -171,6 +172,7 @@ def _places(servers: Sequence[Server]) -> str:
     return ",".join(f"{HOST}:{server.port}" for server in servers)
 
 
+@pytest.mark.slow
 def test_leader_keeps_its_lease_if_one_of_three_etcd_ends() -> None:
     peers = {name: free_port() for name in ("a", "b", "c")}
     servers = [EtcdServer(name=name, peers=peers) for name in peers]

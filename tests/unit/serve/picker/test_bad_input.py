@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import grpc
+import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from lbctl.ir.address import Address
@@ -133,6 +134,7 @@ def test_grpc_picks_for_odd_bodies_and_sessions() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_open_streams_are_counted_and_end_their_picks() -> None:
     async def run() -> None:
         service = _service()

@@ -76,6 +76,7 @@ async def _run_with_a_taken_port(used_offset: int) -> None:
     await asyncio.gather(runs, return_exceptions=True)
 
 
+@pytest.mark.slow
 def test_killed_picker_is_reported_as_ended() -> None:
     asyncio.run(_kill_repeatedly())
 
