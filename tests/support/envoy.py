@@ -96,3 +96,9 @@ def check_bundle(bundle: Bundle, directory: Path, level: str = "error") -> tuple
     command[command.index("-l") + 1] = level
     process = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
     return process.returncode, process.stdout + process.stderr
+
+
+def validate_file(config: Path, level: str = "error") -> subprocess.CompletedProcess[str]:
+    """Return the finished `envoy --mode validate` for this file, with this log level."""
+    command = [str(require("envoy")), "--mode", "validate", "-l", level, "-c", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
+import subprocess
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.init.fleet import fleet_from_urls
 from lbctl.init.probe import PATHS, REPOSITORY_INDEX
 from tests.support.paths import FIXTURES
 
@@ -201,3 +206,26 @@ def answering(answers: Answers) -> Handler:
         )
 
     return handler
+
+
+def text_from_urls(urls: Iterable[str]) -> str:
+    diagnostics = Diagnostics()
+    text = fleet_from_urls(list(urls), diagnostics).text
+    assert not len(diagnostics), [str(item) for item in diagnostics]
+    return text
+
+
+def fleet_of_every_kind() -> str:
+    """Return the YAML of a fleet with a server of every kind, on separate hosts where kinds need it."""
+    with (
+        serving(vllm(), sglang("qwen/qwen3"), OTHER, llamacpp("a/gguf", page=False)) as first,
+        serving(v2("triton", "resnet"), DCGM, TGI, host="127.0.0.2") as second,
+        serving(v2("mlserver", "iris"), RAY, TEI, TORCHSERVE, TFSERVING, host="127.0.0.3") as third,
+    ):
+        return text_from_urls(item.url for item in (*first, *second, *third))
+
+
+def init_process(*urls: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `lbctl init` in another process, because a process reads the authorities of the system once."""
+    command = [sys.executable, "-m", "lbctl", "init", "--from", *urls]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from google.protobuf.message import Message
 from lbctl.xds.build.nack_locator import message_of
 from lbctl.xds.resource import CDS, EDS, LDS, RDS
 from tests.support.broken_xds import ANY, BROKEN, broken_message, built_resources
-from tests.support.processes.binaries import require
+from tests.support.envoy import validate_file
 from tests.support.xds_secrets import built, issued_files
 
 
@@ -78,8 +77,7 @@ def validation_error(directory: Path, bootstrap: Message) -> str:
     """Return the error of `envoy --mode validate`. The file is binary, because JSON cannot express all errors."""
     config = directory / "envoy.pb"
     config.write_bytes(bootstrap.SerializeToString())
-    command = [str(require("envoy")), "--mode", "validate", "-l", "error", "-c", str(config)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = validate_file(config)
     return "" if result.returncode == 0 else result.stderr or "refused"
 
 

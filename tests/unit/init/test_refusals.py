@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +14,8 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run
 from lbctl.init.fleet import fleet_from_urls
 from tests.support import init as fake
-from tests.support.init import Handler, serving
+from tests.support.init import Handler, init_process, serving
 from tests.support.lint import findings
-from tests.support.processes.binaries import KINDS, require
 from tests.support.processes.certs import Authority
 
 Output = pytest.CaptureFixture[str]
@@ -208,21 +204,15 @@ def test_missing_directory_is_an_error(tmp_path: Path, capsys: Output) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def _init(*urls: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `lbctl init` in another process, because a process reads the authorities of the system once."""
-    command = [sys.executable, "-m", "lbctl", "init", "--from", *urls]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
-
-
-@pytest.mark.e2e
+@pytest.mark.slow
 def test_tls_certificates_are_verified_by_the_system(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = fake.server_context(authority.issue("localhost", ["localhost", "127.0.0.1"]))
     with serving(fake.vllm(), fake.vllm(), tls=context) as (first, second), serving(fake.vllm()) as (plain,):
-        stranger = _init(first.url)
+        stranger = init_process(first.url)
         urls = [item.url.replace("127.0.0.1", "localhost") for item in (first, second)]
-        known = _init(*urls, SSL_CERT_FILE=str(authority.ca))
-        wrong = _init(plain.url.replace("http:", "https:"), SSL_CERT_FILE=str(authority.ca))
+        known = init_process(*urls, SSL_CERT_FILE=str(authority.ca))
+        wrong = init_process(plain.url.replace("http:", "https:"), SSL_CERT_FILE=str(authority.ca))
     assert stranger.returncode == 4
     assert f"{first.url}: error LB960: TLS: [SSL: CERTIFICATE_VERIFY_FAILED]" in stranger.stderr
     assert stranger.stdout == ""
@@ -233,11 +223,6 @@ def test_tls_certificates_are_verified_by_the_system(tmp_path: Path) -> None:
     [pool] = yaml.safe_load(known.stdout)["pools"].values()
     assert pool["tls"] == {"ca": str(authority.ca), "server_name": "localhost"}
     assert pool["telemetry"]["sources"] == [{"kind": "vllm", "url": "https://{host}:{port}/metrics"}]
-    file = tmp_path / "fleet.yaml"
-    file.write_text(known.stdout)
-    for kind in KINDS:
-        require(kind)
-        assert run(["render", "-t", kind, "--check", "-d", str(tmp_path / kind), str(file)]) == 0
 
 
 HOSTILE = (

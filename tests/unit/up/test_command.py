@@ -77,11 +77,10 @@ def test_missing_proxy_is_reported_with_its_installation(
     assert "there is no HAProxy on this machine" in errors_of_up(capfd, 4, "--proxy", "haproxy")
 
 
-@pytest.mark.e2e
-def test_unsuitable_proxy_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from tests.support.processes.binaries import require
-
-    require("nginx")
+def test_unsuitable_proxy_is_refused(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LBCTL_NGINX", "/bin/true")
     write(here, route={"match": {"path_prefix": "/v1/", "model": ["m"]}})
     assert "error LB971 routes.everything.match.model: nginx reads the model" in errors_of_up(
         capfd, 1, "--proxy", "nginx"

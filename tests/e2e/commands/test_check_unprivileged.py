@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes.binaries import KINDS, Kind, require
+from tests.support.processes.binaries import Kind, require
 
 NOBODY = 65534
 NEEDED = "import click, jinja2, pydantic, yaml, google.protobuf, envoy.config.cluster.v3.cluster_pb2"
@@ -38,8 +38,6 @@ def project_copy() -> Iterator[Path]:
         yield project_copy
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("kind", KINDS)
 def test_render_with_check_works_without_root(kind: Kind, project_copy: Path) -> None:
     require(kind)
     out = project_copy / "out" / kind
