@@ -120,9 +120,9 @@ class Driven(Client):
         """Reload HAProxy as an operator does behind lbctl's back, and wait until the new worker answers. A master that
         has only just started can miss the signal."""
         old = self.worker
-        for _ in range(4):
+        for _ in range(12):
             self.proxy.reload()
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 5
             while time.monotonic() < deadline:
                 if self.worker not in (old, 0):
                     return
