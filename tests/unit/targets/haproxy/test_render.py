@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.ir.listeners import Certificate, Listener, ListenerTls, PathMatch, Rule
+from lbctl.ir.listeners import AccessLog, Certificate, Listener, ListenerTls, PathMatch, Rule
 from lbctl.ir.pools import (
     Pool,
     Replica,
 )
-from lbctl.ir.routes import Forward, Route, Share
+from lbctl.ir.routes import Forward, Route, Share, StickySplit
 from lbctl.targets.features import FEATURES
 from lbctl.targets.haproxy import TARGET, quote
 from lbctl.targets.token import UnquotedError
@@ -38,6 +38,19 @@ def test_lines_have_the_path_of_their_value() -> None:
     assert line_of["listeners", "pub", "max_connections"] == "maxconn 50"
 
 
+def test_error_with_line_is_reported_at_its_replica() -> None:
+    bundle = TARGET.render(view_of_everything())
+    path = ("pools", "limits", "replicas", "r1")
+    line = next(number for number, owner in bundle.main.sources.items() if owner == path)
+    output = (
+        f"[ALERT]    (12) : config : [/tmp/haproxy.cfg:{line}] : 'server pool_limits/r1' : unknown keyword 'wait'.\n"
+        "[ALERT]    (12) : config : Error(s) found in configuration file : /tmp/haproxy.cfg\n"
+    )
+    (complaint,) = TARGET.complaints(output, bundle)
+    assert (complaint.line, complaint.path) == (line, path)
+    assert "wait" in complaint.message
+
+
 def test_error_without_line_is_reported_at_its_replica() -> None:
     bundle = TARGET.render(view_of_everything())
     output = (
@@ -56,6 +69,15 @@ def test_key_file_with_another_name_is_an_error() -> None:
     assert (error.code, error.severity) == ("LB402", "error")
     assert error.path == ("listeners", "pub", "tls", "certificates", 1, "key")
     assert "b.pem.key" in error.hint
+
+
+def test_sticky_split_draws_by_the_hash_of_the_header() -> None:
+    split = Forward((Share("p", 3), Share("q", 1)), sticky=StickySplit("header", "x-user"))
+    listener = Listener("pub", Address("127.0.0.1", 1), rules=everything(), access_log=AccessLog(format="none"))
+    view = make_view((listener,), (Route("r", split, ("pub",)),), (two_replicas("p"), two_replicas("q")))
+    text = TARGET.render(view).main.text
+    assert 'req.fhdr("x-user"),djb2(1),mod(4)' in text
+    assert "log-format" not in text
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\x00b", "\x7f", ""])
