@@ -19,7 +19,7 @@ from lbctl.ir.address import Address
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client
-from tests.support.processes.constants import PICKER_ADDRESS, short_pauses
+from tests.support.processes.constants import HAPROXY_RELOADS, PICKER_ADDRESS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change
 from tests.support.processes.fleet import entry, fleet_of
@@ -48,7 +48,7 @@ def test_proxies_of_second_serve_never_use_the_first_picker() -> None:
     control = picker_section()
     with ExitStack() as stack:
         one, two = stack.enter_context(replicas("a")), stack.enter_context(replicas("b", "c"))
-        stack.enter_context(short_pauses(PICKER_ADDRESS))
+        stack.enter_context(short_pauses({**PICKER_ADDRESS, **HAPROXY_RELOADS}))
         first = stack.enter_context(controlling(fleet_of(_pool(one), **control)))
         eventually(lambda: first.status["picker"]["running"])
         haproxy = stack.enter_context(edges.haproxy("haproxy", min_interval="100ms"))
