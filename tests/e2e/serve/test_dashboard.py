@@ -315,7 +315,6 @@ def test_lost_connection_is_shown_until_it_is_back(page: Page) -> None:
     leave(page)
 
 
-@pytest.mark.nightly
 def test_hanging_serve_is_shown_after_some_seconds(page: Page) -> None:
     with controlling(fleet(2)) as other:
         show(page, other)

@@ -1,7 +1,8 @@
 """Deep health with the default settings of a fleet, on Envoy, HAProxy and nginx, in real time.
 
 With shorter settings, each run has the same: a wedged and a saturated engine in `test_live_envoy` and
-`test_live_beside`, reserved memory in `tests/unit/signals`. What takes minutes is in `defaults`, for `make defaults`.
+`test_live_beside`, reserved memory in `tests/integration/control/test_health.py`. What takes minutes is in `defaults`,
+for `make defaults`.
 """
 
 from __future__ import annotations
