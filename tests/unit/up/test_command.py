@@ -13,10 +13,14 @@ from tests.support import init as servers
 from tests.support.fleets import fleet_of, write_fleet
 from tests.support.processes.ports import free_port
 
+PROGRAMS = ("LBCTL_ENVOY", "LBCTL_HAPROXY", "LBCTL_NGINX")
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory, which is the working directory and contains the state."""
+    """An empty directory, which is the working directory and contains the state. No program is a real proxy."""
+    for name in PROGRAMS:
+        monkeypatch.setenv(name, "/bin/true")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("LBCTL_SERVE_API_BIND", f"127.0.0.1:{free_port()}")
@@ -70,17 +74,14 @@ def test_missing_proxy_is_reported_with_its_installation(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(here)
-    for name in ("ENVOY", "HAPROXY", "NGINX"):
-        monkeypatch.setenv(f"LBCTL_{name}", "/nowhere")
+    for name in PROGRAMS:
+        monkeypatch.setenv(name, "/nowhere")
     text = errors_of_up(capfd, 4)
     assert [word in text for word in ("pip install", "apt-get install haproxy", "apt-get install nginx")] == [True] * 3
     assert "there is no HAProxy on this machine" in errors_of_up(capfd, 4, "--proxy", "haproxy")
 
 
-def test_unsuitable_proxy_is_refused(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LBCTL_NGINX", "/bin/true")
+def test_unsuitable_proxy_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(here, route={"match": {"path_prefix": "/v1/", "model": ["m"]}})
     assert "error LB971 routes.everything.match.model: nginx reads the model" in errors_of_up(
         capfd, 1, "--proxy", "nginx"
@@ -98,8 +99,8 @@ def test_from_does_not_replace_a_fleet_and_needs_an_answer(here: Path, capfd: py
 def test_generated_fleet_is_removed_if_no_program_starts(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("ENVOY", "HAPROXY", "NGINX"):
-        monkeypatch.setenv(f"LBCTL_{name}", "/nowhere")
+    for name in PROGRAMS:
+        monkeypatch.setenv(name, "/nowhere")
     with servers.serving(servers.answering({**servers.vllm(), "/health": ""})) as (server,):
         for _ in range(2):
             text = errors_of_up(capfd, 4, "--from", server.url)
