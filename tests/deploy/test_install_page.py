@@ -59,6 +59,7 @@ class Machine:
         self.root = root
         self.api = free_port()
         self.calls = root / "systemctl.log"
+        self.output_of_setup = ""
         self._bin = root / "bin"
         self._bin.mkdir()
         python = shlex.quote(sys.executable)
@@ -120,10 +121,20 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.run("systemctl stop lbctl-serve")
 
 
-def test_documented_setup_works(machine: Machine) -> None:
-    printed = machine.follow(_SET_UP)
-    assert "files      " in printed
-    assert "SUCCESS" in printed
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine that is set up as documented."""
+    require_tool("promtool")
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    machine.output_of_setup = machine.follow(_SET_UP)
+    yield machine
+    machine.run("systemctl stop lbctl-serve")
+
+
+def test_documented_setup_works(installed: Machine) -> None:
+    machine = installed
+    assert "files      " in machine.output_of_setup
+    assert "SUCCESS" in machine.output_of_setup
     kit = ROOT / "deploy" / "systemd" / "system"
     units = {str(path.relative_to(kit)) for path in kit.rglob("*") if path.is_file()}
     assert machine.files("etc/systemd/system") == units
@@ -140,8 +151,8 @@ def test_documented_setup_works(machine: Machine) -> None:
     assert drain(machine, token.read_text().split()[1].rpartition(":")[2]) == 403
 
 
-def test_documented_backup_is_restored(machine: Machine) -> None:
-    machine.follow(_SET_UP)
+def test_documented_backup_is_restored(installed: Machine) -> None:
+    machine = installed
     token = (machine.root / "etc/lbctl/api-token").read_text().split()[0].rpartition(":")[2]
     assert drain(machine, token) == 200
     texts = [block.text for block in blocks(_PAGE) if "test_documented_backup_is_restored" in block.words.get("by", "")]
@@ -155,8 +166,8 @@ def test_documented_backup_is_restored(machine: Machine) -> None:
     assert "alice" in machine.run("lbctl audit show")
 
 
-def test_documented_upgrade_and_rollback_work(machine: Machine) -> None:
-    machine.follow(_SET_UP)
+def test_documented_upgrade_and_rollback_work(installed: Machine) -> None:
+    machine = installed
     machine.follow("test_documented_upgrade_and_rollback_work")
     assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-0.1.0"
     calls = machine.calls.read_text().splitlines()

@@ -64,7 +64,7 @@ def environment(folder: Path, ports: Ports) -> dict[str, str]:
     path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"], "/usr/sbin"])
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
     env |= {"LBCTL_SERVE_XDS_BIND": xds, "LBCTL_SERVE_API_BIND": api}
-    return env | {"LBCTL_SERVER": f"http://{api}", "LBCTL_DEMO_DURATION": "8s"}
+    return env | {"LBCTL_SERVER": f"http://{api}", "LBCTL_DEMO_DURATION": "5s"}
 
 
 @contextmanager

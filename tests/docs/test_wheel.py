@@ -55,7 +55,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
     python("build", "--no-isolation", "--outdir", directory, ROOT)
     (wheel,) = directory.glob("*.whl")
     (sdist,) = directory.glob("*.tar.gz")
-    python("pip", "install", "--quiet", "--no-index", "--no-deps", "--target", home, wheel)
+    python("pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target", home, wheel)
     return Shipped(sdist, wheel, home)
 
 
@@ -89,11 +89,13 @@ def test_wheel_has_every_file_of_the_dashboard(shipped: Shipped) -> None:
 def test_installed_lbctl_renders_from_any_directory(shipped: Shipped, proxy: str, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(FLEET)
-    by_module = shipped.run(sys.executable, "-m", "lbctl", "render", "-t", proxy, fleet)
-    by_script = shipped.run(shipped.home / "bin" / "lbctl", "render", "-t", proxy, fleet)
-    assert "9101" in by_module
-    assert "9102" in by_module
-    assert by_script == by_module
+    text = shipped.run(shipped.home / "bin" / "lbctl", "render", "-t", proxy, fleet)
+    assert "9101" in text
+    assert "9102" in text
+
+
+def test_installed_lbctl_runs_as_a_module(shipped: Shipped) -> None:
+    assert shipped.run(sys.executable, "-m", "lbctl", "version") == shipped.run(shipped.home / "bin/lbctl", "version")
 
 
 def test_source_archive_has_all_files_to_build_and_test(shipped: Shipped) -> None:
@@ -122,12 +124,12 @@ def test_wheel_works_with_only_its_requirements(shipped: Shipped, tmp_path: Path
     site = next(home.glob("lib/python3*/site-packages"))
     for name in requirements("lbctl"):
         link_distribution(name, site)
-    python("pip", "--python", home / "bin" / "python", "install", "--quiet", "--no-index", "--no-deps", shipped.wheel)
+    install = ("install", "--quiet", "--no-index", "--no-deps", "--no-compile")
+    python("pip", "--python", home / "bin" / "python", *install, shipped.wheel)
     fleet = tmp_path / "fleet.yaml"
     for arguments, shown in (
         (["version"], "lbctl "),
         (["init", "-f", fleet], ""),
-        (["validate", fleet], ""),
         *((["render", "-t", proxy, fleet], "127.0.0.1") for proxy in ("nginx", "haproxy", "envoy")),
     ):
         process = subprocess.run(

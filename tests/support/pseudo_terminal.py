@@ -16,7 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from lbctl.cli import main; main()"
+_MAIN = """\
+import fcntl, importlib, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+for module, name, value in CONSTANTS:
+    setattr(importlib.import_module(module), name, value)
+from lbctl.cli import main
+main()
+"""
 """Makes it the controlling terminal, which sends Ctrl-C to the command."""
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -73,13 +80,19 @@ def on_terminal(
     lines: int = 24,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    constants: Mapping[str, float] | None = None,
 ) -> Iterator[PseudoTerminal]:
-    """Run `lbctl` with these arguments on a terminal of this size, in `directory`."""
+    """Run `lbctl` with these arguments on a terminal of this size, in `directory`.
+
+    `constants` replaces constants of lbctl, MODULE.NAME → value.
+    """
+    replaced = [(*path.rsplit(".", 1), value) for path, value in (constants or {}).items()]
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    code = _MAIN.replace("CONSTANTS", repr(replaced))
     process = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True,
+        [sys.executable, "-c", code, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True,
         env={**inherited, "TERM": "xterm-256color", **(environment or {})}, cwd=directory,
     )  # fmt: skip
     os.close(its)

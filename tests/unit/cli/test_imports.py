@@ -10,6 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 
 QUICKSTART = "examples/quickstart.yaml"
+RULES = {"lbctl.lint.rules", "lbctl.lint.code_pages", "ruamel.yaml"}
 CODE = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, sep='\\n', file=sys.stderr)"
 
 
@@ -25,7 +26,7 @@ def imported(*arguments: str) -> set[str]:
 def test_command_without_fleet_does_not_import_the_model(arguments: tuple[str, ...]) -> None:
     modules = imported(*arguments)
     assert "lbctl.cli" in modules
-    assert {"pydantic", "yaml", "lbctl.model", "lbctl.targets"} & modules == set()
+    assert {"pydantic", "yaml", "lbctl.model", "lbctl.targets", "lbctl.lint.rules"} & modules == set()
 
 
 def test_validate_imports_no_renderer() -> None:
@@ -33,7 +34,13 @@ def test_validate_imports_no_renderer() -> None:
     assert "lbctl.model.fleet" in modules
     renderers = {f"lbctl.targets.{kind}.render" for kind in ("nginx", "haproxy", "envoy")}
     checkers = {"lbctl.targets.envoy.check", "lbctl.signals.source", "lbctl.signals.exposition", "difflib"}
-    assert ({"jinja2", "google.protobuf", "envoy", "aiohttp"} | renderers | checkers) & modules == set()
+    assert ({"jinja2", "google.protobuf", "envoy", "aiohttp"} | RULES | renderers | checkers) & modules == set()
+
+
+def test_lint_imports_the_rules_but_no_renderer() -> None:
+    modules = imported("lint", QUICKSTART)
+    assert "lbctl.lint.rules" in modules
+    assert {"ruamel.yaml", "jinja2", "google.protobuf", "lbctl.lint.code_pages"} & modules == set()
 
 
 def test_commands_do_not_search_installed_packages() -> None:

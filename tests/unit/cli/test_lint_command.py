@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from lbctl.lint.rules import rules
 from lbctl.lint.sample import sample
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import FEATURES
-from lbctl.targets.load import load
+from lbctl.targets.load import Loaded, load
 from lbctl.targets.prepare import prepare
 from tests.support.lint import POOR, codes
 from tests.support.paths import ROOT
@@ -105,16 +105,6 @@ def test_errors_of_the_fleet_are_findings(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_only_lint_imports_the_rules() -> None:
-    code = "import sys; from lbctl.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    for arguments in (["--help"], ["validate", "examples/quickstart.yaml"], ["lint", "examples/quickstart.yaml"]):
-        command = [sys.executable, "-c", code, *arguments]
-        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-        modules = set(process.stderr.split())
-        assert ("lbctl.lint.rules" in modules) == (arguments[0] == "lint")
-        assert {"ruamel.yaml", "jinja2", "google.protobuf", "lbctl.lint.code_pages"} & modules == set()
-
-
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(sample("balance: {algorithm: random}\n").encode())))
     assert result_of(capsys, "lint", "-") == (0, ["LB210"])
@@ -185,6 +175,14 @@ def test_settings_of_the_control_plane_are_no_findings() -> None:
     assert codes(sample(pool, more="proxies: {edge: {kind: envoy}}\n")) == []
 
 
+@cache
+def loaded_fleet(path: Path) -> Loaded:
+    diagnostics = Diagnostics()
+    loaded = load([str(path)], diagnostics)
+    assert loaded is not None, list(diagnostics)
+    return loaded
+
+
 ONLY_IN_FILES = "LB308"
 """The warning that an Envoy has no certificate for the picker. It applies to rendered files, not to an Envoy of xDS."""
 
@@ -194,9 +192,7 @@ ONLY_IN_FILES = "LB308"
 def test_lint_reports_the_same_diagnostics_as_render(kind: str) -> None:
     count = 0
     for path in [*EXAMPLES, ROOT / "examples" / "fleet.yaml", *(ROOT / "tests" / "golden").glob("[!i]*/in.yaml")]:
-        diagnostics = Diagnostics()
-        loaded = load([str(path)], diagnostics)
-        assert loaded is not None, list(diagnostics)
+        loaded = loaded_fleet(path)
         snapshot = Snapshot(loaded.compiled.topology, secrets=loaded.secrets)
         names = tuple(item.name for item in snapshot.topology.listeners)
         proxy = Proxy("edge", kind, target(kind).versions[0], listeners=names)

@@ -111,7 +111,8 @@ def test_incompatible_options_are_refused(arguments: list[str], server: str) -> 
 def test_watch_in_a_pipe_survives_a_restart_of_serve(fleet: Fleet) -> None:
     port = free_port()
     with serving(fleet, port=port) as url:
-        command = [sys.executable, "-m", "lbctl", "status", "proxies", "--watch", "--server", url]
+        code = "from lbctl.cli import main, watch; watch.INTERVAL = 0.2; main()"
+        command = [sys.executable, "-c", code, "status", "proxies", "--watch", "--server", url]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         lines = process.stdout
         assert lines is not None
@@ -139,7 +140,9 @@ def test_watch_on_a_terminal_redraws_within_its_width(fleet: Fleet, server: str)
         api.ENVOY,
         replace(api.DRIVEN, state="FAILING", reason=reason),
     )
-    with on_terminal("status", "proxies", "--watch", "--server", server) as terminal:
+    with on_terminal(
+        "status", "proxies", "--watch", "--server", server, constants={"lbctl.cli.watch.INTERVAL": 0.2}
+    ) as terminal:
         terminal.await_text("three times")
         assert max(map(len, terminal.text.splitlines())) <= 80
         assert "\x1b[31mFAILING\x1b[0m" in terminal.shown

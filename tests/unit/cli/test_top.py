@@ -144,7 +144,8 @@ def test_top_survives_a_restart_of_serve_and_ends_with_q() -> None:
     fleet.listed, fleet.read = POOLS, schema.Signals(SIGNALS)
     with ExitStack() as stack:
         with serving(fleet, port=port) as url:
-            terminal = stack.enter_context(on_terminal("top", "--server", url))
+            often = {"lbctl.cli.top._INTERVAL": 0.2}
+            terminal = stack.enter_context(on_terminal("top", "--server", url, constants=often))
             terminal.await_text("llama/l4")
             fleet.listed = (api.pool("llama", replace(SLOW, in_flight=77)),)
             terminal.await_text("77")
