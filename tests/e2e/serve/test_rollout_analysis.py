@@ -90,7 +90,8 @@ def site() -> Iterator[Site]:
         members = stack.enter_context(_variants(*_ROUTES))
         haproxy, nginx = stack.enter_context(edges.haproxy("haproxy")), stack.enter_context(edges.nginx("nginx"))
         slow = {name: _route(name, max_latency={"percentile": "p90"}) for name in _ROUTES if name.startswith("slow-")}
-        routes = {"good": _route("good", max_latency={"percentile": "p90", "ratio": 3}), "bad": _route("bad"), **slow}
+        good = _route("good", max_latency={"percentile": "p90", "ratio": 3})
+        routes = {"good": good, "bad": _route("bad", interval="4s"), **slow}
         fleet: Fleet = {"version": 1, **driven("envoy"), "routes": routes, "pools": _pools(members)}
         edges.add(fleet, haproxy, nginx)
         for edge in (haproxy, nginx):
@@ -195,7 +196,7 @@ def test_good_variant_is_promoted_despite_a_killed_serve(site: Site, capsys: pyt
 def test_variant_with_errors_is_rolled_back_on_all_proxies(site: Site) -> None:
     control = site.control
     site.replicas["bad-new"].behave(statuses=(200, 200, 200, 500))
-    with site.traffic("bad", *_KINDS) as loads:
+    with site.traffic("bad", *_KINDS, rate=15) as loads:
         _in_phase(control, "bad", "rolled_back")
         row = _rollout(control, "bad")
         assert row["split"] == {"bad-new": 0, "bad-old": 100}
@@ -215,7 +216,7 @@ def test_variant_with_errors_is_rolled_back_on_all_proxies(site: Site) -> None:
         control.kill()
         control.start()
         _only(control, loads, "bad-old")
-        time.sleep(2)  # an interval
+        time.sleep(4)  # an interval
         assert _rollout(control, "bad")["phase"] == "rolled_back"
         assert len(_evaluations(control, "bad")) == evaluations
         assert len(_steps(control, "bad")) == 2, "each step is done once"
