@@ -1,4 +1,4 @@
-"""What is said to a running HAProxy: differences alone, in a safe order, and nothing that is not one command."""
+"""Commands to a running HAProxy: only for differences, in a safe order, and without injected commands."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from lbctl.apply.haproxy.running import Running, UnreadableAnswerError
 from lbctl.ir.address import Address
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
-_WANTED = DesiredServer("pool_p", "a", Address("10.0.0.1", 8000), 100, "ready", ("check", "weight", "100"))
-_HAS = running.RunningServer("10.0.0.1", 8000, 100, False, False, False, False, False)
-_FORBIDDEN = (";", "\n", " ", "\\", "<<")
+DESIRED_SERVER = DesiredServer("pool_p", "a", Address("10.0.0.1", 8000), 100, "ready", ("check", "weight", "100"))
+RUNNING_SERVER = running.RunningServer("10.0.0.1", 8000, 100, False, False, False, False, False)
+FORBIDDEN = (";", "\n", " ", "\\", "<<")
 
 
-def _desired(*servers: DesiredServer, limits: tuple[tuple[str, int], ...] = ()) -> Desired:
+def desired_of(*servers: DesiredServer, limits: tuple[tuple[str, int], ...] = ()) -> Desired:
     return Desired(frozenset({"pool_p", *(item.backend for item in servers)}), servers, limits)
 
 
-def _running(**servers: running.RunningServer) -> Running:
+def running_with(**servers: running.RunningServer) -> Running:
     return Running(7, "2.6.12", "lbctl-0", {("pool_p", name): item for name, item in servers.items()})
 
 
-def test_nothing_is_said_where_nothing_differs() -> None:
-    assert plan(_desired(_WANTED), _running(a=_HAS)).commands == ()
+def test_no_difference_needs_no_command() -> None:
+    assert plan(desired_of(DESIRED_SERVER), running_with(a=RUNNING_SERVER)).commands == ()
 
 
-def test_a_weight_alone_is_one_command() -> None:
-    assert plan(_desired(_WANTED), _running(a=replace(_HAS, weight=50))).commands == ("set server pool_p/a weight 100",)
+def test_changed_weight_is_one_command() -> None:
+    assert plan(desired_of(DESIRED_SERVER), running_with(a=replace(RUNNING_SERVER, weight=50))).commands == (
+        "set server pool_p/a weight 100",
+    )
 
 
-def test_a_new_server_comes_before_the_old_one_goes() -> None:
-    said = plan(_desired(replace(_WANTED, name="n")), _running(old=_HAS)).commands
-    assert said[0].startswith("add server pool_p/n 10.0.0.1:8000 check weight 100")
-    assert said[-1] == "set server pool_p/old state maint"
+def test_new_server_is_added_before_the_old_one_leaves() -> None:
+    planned_commands = plan(desired_of(replace(DESIRED_SERVER, name="n")), running_with(old=RUNNING_SERVER)).commands
+    assert planned_commands[0].startswith("add server pool_p/n 10.0.0.1:8000 check weight 100")
+    assert planned_commands[-1] == "set server pool_p/old state maint"
 
 
-def test_a_server_with_checks_is_down_before_it_has_weight() -> None:
-    said = plan(_desired(replace(_WANTED, checked=True)), _running()).commands
-    assert said == (
+def test_checked_server_is_down_until_it_has_weight() -> None:
+    planned_commands = plan(desired_of(replace(DESIRED_SERVER, checked=True)), running_with()).commands
+    assert planned_commands == (
         "add server pool_p/a 10.0.0.1:8000 check weight 0",
         "enable health pool_p/a",
         "enable server pool_p/a",
@@ -53,111 +55,115 @@ def test_a_server_with_checks_is_down_before_it_has_weight() -> None:
 
 
 def test_leaving_replica_is_deleted_only_when_it_is_idle() -> None:
-    busy = replace(_HAS, maint=True, own_maint=True, sessions=2)
-    assert plan(_desired(), _running(old=busy)).commands == ()
-    assert plan(_desired(), _running(old=busy)).leaving == (("pool_p", "old"),)
-    assert plan(_desired(), _running(old=replace(busy, sessions=0))).commands == ("del server pool_p/old",)
-    assert plan(_desired(), _running(old=replace(busy, sessions=0)), undeletable={("pool_p", "old")}).commands == ()
+    busy = replace(RUNNING_SERVER, maint=True, own_maint=True, sessions=2)
+    assert plan(desired_of(), running_with(old=busy)).commands == ()
+    assert plan(desired_of(), running_with(old=busy)).leaving == (("pool_p", "old"),)
+    assert plan(desired_of(), running_with(old=replace(busy, sessions=0))).commands == ("del server pool_p/old",)
+    assert (
+        plan(desired_of(), running_with(old=replace(busy, sessions=0)), undeletable={("pool_p", "old")}).commands == ()
+    )
 
 
-def test_a_drained_server_comes_back_with_its_weight_first() -> None:
-    drained = replace(_HAS, drain=True, own_drain=True, weight=3)
-    assert plan(_desired(_WANTED), _running(a=drained)).commands == (
+def test_drained_server_gets_its_weight_before_requests() -> None:
+    drained = replace(RUNNING_SERVER, drain=True, own_drain=True, weight=3)
+    assert plan(desired_of(DESIRED_SERVER), running_with(a=drained)).commands == (
         "set server pool_p/a weight 100",
         "set server pool_p/a state ready",
     )
 
 
 def test_weight_zero_of_the_file_drains_except_for_cookies() -> None:
-    wanted, filed = _desired(replace(_WANTED, state="maint")), replace(_HAS, weight=0)
-    assert plan(wanted, _running(a=filed)).commands == ()
-    assert plan(wanted, _running(a=replace(filed, cookie=True))).commands == ("set server pool_p/a state maint",)
+    desired, in_file = desired_of(replace(DESIRED_SERVER, state="maint")), replace(RUNNING_SERVER, weight=0)
+    assert plan(desired, running_with(a=in_file)).commands == ()
+    assert plan(desired, running_with(a=replace(in_file, cookie=True))).commands == ("set server pool_p/a state maint",)
 
 
-def test_only_what_leaves_or_is_drained_is_cut() -> None:
-    busy = replace(_HAS, sessions=1)
-    assert plan(_desired(_WANTED), _running(a=busy), cut={("p", "a")}).commands == ()
-    drained = _desired(replace(_WANTED, state="drain"))
-    assert plan(drained, _running(a=replace(busy, drain=True)), cut={("p", "a")}).commands == (
+def test_only_leaving_or_drained_servers_are_cut() -> None:
+    busy = replace(RUNNING_SERVER, sessions=1)
+    assert plan(desired_of(DESIRED_SERVER), running_with(a=busy), cut={("p", "a")}).commands == ()
+    drained = desired_of(replace(DESIRED_SERVER, state="drain"))
+    assert plan(drained, running_with(a=replace(busy, drain=True)), cut={("p", "a")}).commands == (
         "shutdown sessions server pool_p/a",
     )
-    assert plan(drained, _running(a=replace(busy, drain=True)), cut={("other", "a")}).commands == ()
+    assert plan(drained, running_with(a=replace(busy, drain=True)), cut={("other", "a")}).commands == ()
 
 
-def test_a_name_with_several_addresses_stays_where_it_is() -> None:
-    named = _desired(replace(_WANTED, address=Address("r.example", 8000)))
-    there = {"r.example": ("10.0.0.9", "10.0.0.1")}
-    assert plan(named, _running(a=_HAS), addresses=there).commands == ()
-    assert plan(named, _running(a=_HAS), addresses={"r.example": ("10.0.0.9",)}).commands == (
+def test_host_name_keeps_a_still_valid_address() -> None:
+    named = desired_of(replace(DESIRED_SERVER, address=Address("r.example", 8000)))
+    resolved = {"r.example": ("10.0.0.9", "10.0.0.1")}
+    assert plan(named, running_with(a=RUNNING_SERVER), addresses=resolved).commands == ()
+    assert plan(named, running_with(a=RUNNING_SERVER), addresses={"r.example": ("10.0.0.9",)}).commands == (
         "set server pool_p/a addr 10.0.0.9 port 8000",
     )
-    assert plan(named, _running()).reload == ("pool_p/a is new, and the Runtime API resolves no names",)
+    assert plan(named, running_with()).reload == ("pool_p/a is new, and the Runtime API resolves no names",)
 
 
-def test_what_no_command_changes_is_a_reason_to_reload() -> None:
-    assert plan(_desired(replace(_WANTED, backup=True)), _running(a=_HAS)).reload
-    assert plan(_desired(replace(_WANTED, cookie=True)), _running(a=_HAS)).reload
-    assert plan(_desired(replace(_WANTED, arguments=("ca-file", "/a b", "weight", "1"))), _running()).reload
+def test_change_without_a_command_needs_a_reload() -> None:
+    assert plan(desired_of(replace(DESIRED_SERVER, backup=True)), running_with(a=RUNNING_SERVER)).reload
+    assert plan(desired_of(replace(DESIRED_SERVER, cookie=True)), running_with(a=RUNNING_SERVER)).reload
+    assert plan(
+        desired_of(replace(DESIRED_SERVER, arguments=("ca-file", "/a b", "weight", "1"))), running_with()
+    ).reload
 
 
-def test_servers_of_backends_that_are_not_ours_are_left_alone() -> None:
-    stranger = Running(7, "2.6.12", "", {("stats", "x"): _HAS, ("pool_gone", "y"): _HAS})
-    assert plan(_desired(), stranger).commands == ()
+def test_servers_of_foreign_backends_are_ignored() -> None:
+    foreign = Running(7, "2.6.12", "", {("stats", "x"): RUNNING_SERVER, ("pool_gone", "y"): RUNNING_SERVER})
+    assert plan(desired_of(), foreign).commands == ()
 
 
-def test_a_limit_moves_where_the_file_has_it_as_a_variable() -> None:
+def test_limit_with_a_variable_is_changed_by_command() -> None:
     name = "proc.most_0123456789ab"
-    wanted, now = _desired(limits=((name, 1024),)), _running()
-    assert plan(wanted, now).commands == ()
-    assert plan(wanted, replace(now, limits={name: 512})).commands == (
+    desired, current = desired_of(limits=((name, 1024),)), running_with()
+    assert plan(desired, current).commands == ()
+    assert plan(desired, replace(current, limits={name: 512})).commands == (
         "experimental-mode on",
         f"set var {name} int(1024)",
     )
 
 
-@given(st.text(min_size=1), st.sampled_from(_FORBIDDEN), st.text())
-def test_no_name_becomes_a_second_command(before: str, bad: str, after: str) -> None:
-    name = before + bad + after
-    for make in (commands.cut, commands.delete):
+@given(st.text(min_size=1), st.sampled_from(FORBIDDEN), st.text())
+def test_name_cannot_inject_a_second_command(before: str, forbidden: str, after: str) -> None:
+    name = before + forbidden + after
+    for build in (commands.cut, commands.delete):
         with pytest.raises(commands.UnsafeError):
-            make("pool_p", name)
+            build("pool_p", name)
         with pytest.raises(commands.UnsafeError):
-            make(name, "a")
+            build(name, "a")
     with pytest.raises(commands.UnsafeError):
         commands.add("pool_p", "a", "10.0.0.1", 80, [name])
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1 weight 1", "localhost", "10.0.0.1;quit", ""])
-def test_only_an_ip_address_reaches_the_socket(host: str) -> None:
+def test_only_an_ip_address_is_accepted(host: str) -> None:
     with pytest.raises(commands.UnsafeError):
         commands.address("pool_p", "a", host, 80)
 
 
 @pytest.mark.parametrize("value", [-1, 257])
-def test_only_a_weight_of_haproxy_reaches_the_socket(value: int) -> None:
+def test_only_a_valid_weight_is_accepted(value: int) -> None:
     with pytest.raises(commands.UnsafeError):
         commands.weight("pool_p", "a", value)
 
 
 @pytest.mark.parametrize("info", ["", "Permission denied\n", "Pid: x\nUptime_sec: 1\nVersion: 2\n"])
-def test_an_answer_that_is_none_is_said_to_be_none(info: str) -> None:
+def test_invalid_answer_is_an_error(info: str) -> None:
     with pytest.raises(UnreadableAnswerError):
         running.read(info, "", "")
 
 
-_STICKY = replace(_WANTED, cookie=True, needs_slot=True, slottable=True, checked=True)
-_FREE = replace(_HAS, host="127.0.0.1", port=1, weight=1, maint=True, own_maint=True, cookie=True)
+STICKY_SERVER = replace(DESIRED_SERVER, cookie=True, needs_slot=True, slottable=True, checked=True)
+FREE_SLOT = replace(RUNNING_SERVER, host="127.0.0.1", port=1, weight=1, maint=True, own_maint=True, cookie=True)
 
 
-def _with_slots(slots: dict[str, str], **servers: running.RunningServer) -> Running:
+def running_with_slots(slots: dict[str, str], **servers: running.RunningServer) -> Running:
     places = {("pool_p", slot): replica for slot, replica in slots.items()}
-    return replace(_running(**servers), slots=places)
+    return replace(running_with(**servers), slots=places)
 
 
 def test_replica_with_cookie_is_down_until_it_has_weight() -> None:
     slots = {"SLOT.p.2": "SLOT.p.2", "SLOT.p.10": "SLOT.p.10"}
-    now = _with_slots(slots, **{"SLOT.p.10": _FREE, "SLOT.p.2": _FREE})
-    planned = plan(_desired(_STICKY), now)
+    current = running_with_slots(slots, **{"SLOT.p.10": FREE_SLOT, "SLOT.p.2": FREE_SLOT})
+    planned = plan(desired_of(STICKY_SERVER), current)
     assert planned.commands == (
         "set map slots.map SLOT.p.2 a",
         "set server pool_p/SLOT.p.2 addr 10.0.0.1 port 8000",
@@ -169,36 +175,41 @@ def test_replica_with_cookie_is_down_until_it_has_weight() -> None:
     assert planned.reload == ()
 
 
-def test_a_replica_that_has_a_slot_keeps_it() -> None:
-    now = _with_slots({"SLOT.p.1": "a"}, **{"SLOT.p.1": replace(_HAS, cookie=True)})
-    assert plan(_desired(_STICKY), now).commands == ()
-    assert plan(_desired(replace(_STICKY, weight=50)), now).commands == ("set server pool_p/SLOT.p.1 weight 50",)
+def test_replica_with_a_slot_keeps_it() -> None:
+    current = running_with_slots({"SLOT.p.1": "a"}, **{"SLOT.p.1": replace(RUNNING_SERVER, cookie=True)})
+    assert plan(desired_of(STICKY_SERVER), current).commands == ()
+    assert plan(desired_of(replace(STICKY_SERVER, weight=50)), current).commands == (
+        "set server pool_p/SLOT.p.1 weight 50",
+    )
 
 
 def test_left_slot_is_free_without_requests_and_connections() -> None:
-    left = replace(_HAS, cookie=True)
-    now = _with_slots({"SLOT.p.1": "old"}, **{"SLOT.p.1": left})
-    assert plan(_desired(), now).commands == ("set server pool_p/SLOT.p.1 state maint",)
-    for busy in (replace(_FREE, sessions=1), replace(_FREE, connections=1)):
-        planned = plan(_desired(_STICKY), replace(now, servers={("pool_p", "SLOT.p.1"): busy}))
+    left = replace(RUNNING_SERVER, cookie=True)
+    current = running_with_slots({"SLOT.p.1": "old"}, **{"SLOT.p.1": left})
+    assert plan(desired_of(), current).commands == ("set server pool_p/SLOT.p.1 state maint",)
+    for busy in (replace(FREE_SLOT, sessions=1), replace(FREE_SLOT, connections=1)):
+        planned = plan(desired_of(STICKY_SERVER), replace(current, servers={("pool_p", "SLOT.p.1"): busy}))
         assert not any("addr" in command for command in planned.commands)
         assert planned.reload == ("pool_p/a is new, has a cookie, and no spare slot can hold it",)
-    busy = replace(_FREE, sessions=1)
-    in_maintenance = replace(now, servers={("pool_p", "SLOT.p.1"): busy})
-    assert plan(_desired(), in_maintenance).leaving == (("pool_p", "old"),)
-    assert plan(_desired(), in_maintenance, cut={("p", "old")}).commands == (
+    busy = replace(FREE_SLOT, sessions=1)
+    in_maintenance = replace(current, servers={("pool_p", "SLOT.p.1"): busy})
+    assert plan(desired_of(), in_maintenance).leaving == (("pool_p", "old"),)
+    assert plan(desired_of(), in_maintenance, cut={("p", "old")}).commands == (
         "shutdown sessions server pool_p/SLOT.p.1",
     )
-    empty = replace(now, servers={("pool_p", "SLOT.p.1"): _FREE})
-    assert plan(_desired(), empty).commands == ("set map slots.map SLOT.p.1 SLOT.p.1",)
+    empty = replace(current, servers={("pool_p", "SLOT.p.1"): FREE_SLOT})
+    assert plan(desired_of(), empty).commands == ("set map slots.map SLOT.p.1 SLOT.p.1",)
 
 
-def test_what_haproxy_refuses_to_add_takes_a_slot() -> None:
-    wanted, now = replace(_WANTED, slottable=True), _with_slots({"SLOT.p.1": "SLOT.p.1"}, **{"SLOT.p.1": _FREE})
-    assert plan(_desired(wanted), now).commands[0].startswith("add server pool_p/a ")
-    assert plan(_desired(wanted), now, unaddable={("pool_p", "a")}).commands[0] == "set map slots.map SLOT.p.1 a"
+def test_server_that_cannot_be_added_takes_a_slot() -> None:
+    desired, current = (
+        replace(DESIRED_SERVER, slottable=True),
+        running_with_slots({"SLOT.p.1": "SLOT.p.1"}, **{"SLOT.p.1": FREE_SLOT}),
+    )
+    assert plan(desired_of(desired), current).commands[0].startswith("add server pool_p/a ")
+    assert plan(desired_of(desired), current, unaddable={("pool_p", "a")}).commands[0] == "set map slots.map SLOT.p.1 a"
 
 
-def test_a_slot_that_differs_from_the_replica_is_none_for_it() -> None:
-    now = _with_slots({"SLOT.p.1": "SLOT.p.1"}, **{"SLOT.p.1": _FREE})
-    assert plan(_desired(replace(_STICKY, slottable=False)), now).reload
+def test_different_slot_cannot_hold_the_replica() -> None:
+    current = running_with_slots({"SLOT.p.1": "SLOT.p.1"}, **{"SLOT.p.1": FREE_SLOT})
+    assert plan(desired_of(replace(STICKY_SERVER, slottable=False)), current).reload

@@ -1,4 +1,4 @@
-"""HAProxy checks a fragment beside the files of its host."""
+"""HAProxy checks a fragment together with the files of its host."""
 
 from __future__ import annotations
 

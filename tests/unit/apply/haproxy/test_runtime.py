@@ -1,4 +1,4 @@
-"""The client of HAProxy's Runtime API, and the agents: whatever the other side does, an answer and no exception."""
+"""The client of HAProxy's Runtime API, and the agents: invalid peers cause failures, not exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.weights import row_of_plain
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def _against(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
+def replies_of(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
     async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -51,21 +51,21 @@ def _against(tmp_path: Path, handler: Handler, *commands: str) -> Replies:
     return asyncio.run(run())
 
 
-def test_a_socket_that_is_not_there_is_words(tmp_path: Path) -> None:
+def test_missing_socket_is_a_failure(tmp_path: Path) -> None:
     replies = asyncio.run(Runtime(str(tmp_path / "none")).query("show info"))
     assert replies.texts == ()
     assert "none" in replies.failure
 
 
-def test_a_proxy_that_says_nothing_is_given_up_on(tmp_path: Path) -> None:
+def test_silent_proxy_times_out(tmp_path: Path) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
         writer.close()
 
-    assert "did not answer within 0.3 s" in _against(tmp_path, silent, "show info").failure
+    assert "did not answer within 0.3 s" in replies_of(tmp_path, silent, "show info").failure
 
 
-def test_what_was_answered_before_the_end_is_kept(tmp_path: Path) -> None:
+def test_answers_before_a_closed_connection_are_kept(tmp_path: Path) -> None:
     async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b"\n> ")
@@ -74,12 +74,12 @@ def test_what_was_answered_before_the_end_is_kept(tmp_path: Path) -> None:
         await writer.drain()
         writer.close()
 
-    replies = _against(tmp_path, dies, "one", "two", "three")
+    replies = replies_of(tmp_path, dies, "one", "two", "three")
     assert replies.texts == ("", "No such server.")
     assert "closed" in replies.failure
 
 
-def _endless(piece: bytes) -> Handler:
+def endless_handler(piece: bytes) -> Handler:
     async def write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError):
@@ -96,24 +96,22 @@ def _endless(piece: bytes) -> Handler:
 @pytest.mark.parametrize(
     "piece", [b"Pid: 1\n" * 10_000, b"\n> " * 20_000, b"\xff" * 60_000], ids=["lines", "prompts", "bytes"]
 )
-def test_an_answer_without_an_end_is_given_up_on_by_its_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
-) -> None:
+def test_endless_answer_is_limited_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
     monkeypatch.setattr(runtime, "MOST_BYTES", 1_000_000)
 
     async def script() -> Replies:
         place = str(tmp_path / "s")
-        async with await asyncio.start_unix_server(_endless(piece), place):
+        async with await asyncio.start_unix_server(endless_handler(piece), place):
             return await Runtime(place, timeout=30).query("show info")
 
     assert "does not end its answer" in asyncio.run(script()).failure
 
 
-def test_a_reply_without_a_prompt_is_given_up_on_by_its_size(tmp_path: Path) -> None:
-    assert "does not end its answer" in _against(tmp_path, _endless(b"x" * 60_000), "show info").failure
+def test_reply_without_a_prompt_is_limited_by_its_size(tmp_path: Path) -> None:
+    assert "does not end its answer" in replies_of(tmp_path, endless_handler(b"x" * 60_000), "show info").failure
 
 
-def test_a_long_reply_is_shortened(tmp_path: Path) -> None:
+def test_long_reply_is_shortened(tmp_path: Path) -> None:
     async def wordy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b"\n> ")
@@ -122,7 +120,7 @@ def test_a_long_reply_is_shortened(tmp_path: Path) -> None:
         await writer.drain()
         writer.close()
 
-    (reply,) = _against(tmp_path, wordy, "one").texts
+    (reply,) = replies_of(tmp_path, wordy, "one").texts
     assert 900 < len(reply) <= 1000
 
 
@@ -144,7 +142,7 @@ _COLUMNS = "# be_id be_name srv_id srv_name srv_addr srv_port srv_admin_state sr
     ],
     ids=["bytes", "long field", "no columns", "a quote", "a long number", "short row", "two commands", "a long weight"],
 )  # fmt: skip
-def test_nonsense_is_the_failure_of_one_attempt(tmp_path: Path, info: str, state: str, stat: str) -> None:
+def test_invalid_answer_fails_one_attempt(tmp_path: Path, info: str, state: str, stat: str) -> None:
     answers = {"show info": info, "show servers state": state, "show stat -1 4 -1": stat, COUNTERS: f"{info}\n\n{stat}"}
     sent: list[str] = []
 
@@ -166,18 +164,18 @@ def test_nonsense_is_the_failure_of_one_attempt(tmp_path: Path, info: str, state
         place = str(tmp_path / "s")
         proxy = Proxy("edge", "haproxy", (2, 6), runtime_api=place)
         async with await asyncio.start_unix_server(nonsense, place):
-            view = _view((5, 2), (1, 2))
+            view = view_with_weights((5, 2), (1, 2))
             return await HaproxyUpdater(proxy).converge(view), await HaproxySource(Runtime(place)).poll()
 
     applied, _ = asyncio.run(script())
     assert not applied.done
-    assert place_of(applied.failure) == str(tmp_path / "s")
+    assert socket_of(applied.failure) == str(tmp_path / "s")
     assert len(applied.failure) < 1000
     assert not [line for line in sent if ";" in line and line != COUNTERS]
 
 
-class _Scripted:
-    """HAProxy's answers for two servers of weight 50, and the commands that it gets. `read`: what follows a reading."""
+class ScriptedHaproxy:
+    """Answers for two servers of weight 50, and records the commands. Calls `read` after each reading."""
 
     def __init__(self, read: Callable[[], None]) -> None:
         self.commands: list[str] = []
@@ -210,64 +208,70 @@ class _Scripted:
 @pytest.mark.parametrize("lost", [False, True])
 def test_former_leader_sends_nothing_after_a_reading(tmp_path: Path, lost: bool) -> None:
     leads = [True]
-    haproxy = _Scripted(lambda: leads.__setitem__(0, not lost))
+    haproxy = ScriptedHaproxy(lambda: leads.__setitem__(0, not lost))
 
     async def script() -> HaproxyResult:
         place = str(tmp_path / "s")
         proxy = Proxy("edge", "haproxy", (2, 6), runtime_api=place)
         async with await asyncio.start_unix_server(haproxy, place):
-            return await HaproxyUpdater(proxy, permit=lambda: leads[0]).converge(_view((5, 2), (1, 2)))
+            return await HaproxyUpdater(proxy, permit=lambda: leads[0]).converge(view_with_weights((5, 2), (1, 2)))
 
     applied = asyncio.run(script())
     assert bool([command for command in haproxy.commands if command.startswith("set server")]) is not lost
     assert ("does not lead" in applied.failure) is lost
 
 
-def place_of(failure: str) -> str:
+def socket_of(failure: str) -> str:
     return failure.partition(":")[0]
 
 
 @pytest.mark.parametrize("place", ["ipv4@10.0.0.1:9999", "ipv4@localhost:9999", "ipv4@127.0.0.1:x"])
-def test_tcp_is_for_loopback_alone(place: str) -> None:
+def test_tcp_is_only_allowed_on_loopback(place: str) -> None:
     assert "loopback" in asyncio.run(Runtime(place).query("show info")).failure
 
 
-def _view(weights: tuple[float, ...], live: tuple[float, ...], drained: frozenset[str] = frozenset()) -> View:
-    each = tuple(Replica(f"r{i}", Address("10.0.0.1", 8000 + i), weight) for i, weight in enumerate(weights))
+def view_with_weights(
+    weights: tuple[float, ...], live: tuple[float, ...], drained: frozenset[str] = frozenset()
+) -> View:
+    replicas = tuple(Replica(f"r{i}", Address("10.0.0.1", 8000 + i), weight) for i, weight in enumerate(weights))
     listener = Listener("pub", Address("127.0.0.1", 1), rules=everything())
-    shown = make_view((listener,), (forward("p"),), (Pool("p", each),), agent_check=Address("127.0.0.1", 18600))
-    return View(shown.proxy, shown.listeners, shown.routes, shown.pools, {"p": row_of_plain(live)}, {"p": drained})
+    base = make_view((listener,), (forward("p"),), (Pool("p", replicas),), agent_check=Address("127.0.0.1", 18600))
+    return View(base.proxy, base.listeners, base.routes, base.pools, {"p": row_of_plain(live)}, {"p": drained})
 
 
-def test_the_ports_count_up_and_the_file_keeps_the_capacities() -> None:
-    text = TARGET.render(_view((5, 2), (1, 2))).main.text
+def test_agent_ports_count_up_and_file_has_the_capacities() -> None:
+    text = TARGET.render(view_with_weights((5, 2), (1, 2))).main.text
     assert "server r0 '10.0.0.1:8000' weight 100 agent-check agent-addr 127.0.0.1 agent-port 18600" in text
     assert "server r1 '10.0.0.1:8001' weight 40 agent-check agent-addr 127.0.0.1 agent-port 18601" in text
-    assert agents.places(_view((5, 2), (1, 2)))["p", "r1"] == Address("127.0.0.1", 18601)
+    assert agents.places(view_with_weights((5, 2), (1, 2)))["p", "r1"] == Address("127.0.0.1", 18601)
 
 
-def test_each_line_is_whole() -> None:
-    said = lines(_view((10, 10, 10), (5, 10, 10), frozenset({"r1"})), {("p", "r2"): "xid 79;\nup"})
-    assert said == {("p", "r0"): "up ready 50%\n", ("p", "r1"): "up drain 100%\n", ("p", "r2"): "down #xid 79  up\n"}
+def test_agent_lines_have_one_line_for_each_server() -> None:
+    agent_lines = lines(view_with_weights((10, 10, 10), (5, 10, 10), frozenset({"r1"})), {("p", "r2"): "xid 79;\nup"})
+    assert agent_lines == {
+        ("p", "r0"): "up ready 50%\n",
+        ("p", "r1"): "up drain 100%\n",
+        ("p", "r2"): "down #xid 79  up\n",
+    }
 
 
 def test_agent_and_runtime_api_agree_about_a_slow_replica() -> None:
-    view = _view((10, 10), (10, 10))
+    view = view_with_weights((10, 10), (10, 10))
     slow = replace(view, weights={"p": (Weight(rate=2.5, room=10.0, speed=0.25), from_capacity(10.0))})
     assert lines(slow, {})["p", "r0"] == "up ready 50%\n"
     weights = {item.name: item.weight for item in desired(slow).servers}
     assert weights["r0"] / weights["r1"] == 1.0, "the file's weights stay with an agent"
-    plainly = replace(slow, proxy=replace(slow.proxy, agent_check=None))
-    told = {item.name: item.weight for item in desired(plainly).servers}
-    assert told["r0"] / told["r1"] == 0.5
+    without_agent = replace(slow, proxy=replace(slow.proxy, agent_check=None))
+    weights_over_the_api = {item.name: item.weight for item in desired(without_agent).servers}
+    assert weights_over_the_api["r0"] / weights_over_the_api["r1"] == 0.5
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 100)), min_size=1, max_size=8))
-def test_haproxy_comes_to_the_weights_that_it_would_be_told(pairs: list[tuple[int, int]]) -> None:
+def test_agent_lines_give_the_decided_weights(pairs: list[tuple[int, int]]) -> None:
     filed, live = zip(*((float(base), float(now)) for base, now in pairs), strict=True)
-    said = lines(_view(filed, live), {})
-    bases, wanted = quantise(filed, 256), quantise(live, 256)
-    for (_, line), base, weight in zip(said.items(), bases, wanted, strict=True):
+    agent_lines = lines(view_with_weights(filed, live), {})
+    bases, expected = quantise(filed, 256), quantise(live, 256)
+    for (_, line), base, weight in zip(agent_lines.items(), bases, expected, strict=True):
         percent = int(line.split()[2].removesuffix("%"))
         assert percent >= 1
         assert abs(base * percent // 100 - weight) <= max(1, base // 100)

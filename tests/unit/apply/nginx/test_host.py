@@ -1,4 +1,4 @@
-"""A copy of a host's nginx configuration reads the new fragment, and leads everywhere else as the host's does."""
+"""The copy of a host's nginx configuration includes the new fragment, and otherwise the same files as the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.ir.proxies import Proxy, Reload
 
 @pytest.fixture
 def etc(tmp_path: Path) -> Path:
-    """A main file with a mime.types by a relative path, sites by an absolute one, and an old fragment."""
+    """A main file that includes mime.types by a relative path and sites by an absolute one, and an old fragment."""
     folder = tmp_path / "etc"
     (folder / "conf.d").mkdir(parents=True)
     sites = f"{folder}/conf.d/*.conf"
@@ -26,22 +26,22 @@ def etc(tmp_path: Path) -> Path:
     return folder
 
 
-def _proxy(config: Path, *command: str) -> Proxy:
+def proxy_with_config(config: Path, *command: str) -> Proxy:
     return Proxy("site", "nginx", (1, 22, 0), config=str(config), form="fragment", reload=Reload(command or ("nginx",)))
 
 
-def _copied(folder: Path, etc: Path, config: Path) -> tuple[str, dict[str, str]]:
-    """The text that nginx reads of the copy, with its includes in their places, and path → original."""
+def copy_for_check(folder: Path, etc: Path, config: Path) -> tuple[str, dict[str, str]]:
+    """Return the path of the main file of the copy, and the original of each copied file."""
     private = folder / "private"
     private.mkdir()
     (private / "new.conf").write_text("# new\n")
-    check = checkable("nginx", private, private / "new.conf", _proxy(config), (str(etc / "nginx.conf"),))
+    check = checkable("nginx", private, private / "new.conf", proxy_with_config(config), (str(etc / "nginx.conf"),))
     return check.command[check.command.index("-c") + 1], dict(check.originals)
 
 
 def test_new_fragment_is_checked_without_changing_the_host(etc: Path, tmp_path: Path) -> None:
     before = {file: file.read_text() for file in etc.rglob("*") if file.is_file()}
-    main, originals = _copied(tmp_path, etc, etc / "conf.d" / "lbctl.conf")
+    main, originals = copy_for_check(tmp_path, etc, etc / "conf.d" / "lbctl.conf")
     text = Path(main).read_text()
     assert str(etc) not in text
     assert "/run/x.pid" not in text
@@ -56,22 +56,22 @@ def test_new_fragment_is_checked_without_changing_the_host(etc: Path, tmp_path: 
 
 
 def test_new_fragment_is_read_at_its_future_place(etc: Path, tmp_path: Path) -> None:
-    _, originals = _copied(tmp_path, etc, etc / "conf.d" / "models.conf")
+    _, originals = copy_for_check(tmp_path, etc, etc / "conf.d" / "models.conf")
     assert any(Path(copy).name == "models.conf" for copy in originals)
 
 
-def test_a_main_file_that_would_not_read_it_is_refused(etc: Path, tmp_path: Path) -> None:
+def test_fragment_outside_of_includes_is_refused(etc: Path, tmp_path: Path) -> None:
     with pytest.raises(HostError, match="does not include"):
-        _copied(tmp_path, etc, etc / "conf.d" / "lbctl.off")
+        copy_for_check(tmp_path, etc, etc / "conf.d" / "lbctl.off")
 
 
-def test_main_file_is_that_of_the_reload_or_the_nearest_above(etc: Path) -> None:
+def test_main_file_comes_from_the_reload_or_a_parent(etc: Path) -> None:
     config = etc / "conf.d" / "lbctl.conf"
-    assert main_of(_proxy(config)) == (str(etc / "nginx.conf"),)
-    assert main_of(_proxy(config, "nginx", "-c", "/x/nginx.conf", "-s", "reload")) == ("/x/nginx.conf",)
+    assert main_of(proxy_with_config(config)) == (str(etc / "nginx.conf"),)
+    assert main_of(proxy_with_config(config, "nginx", "-c", "/x/nginx.conf", "-s", "reload")) == ("/x/nginx.conf",)
 
 
-def test_a_fragment_below_links_in_a_circle_is_refused(etc: Path, tmp_path: Path) -> None:
+def test_fragment_below_circular_links_is_refused(etc: Path, tmp_path: Path) -> None:
     (etc / "loop").symlink_to("loop")
     with pytest.raises(HostError, match=r"does not include .*/etc/loop/lbctl\.conf"):
-        _copied(tmp_path, etc, etc / "loop" / "lbctl.conf")
+        copy_for_check(tmp_path, etc, etc / "loop" / "lbctl.conf")

@@ -1,4 +1,4 @@
-"""When nginx is reloaded, and with what while it refuses the newest fleet."""
+"""When nginx is reloaded, and which fleet it gets while it refuses the newest one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lbctl.ir.weight import from_capacity
 from tests.support.weights import row_of_plain
 
 
-def _view(*names: str, drained: tuple[str, ...] = (), weights: tuple[float, ...] = (), route: str = "") -> View:
-    members = tuple(Replica(name, Address(f"10.0.0.{name}", 80)) for name in names)
+def view_of(*names: str, drained: tuple[str, ...] = (), weights: tuple[float, ...] = (), route: str = "") -> View:
+    replicas = tuple(Replica(name, Address(f"10.0.0.{name}", 80)) for name in names)
     proxy = Proxy(route or "edge", "nginx", (1, 22))
-    given = row_of_plain(weights or (1.0 for _ in names))
-    return View(proxy, (), {}, {"p": Pool("p", members)}, {"p": given}, {"p": frozenset(drained)})
+    pool_weights = row_of_plain(weights or (1.0 for _ in names))
+    return View(proxy, (), {}, {"p": Pool("p", replicas)}, {"p": pool_weights}, {"p": frozenset(drained)})
 
 
 def test_weights_wait_for_the_interval_health_for_5_seconds() -> None:
@@ -29,41 +29,41 @@ def test_weights_wait_for_the_interval_health_for_5_seconds() -> None:
     assert after.want("weights").want("health").due() == after.want("health").want("weights").due() == 105.0
 
 
-def _measured(schedule: ReloadSchedule, now: float, *weights: float) -> ReloadSchedule:
-    """After evidence has changed the weights of two replicas that run with 1."""
-    running, wanted = _view("1", "2"), _view("1", "2", weights=weights)
-    return schedule.follow(running, wanted, now).want("evidence")
+def schedule_after_evidence(schedule: ReloadSchedule, now: float, *weights: float) -> ReloadSchedule:
+    """Return the schedule after evidence has changed the weights of two replicas from 1."""
+    running, desired = view_of("1", "2"), view_of("1", "2", weights=weights)
+    return schedule.follow(running, desired, now).want("evidence")
 
 
 def test_measured_weights_wait_until_the_change_has_lasted() -> None:
     after = ReloadSchedule(30.0, last=0.0)
-    large = _measured(after, 100.0, 1.0, 0.5)
+    large = schedule_after_evidence(after, 100.0, 1.0, 0.5)
     assert large.due() == 130.0
-    assert _measured(large, 110.0, 1.0, 0.3).due() == 130.0
-    assert _measured(after, 100.0, 1.0, 0.9).due() == 220.0
-    assert _measured(large, 110.0, 1.0, 0.9).due() == 220.0
-    assert _measured(large, 110.0, 1.0, 1.0).due() == 30.0, (
+    assert schedule_after_evidence(large, 110.0, 1.0, 0.3).due() == 130.0
+    assert schedule_after_evidence(after, 100.0, 1.0, 0.9).due() == 220.0
+    assert schedule_after_evidence(large, 110.0, 1.0, 0.9).due() == 220.0
+    assert schedule_after_evidence(large, 110.0, 1.0, 1.0).due() == 30.0, (
         "weights that are as they were are applied, which needs no reload"
     )
     assert large.want("weights").due() == 30.0
     assert large.want("health").due() == 5.0
-    assert _measured(large.done(120.0, reloaded=True), 121.0, 1.0, 0.5).due() == 151.0
+    assert schedule_after_evidence(large.done(120.0, reloaded=True), 121.0, 1.0, 0.5).due() == 151.0
 
 
 def test_repeated_large_change_waits_as_long_as_a_small_one() -> None:
     schedule = ReloadSchedule(60.0, last=0.0)
     for turn in range(20):
-        schedule = _measured(schedule, 100.0 + 30.0 * turn, 1.0, 0.56 if turn % 2 else 0.64)
+        schedule = schedule_after_evidence(schedule, 100.0 + 30.0 * turn, 1.0, 0.56 if turn % 2 else 0.64)
     assert schedule.due() == 340.0
 
 
 def test_replica_at_the_floor_by_health_is_not_delayed() -> None:
-    running, wanted = _view("1", "2"), _view("1", "2")
-    floored = replace(wanted, weights={"p": (from_capacity(1.0), from_capacity(1.0).times(0.05))})
+    running, desired = view_of("1", "2"), view_of("1", "2")
+    floored = replace(desired, weights={"p": (from_capacity(1.0), from_capacity(1.0).times(0.05))})
     assert ReloadSchedule(30.0, last=0.0).follow(running, floored, 100.0).want("evidence").due() == 30.0
 
 
-def test_the_first_configuration_goes_at_once_whatever_it_is_for() -> None:
+def test_first_configuration_is_due_immediately() -> None:
     due = ReloadSchedule(30.0).want("weights").due()
     assert due is not None
     assert due < 0
@@ -73,61 +73,61 @@ def test_interval_below_5_seconds_applies_to_health() -> None:
     assert ReloadSchedule(1.0, last=10.0).want("health").due() == 11.0
 
 
-def test_what_needed_no_reload_does_not_put_the_next_one_off() -> None:
+def test_change_without_reload_does_not_delay_the_next_one() -> None:
     assert ReloadSchedule(30.0, last=10.0).want("weights").done(40.0, reloaded=False).want("weights").due() == 40.0
 
 
-def test_a_hundred_weights_in_a_minute_are_two_reloads() -> None:
-    pace, reloads = ReloadSchedule(30.0), []
+def test_frequent_weights_cause_two_reloads_a_minute() -> None:
+    schedule, reloads = ReloadSchedule(30.0), []
     for tick in range(600):
         now = 1000 + tick / 10
         if tick % 6 == 0:
-            pace = pace.want("weights")
-        due = pace.due()
+            schedule = schedule.want("weights")
+        due = schedule.due()
         if due is not None and due <= now:
             reloads.append(now)
-            pace = pace.done(now, reloaded=True)
+            schedule = schedule.done(now, reloaded=True)
     assert reloads == [1000.0, 1030.0]
 
 
-def test_what_is_refused_is_tried_again_ever_less_often() -> None:
+def test_refused_configuration_is_retried_with_backoff() -> None:
     assert [retry_after(count) for count in (1, 2, 3, 4, 5, 99)] == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
 
 
-def test_the_reason_is_what_differs_most() -> None:
-    before = _view("1", "2")
+def test_reason_is_the_most_urgent_difference() -> None:
+    before = view_of("1", "2")
     assert reason(None, before) == "files"
-    assert reason(before, _view("1", "2", weights=(1.0, 2.0))) == "weights"
-    assert reason(before, _view("1", "2", weights=(1.0, 2.0), drained=("1",))) == "health"
-    assert reason(before, _view("1")) == "files"
+    assert reason(before, view_of("1", "2", weights=(1.0, 2.0))) == "weights"
+    assert reason(before, view_of("1", "2", weights=(1.0, 2.0), drained=("1",))) == "health"
+    assert reason(before, view_of("1")) == "files"
     assert reason(before, before) == "files", "a certificate may have been renewed"
 
 
-def test_running_fleet_keeps_moving_while_a_new_one_is_refused() -> None:
-    good = _view("1", "2", "3", drained=("3",))
-    wanted = _view("1", "2", "4", weights=(5.0, 6.0, 7.0), drained=("2", "4"), route="other")
-    after = with_live_state(good, wanted)
-    assert same_shape(after, good)
-    assert (after.weights["p"], after.drained["p"]) == (row_of_plain((5.0, 6.0, 1.0)), frozenset({"2", "3"}))
+def test_running_fleet_is_updated_while_a_new_one_is_refused() -> None:
+    running = view_of("1", "2", "3", drained=("3",))
+    refused = view_of("1", "2", "4", weights=(5.0, 6.0, 7.0), drained=("2", "4"), route="other")
+    adapted = with_live_state(running, refused)
+    assert same_shape(adapted, running)
+    assert (adapted.weights["p"], adapted.drained["p"]) == (row_of_plain((5.0, 6.0, 1.0)), frozenset({"2", "3"}))
 
 
-def test_a_replica_at_another_address_is_another_replica() -> None:
-    good, moved = _view("1"), Pool("p", (Replica("1", Address("10.9.9.9", 80)),))
-    wanted = replace(_view("1", drained=("1",), weights=(9.0,)), pools={"p": moved})
-    assert with_live_state(good, wanted) == good
+def test_replica_with_another_address_is_another_replica() -> None:
+    running, moved = view_of("1"), Pool("p", (Replica("1", Address("10.9.9.9", 80)),))
+    desired = replace(view_of("1", drained=("1",), weights=(9.0,)), pools={"p": moved})
+    assert with_live_state(running, desired) == running
 
 
 _BEFORE = Workers(frozenset({1, 2}))
 _BIND = "2026/01/01 00:00:00 [emerg] 7#7: bind() to 0.0.0.0:80 failed (98: Address already in use)\n"
 
 
-def test_new_workers_and_no_old_ones_are_a_success() -> None:
+def test_only_new_workers_are_a_success() -> None:
     verdict = judge(_BEFORE, Workers(frozenset({3, 4}), frozenset({1, 2})), "", 0.1)
     assert verdict is not None
     assert verdict.succeeded
 
 
-def test_a_worker_that_is_replaced_beside_old_ones_is_no_reload() -> None:
+def test_replaced_single_worker_is_not_a_reload() -> None:
     assert judge(_BEFORE, Workers(frozenset({1, 3})), "", 0.1) is None
 
 
@@ -138,7 +138,7 @@ def test_reload_waits_until_nginx_gives_up_a_taken_port() -> None:
     assert (verdict.succeeded, verdict.reason) == (False, "bind() to 0.0.0.0:80 failed (98: Address already in use)")
 
 
-def test_a_new_complaint_is_a_failure_and_silence_becomes_one() -> None:
+def test_new_error_is_a_failure_and_silence_times_out() -> None:
     failed = judge(_BEFORE, _BEFORE, '2026/01/01 [emerg] 7#7: unknown directive "x" in /n.conf:3\n', 0.0)
     silent = judge(_BEFORE, _BEFORE, "", 10.1)
     assert failed is not None
