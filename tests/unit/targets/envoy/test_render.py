@@ -19,6 +19,7 @@ def test_yaml_and_json_have_the_same_content() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_independent_parser_reads_the_same_values() -> None:
     from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
