@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.fleets import Fleet
-from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling, driven
 from tests.support.processes.dns import DnsServer, serving_dns
 from tests.support.processes.fleet import fleet_of
+from tests.support.processes.lbctl_process import short_pauses
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 

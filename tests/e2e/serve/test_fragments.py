@@ -11,10 +11,10 @@ import pytest
 from lbctl.cli import run
 from tests.support.fleets import Fleet, write_fleet
 from tests.support.processes.client import Client
-from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of, put
 from tests.support.processes.hosts import HostMachine, haproxy_host, nginx_host
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.picker import picker_section
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually

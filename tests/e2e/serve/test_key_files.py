@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.processes import edges
 from tests.support.processes.client import Client, Steady
-from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.invocation import Invocation, invoke
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.replicas import replicas
 from tests.support.processes.tokens import ISSUER, Issuer, bearer
 from tests.support.processes.waiting import eventually

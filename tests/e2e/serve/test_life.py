@@ -17,11 +17,10 @@ from lbctl.apply.reserved_ports import reserve
 from tests.support.fleets import Fleet
 from tests.support.processes.certs import Authority
 from tests.support.processes.client import Client
-from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.invocation import Invocation, invoke
-from tests.support.processes.lbctl_process import forked
+from tests.support.processes.lbctl_process import forked, short_pauses
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually

@@ -12,12 +12,12 @@ import pytest
 from lbctl.apply.haproxy.runtime import Runtime
 from tests.support.fleets import Fleet
 from tests.support.processes import background, edges
-from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.lbctl_process import short_pauses
 from tests.support.processes.ports import free_port, hold
 from tests.support.processes.waiting import at_rest, eventually
 

@@ -11,10 +11,10 @@ from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.serve.ha.sharing import owner_of
 from lbctl.serve.state.audit import CONTROL_PLANE
 from tests.support.processes import background, edges
-from tests.support.processes.constants import short_pauses
 from tests.support.processes.control import XdsEnvoy, settled
 from tests.support.processes.engines import engines
 from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.lbctl_process import short_pauses
 from tests.support.processes.members import MemberPlane, bootstrap_of_members, members
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually

@@ -19,10 +19,10 @@ from lbctl.ir.address import Address
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client
-from tests.support.processes.constants import HAPROXY_RELOADS, PICKER_ADDRESS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change
 from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, PICKER_ADDRESS, short_pauses
 from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, picker_section
 from tests.support.processes.ports import HOST, free_pair, hold
 from tests.support.processes.replicas import Replica, replicas

@@ -20,11 +20,11 @@ from lbctl.cli import run
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Client, Steady
-from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.exporters import Counter
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.polling import POLLED_EACH_SECOND
 from tests.support.processes.prometheus import prometheus
 from tests.support.processes.replicas import Replica, replicas

@@ -17,11 +17,11 @@ from lbctl.cli import run
 from tests.support.fleets import Fleet, fleet_of
 from tests.support.processes import edges
 from tests.support.processes.client import Client, Steady
-from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.engines import engines
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request, Response
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.state import refusing
 from tests.support.processes.waiting import eventually
 

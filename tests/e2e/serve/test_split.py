@@ -11,12 +11,12 @@ from lbctl.cli import run
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Steady
-from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.edges import Edge
 from tests.support.processes.engines import Engine, engines
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.waiting import eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=4", timeout=20.0)

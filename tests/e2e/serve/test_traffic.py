@@ -13,11 +13,11 @@ import pytest
 from lbctl.cli import run
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
-from tests.support.processes.constants import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.edges import Edge
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.http1 import Request
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
 from tests.support.processes.polling import POLLED_EACH_SECOND
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.replicas import Replica, replicas

@@ -8,13 +8,15 @@ environment and files, and the command line of a `python -m lbctl`.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import pkgutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +25,12 @@ import lbctl
 
 _LEFT_OUT = ("lbctl.__main__", "lbctl.demo", "lbctl.importer", "lbctl.simulate", "lbctl.serve.picker.__main__")
 """Modules that run something when they are imported, or that `lbctl serve` does not use."""
+
+HAPROXY_RELOADS: Mapping[str, float] = {"lbctl.apply.haproxy.reload.MIN_INTERVAL": 0.5}
+"""HAProxy is reloaded at most twice a second, instead of every five seconds."""
+PICKER_ADDRESS: Mapping[str, float] = {"lbctl.serve.picker.manager._RETURN": 3.0}
+"""The address of an ended picker is left free for its own control plane for 3 s, instead of 20 s."""
+_constants: dict[str, float] = {}
 
 
 class Process(Protocol):
@@ -48,9 +56,28 @@ def forked(arguments: Sequence[str], log: Path) -> Process:
     """Start `lbctl ARGUMENTS` in a fork of a process that has imported lbctl; both its outputs go to the end of
     `log`."""
     log.touch()
-    process = _CONTEXT.Process(target=_main, args=(tuple(arguments), log, Path.cwd(), dict(os.environ)), daemon=True)
+    inherited = (Path.cwd(), dict(os.environ), dict(_constants))
+    process = _CONTEXT.Process(target=_main, args=(tuple(arguments), log, *inherited), daemon=True)
     process.start()
     return _Forked(process)
+
+
+@contextmanager
+def short_pauses(constants: Mapping[str, float]) -> Iterator[None]:
+    """Give constants of lbctl, MODULE.NAME → seconds, other values in the processes that `forked` starts in the block.
+
+    It is for pauses that no setting of a fleet changes. Fails if lbctl has no constant of this name.
+    """
+    for path in constants:
+        module, _, name = path.rpartition(".")
+        getattr(importlib.import_module(module), name)
+    before = dict(_constants)
+    _constants.update(constants)
+    try:
+        yield
+    finally:
+        _constants.clear()
+        _constants.update(before)
 
 
 class _Forked:
@@ -82,7 +109,13 @@ class _Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _main(arguments: Sequence[str], log: Path, directory: Path, environment: Mapping[str, str]) -> None:
+def _main(
+    arguments: Sequence[str],
+    log: Path,
+    directory: Path,
+    environment: Mapping[str, str],
+    constants: Mapping[str, float],
+) -> None:
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     for descriptor in (1, 2):
         os.dup2(out, descriptor)
@@ -90,6 +123,9 @@ def _main(arguments: Sequence[str], log: Path, directory: Path, environment: Map
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    for path, seconds in constants.items():
+        module, _, name = path.rpartition(".")
+        setattr(importlib.import_module(module), name, seconds)
     sys.argv = ["lbctl", *arguments]
     _set_command_line([sys.executable, "-m", "lbctl", *arguments])
 
