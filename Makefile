@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 # Coverage of lbctl in the processes of the tests outside tests/e2e, not measured for a part of the tests.
 COVERAGE ?= $(if $(ARGS),,--cov=lbctl --cov-report= --cov-fail-under=91)
-PYTEST = $(BIN)/python -m pytest -n 6 --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n 8 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
