@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Generator, Iterator
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -22,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_SERVE = Path(__file__).parent / "e2e" / "serve"
 # The simulation runs as plain Python: compiling takes longer than the tests. `tests.benchmarks.simulate` compares both.
 os.environ["NUMBA_DISABLE_JIT"] = "1"
 # An example that takes long on a busy machine is no failure, nor is one whose data take long to draw.
@@ -38,9 +40,10 @@ gc.disable()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the modules over the workers of xdist so that tests that wait run next to tests that compute.
 
-    xdist gives each worker an equal part of the list. Modules with long tests come in the first half of each part, so
-    that no worker waits for one of them at the end. The coverage of drawn examples is not measured: they take two and
-    a half times as long then, and repeat lines.
+    xdist gives each worker an equal part of the list. The tests of serve, which wait longest, come first in each part,
+    and other modules with long tests in its first half: no worker waits for one of them at the end.
+
+    The coverage of drawn examples is not measured: they take two and a half times as long then, and repeat lines.
     """
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
@@ -53,8 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(module: list[pytest.Item]) -> float:
     """Return where a module comes in a worker's part, from 0 to 1; it does not change from run to run."""
+    place = zlib.crc32(module[0].path.name.encode()) / 2**32
+    if module[0].path.parent == _SERVE:
+        return place * 0.2
     is_long = any(item.get_closest_marker("e2e") or item.get_closest_marker("slow") for item in module)
-    return zlib.crc32(module[0].path.name.encode()) / 2**32 * (0.5 if is_long else 1.0)
+    return place * 0.5 if is_long else place
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -40,7 +40,7 @@ def _pools(server: list[str], capsys: pytest.CaptureFixture[str]) -> list[list[s
 
 
 def test_check_waits_for_the_next_reload_of_nginx(capsys: pytest.CaptureFixture[str]) -> None:
-    with replicas("a", "b") as members, edges.nginx(min_interval="4s") as ng:
+    with replicas("a", "b") as members, edges.nginx(min_interval="6s") as ng:
         fleet = _fleet(list(members), ng)
         with edges.started_edge(ng, fleet), controlling(fleet) as control:
             eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,8 +62,9 @@ def test_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_expected_error_is_logged_without_a_traceback(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lbctl.serve.guard.time", SimpleNamespace(monotonic=lambda: 0.0))  # each run takes no time
     guard = Guard(first_pause=0.01, longest_pause=0.02, expected=(_FatalError,))
     with caplog.at_level(logging.INFO, "lbctl.serve"):
         _starts(guard, [_FatalError("the port is taken")] * 3)
