@@ -3,7 +3,8 @@ PYTHON ?= python3
 ARGS ?=
 # Coverage of lbctl in the processes of the tests outside tests/e2e, not measured for a part of the tests.
 COVERAGE ?= $(if $(ARGS),,--cov=lbctl --cov-report= --cov-fail-under=91)
-PYTEST = $(BIN)/python -m pytest -n 8 --dist worksteal
+WORKERS ?= 8
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,17 +24,19 @@ install: $(VENV)/.demo  ## lbctl and an Envoy into .venv, for this user
 demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; ARGS="--headless" for figures alone
 	$(BIN)/lbctl demo $(ARGS)
 
-test: $(VENV)/.test services  ## each behaviour once, with the real proxies; ARGS="-k word" for less
+test: $(VENV)/.test services  ## each behaviour, with the real proxies; ARGS="-k word" for less
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
+test-all: export HYPOTHESIS_PROFILE = drawn
 test-all: $(VENV)/.test services  ## everything, also long runs and whole matrices, with the coverage
 	$(PYTEST) $(COVERAGE) $(ARGS)
 
+test-fast: WORKERS = 3  # its tests compute and do not wait
 services:
 	@.ci/need nginx haproxy redis etcd chromium groff prometheus systemd
 
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute
-	$(PYTEST) -n 3 -m 'not e2e and not slow and not nightly' tests/unit tests/integration tests/golden tests/docs $(ARGS)
+	$(PYTEST) -m 'not e2e and not slow and not nightly' tests/unit tests/integration tests/golden tests/docs $(ARGS)
 
 test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from later suites of Debian; a quarter of an hour; ARGS="-k nginx" for less
 	nice $(BIN)/python -m tests.newer $(VENV)/newer $(ARGS)

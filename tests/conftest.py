@@ -26,9 +26,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _SERVE = Path(__file__).parent / "e2e" / "serve"
 # The simulation runs as plain Python: compiling takes longer than the tests. `tests.benchmarks.simulate` compares both.
 os.environ["NUMBA_DISABLE_JIT"] = "1"
-# An example that takes long on a busy machine is no failure, nor is one whose data take long to draw.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# A busy machine may take long for an example, or to draw one. The examples of each run are the same; those of
+# `make test-all` are new, and more.
+_settings = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", _settings, derandomize=True)
+settings.register_profile("drawn", _settings, derandomize=False, max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

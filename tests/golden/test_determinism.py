@@ -26,7 +26,6 @@ CONTRACT = DIRECTORY / "whole-contract"
 RENDER_ALL = """
 import sys
 from lbctl.cli import run
-from lbctl.cli import run
 from lbctl.targets import KINDS
 fleet, directory = sys.argv[1:]
 sys.exit(max(run(["render", "-t", kind, "-d", f"{directory}/{kind}", fleet]) for kind in KINDS))

@@ -1,4 +1,4 @@
-"""What a failed test prints: the end of the logs of the processes that it used, and its fleet.
+"""Texts for the report of a failed test: the end of the logs of its processes, and its fleet.
 
 Support code that starts a process does so within `diagnosed`. `tests/conftest.py` adds the texts to the report of a
 test that fails, also for processes that several tests share.
@@ -26,7 +26,7 @@ def diagnosed(describe: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _after_errors.append(describe())
+        _after_errors.append(_text(describe))
         raise
     finally:
         _in_use.pop(key, None)
@@ -34,7 +34,7 @@ def diagnosed(describe: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def started_idle() -> Iterator[None]:
-    """What starts within the block is not printed by later tests, unless they name it in a `diagnosed` of their own."""
+    """Processes that start within the block are printed only by tests that use them within another `diagnosed`."""
     global _idle
     before, _idle = _idle, True
     try:
@@ -50,8 +50,15 @@ def start_test() -> None:
 
 def texts() -> list[str]:
     """Return the texts of all processes that the failed test used."""
-    every = [*_after_errors, *(describe() for describe in _in_use.values())]
+    every = [*_after_errors, *(_text(describe) for describe in _in_use.values())]
     return list(dict.fromkeys(text for text in every if text))
+
+
+def _text(describe: Callable[[], str]) -> str:
+    try:
+        return describe()
+    except Exception as error:  # noqa: BLE001 -- the failure of the test must be reported in any case
+        return f"no description: {error!r}"
 
 
 def tail_of(*files: Path, characters: int = LOG_CHARACTERS) -> str:

@@ -1,8 +1,8 @@
 """Deep health with the default settings of a fleet, on Envoy, HAProxy and nginx, in real time.
 
-With shorter settings, each run has the same: a wedged and a saturated engine in `test_live_envoy` and
-`test_live_beside`, reserved memory in `tests/integration/control/test_health.py`. What takes minutes is in `defaults`,
-for `make defaults`.
+With shorter settings, `make test` has a wedged and a saturated engine in `test_live_envoy`, a wedged one behind HAProxy
+and nginx in `test_live_beside`, and reserved memory in `tests/integration/control/test_health.py`. Tests that take
+minutes are in `defaults`, for `make defaults`.
 """
 
 from __future__ import annotations

@@ -186,8 +186,8 @@ def test_good_variant_is_promoted_despite_a_killed_serve(site: Site, capsys: pyt
         status = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["good"]]
         assert any("promoted" in line for line in status)
         assert any("good" in line.split()[1:] for line in status)
-        verdicts = {name: count for name, count in control.metrics().items() if 'route="good"' in name}
-        assert sum(count for name, count in verdicts.items() if name.startswith("lbctl_rollout_verdict_total")) >= 2
+        good = ("lbctl_rollout_verdict_total", 'route="good"', 'verdict="good"')
+        assert sum(count for name, count in control.metrics().items() if all(part in name for part in good)) >= 2
         eventually(lambda: _counting(control, "good-new") == set(_KINDS))
         _only(control, loads, "good-new")
     for load in loads:

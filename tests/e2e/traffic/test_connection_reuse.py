@@ -49,7 +49,7 @@ def test_http2_connection_carries_at_most_max_requests(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
 def test_idle_connection_is_closed_in_time(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of(pool_of([a], connections={"idle": "500ms"}))) as gateway:
-        gateway.load(2, 1, _POST, gap=0.9, jitter=0.0).assert_no_failure()
+        gateway.load(2, 1, _POST, gap=1.5, jitter=0.0).assert_no_failure()
     assert a.connections == 2
 
 

@@ -33,7 +33,7 @@ def _replaced(envoy: XdsEnvoy) -> dict[str, int]:
 def test_kills_lose_no_request_and_replace_nothing(kills: int, rate: int) -> None:
     with (
         replicas("a", "b") as (a, b),
-        controlling(fleet := _two_pool_fleet(a, b)) as control,
+        controlling(fleet := _two_pool_fleet(a, b), module="lbctl") as control,  # each start has its own hash seed
         both(control, written=False) as envoys,
         loaded(envoys, rate),
     ):

@@ -31,14 +31,14 @@ class DrivenEnvoys:
         if not control.ready():  # a test that failed may have left it killed
             control.kill()
             control.start()
-        before = control.status["snapshot"]["version"]
+        addresses = {item["address"] for pool in fleet["pools"].values() for item in pool["replicas"]}
         control.write(fleet)
 
         def is_served() -> bool:
-            status = control.status
-            if status["fleet"]["shrink"]:
+            if control.status["fleet"]["shrink"]:
                 control.reload(allow_shrink=True)
-            return bool(status["snapshot"]["version"] != before)
+            pools = control.get("pools")["pools"]
+            return {item["address"] for pool in pools for item in pool["replicas"]} == addresses
 
         eventually(is_served)
         synced(control)

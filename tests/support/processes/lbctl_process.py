@@ -2,7 +2,8 @@
 
 A test session starts hundreds of control planes, and each would spend half a second of the processor on imports. The
 standard library's fork server imports lbctl once; each process is a fork of it with its own arguments, directory,
-environment and files, and the command line of a `python -m lbctl`.
+environment and files, and the command line of a `python -m lbctl`. Forks of one server have the same hash seed: tests
+that would notice the order of sets start a new interpreter with `executed`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _constants: dict[str, float] = {}
 
 
 class Process(Protocol):
-    """What tests do with a process, as `subprocess.Popen` offers it."""
+    """The part of `subprocess.Popen` that tests use."""
 
     @property
     def pid(self) -> int: ...
@@ -66,7 +67,8 @@ def forked(arguments: Sequence[str], log: Path) -> Process:
 def short_pauses(constants: Mapping[str, float]) -> Iterator[None]:
     """Give constants of lbctl, MODULE.NAME → seconds, other values in the processes that `forked` starts in the block.
 
-    It is for pauses that no setting of a fleet changes. Fails if lbctl has no constant of this name.
+    It is for pauses that no setting of a fleet changes, and works for constants that are read in their module when they
+    are used. Fails if lbctl has no constant of this name.
     """
     for path in constants:
         module, _, name = path.rpartition(".")

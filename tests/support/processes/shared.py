@@ -25,6 +25,7 @@ from tests.support.processes.log_lines import began
 from tests.support.processes.replicas import Behaviour, Replica
 
 _MAX_PROXIES = 6
+"""Proxies that wait for a next test, in each process of pytest."""
 _PORT_KEYS = ("bind", "admin")
 
 
@@ -63,8 +64,10 @@ class SharedGateway(Gateway):
 def shared(
     name: Binary, fleet: Fleet, *, files: Mapping[str, str | bytes] | None = None, options: Sequence[str] = ()
 ) -> Iterator[Gateway]:
-    """Yield a gateway as `running` does, of a proxy that runs this fleet already if there is one. After a failure, the
-    proxy is stopped."""
+    """Yield a gateway as `running` does, of a proxy that runs this fleet already if there is one.
+
+    If the block of a test fails, the proxy is stopped. The block of a fixture does not fail with a test.
+    """
     key = _key(name, fleet, files or {}, options)
     proxy = _proxies.pop(key, None)
     if proxy is None:
@@ -82,6 +85,8 @@ def shared(
         with ExitStack() as stack:
             stack.push(proxy.stack.pop_all())
             raise
+    if other := _proxies.pop(key, None):  # of a block within this one
+        other.stack.close()
     _proxies[key] = proxy
 
 
