@@ -6,10 +6,7 @@ import gc
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Generator, Iterator
-from itertools import groupby
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -23,7 +20,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_SERVE = Path(__file__).parent / "e2e" / "serve"
 # The simulation runs as plain Python: compiling takes longer than the tests. `tests.benchmarks.simulate` compares both.
 os.environ["NUMBA_DISABLE_JIT"] = "1"
 # A busy machine may take long for an example, or to draw one. The examples of each run are the same; those of
@@ -41,29 +37,14 @@ gc.disable()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the modules over the workers of xdist so that tests that wait run next to tests that compute.
-
-    xdist gives each worker an equal part of the list. The tests of serve, which wait longest, come first in each part,
-    and other modules with long tests in its first half: no worker waits for one of them at the end.
+    """Slow tests come first, so that no worker waits for one of them at the end.
 
     The coverage of drawn examples is not measured: they take two and a half times as long then, and repeat lines.
     """
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.no_cover)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if workers > 1:
-        modules = sorted((list(group) for _, group in groupby(items, lambda item: item.path)), key=_place)
-        items[:] = [item for worker in range(workers) for module in modules[worker::workers] for item in module]
-
-
-def _place(module: list[pytest.Item]) -> float:
-    """Return where a module comes in a worker's part, from 0 to 1; it does not change from run to run."""
-    place = zlib.crc32(module[0].path.name.encode()) / 2**32
-    if module[0].path.parent == _SERVE:
-        return place * 0.2
-    is_long = any(item.get_closest_marker("e2e") or item.get_closest_marker("slow") for item in module)
-    return place * 0.5 if is_long else place
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(tryfirst=True)
