@@ -32,6 +32,9 @@ from lbctl.serve.state.interface import StoreError
 T = TypeVar("T")
 AGE = "x-lbctl-age"
 """The header of an answer of a member that follows: seconds since the leader's last sign of life."""
+_TURNS_OF_AN_ACCEPT = 3
+"""Turns of the event loop from the accept of a connection until the server has it. Python 3.11 leaves a connection open
+whose listener is closed in between."""
 _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
 _MOST_RECORDS = 5_000
@@ -107,8 +110,12 @@ class ApiServer:
     async def stop(self) -> None:
         """Close the listening socket, give running answers a moment, and close every connection."""
         if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+            listening, self._listening = self._listening, None
+            for accepting in listening.sockets:
+                asyncio.get_running_loop().remove_reader(accepting)
+            for _ in range(_TURNS_OF_AN_ACCEPT):
+                await asyncio.sleep(0)
+            listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

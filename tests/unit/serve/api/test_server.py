@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import ssl
@@ -629,3 +630,20 @@ def test_missing_body_is_answered_with_408(fleet: Fleet, token: Path, monkeypatc
         writer.close()
 
     conversation(fleet, token, script)
+
+
+def test_connection_accepted_during_a_stop_is_closed() -> None:
+    async def run() -> None:
+        for turns in range(8):
+            server = ApiServer(Fleet(), ApiAccess(Address("127.0.0.1", 0)))
+            port = await server.start()
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await server.stop()
+                client.settimeout(10)
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+            gc.collect()  # pytest fails a test for a transport that was left open
+
+    asyncio.run(run())
