@@ -254,9 +254,9 @@ def test_prometheus_query_decides_and_a_silent_one_does_not(tmp_path: Path) -> N
         counters = [stack.enter_context(Counter(f"query-{variant}")) for variant in ("old", "new")]
         addresses = [counter.address for counter in counters]
         server = stack.enter_context(prometheus(tmp_path, replicas=addresses))
-        query = 'sum(rate(work_total{pool="{pool}"}[4s]))'
+        query = 'sum(rate(work_total{pool="{pool}"}[6s]))'
         metric = {"name": "work", "source": server.url, "query": query, "max_ratio": 2}
-        criteria = {"hold": "1h", "interval": "1s", "min_requests": 10, "metrics": [metric]}
+        criteria = {"hold": "1h", "interval": "2s", "min_requests": 20, "metrics": [metric]}
         control, client, _ = stack.enter_context(_one_envoy("query", **criteria))
         request = Request("POST", "/query/v1/completions", timeout=20.0)
         load = stack.enter_context(client.steady(40, lambda _: request, keep_alive=False))
