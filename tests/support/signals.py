@@ -11,9 +11,7 @@ from lbctl.signals.source import SourceReading
 from tests.support.paths import DATA, FIXTURES
 
 METRICS = FIXTURES / "metrics"
-needs_shared = pytest.mark.skipif(
-    not DATA.is_dir(), reason="the folder ../shared/data with pages of real exporters does not exist"
-)
+needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="the folder with pages of real exporters does not exist")
 
 
 def fixture(name: str) -> bytes:

@@ -63,7 +63,7 @@ def python(project_copy: Path) -> str:
     """Return a Python that the user nobody may run, and that has the packages of lbctl."""
     executable = next((path for path in (sys.executable, "/usr/bin/python3") if _works(path, project_copy)), None)
     if executable is None:
-        pytest.skip("nobody may read this Python, and the system's is another version")
+        pytest.skip("the user nobody cannot read this Python, and the system's has another version")
     return executable
 
 
