@@ -79,7 +79,7 @@ def test_invalid_token_is_refused(kind: Kind) -> None:
         "expired": _ISSUER.rs256(exp=now - 3600),
         "expired a little": _ISSUER.es256(exp=now - 10),
         "without an end": _ISSUER.rs256(exp=None),
-        "an end that is no number": _ISSUER.rs256(exp="never"),
+        "an end that is not a number": _ISSUER.rs256(exp="never"),
         "not yet": _ISSUER.rs256(nbf=now + 3600),
         "alg none": _ISSUER.unsigned(),
         "alg None": _ISSUER.unsigned("None"),

@@ -101,9 +101,9 @@ def test_only_valid_tokens_are_accepted(tmp_path: Path, version: Any) -> None:
         "an rejected key": token(OTHER_RSA, "RS256", claims(), kid="r1"),
         "expired": token(RSA, "RS256", claims(exp=int(time.time()) - 1), kid="r1"),
         "never expiring": token(RSA, "RS256", claims(exp=None), kid="r1"),
-        "an expiry that is no number": token(RSA, "RS256", claims(exp="soon"), kid="r1"),
+        "an expiry that is not a number": token(RSA, "RS256", claims(exp="soon"), kid="r1"),
         "not yet": token(RSA, "RS256", claims(nbf=int(time.time()) + 60), kid="r1"),
-        "a beginning that is no number": token(RSA, "RS256", claims(nbf="now"), kid="r1"),
+        "a beginning that is not a number": token(RSA, "RS256", claims(nbf="now"), kid="r1"),
         "another issuer": token(RSA, "RS256", claims(iss=ISSUER + "/"), kid="r1"),
         "no issuer": token(RSA, "RS256", claims(iss=None), kid="r1"),
     }
