@@ -31,7 +31,6 @@ test-all: export HYPOTHESIS_PROFILE = drawn
 test-all: $(VENV)/.test services  ## everything, also long runs and whole matrices, with the coverage
 	$(PYTEST) $(COVERAGE) $(ARGS)
 
-test-fast: WORKERS = 3  # its tests compute and do not wait
 services:
 	@.ci/need nginx haproxy redis etcd chromium groff prometheus systemd
 
