@@ -164,9 +164,9 @@ def test_model_routing_does_not_delay_events(kind: Kind) -> None:
         fleet = _fleet(pools)
         fleet["routes"]["gpt"]["match"] = {"path_prefix": "/", "model": ["gpt"]}
         with running(kind, fleet) as gateway:
-            answer = gateway.post("/sse?n=4&gap=0.3", b'{"model": "gpt"}', _JSON)
+            answer = gateway.post("/sse?n=3&gap=1", b'{"model": "gpt"}', _JSON)
     assert answer.replica == "gpt"
-    assert max(event.lag for event in answer.events()) < 0.6, "0.9 if the first were held until the last"
+    assert max(event.lag for event in answer.events()) < 1.5, "2 if the first were held until the last"
 
 
 @_READS_BODIES

@@ -375,13 +375,13 @@ def test_stop_ends_every_stream_within_the_grace_period(streams: int) -> None:
                 return code
 
             codes = asyncio.gather(*(ended(client) for client in clients))
-            await xds.server.stop(1.0)
-            assert loop.time() - start < 1.2
+            await xds.server.stop(3.0)
+            assert loop.time() - start < 5
             assert set(await codes) == {grpc.StatusCode.UNAVAILABLE}
             if streams == 1:
-                assert ends[0] < 0.2, "a single stream is ended at once"
+                assert ends[0] < 1.5, "a single stream is ended at once"
             else:
-                assert max(ends) - min(ends) > 0.4, "many streams are ended one after the other"
+                assert max(ends) - min(ends) > 1, "many streams are ended one after the other"
             assert xds.server.streams == 0
             assert xds.observer.streams == []
 
