@@ -3,7 +3,8 @@
 A new fatal XID, a stalled engine and too little memory eject a replica; too high a temperature brings it to the floor
 weight. An XID that was there before, a saturated engine that still makes progress, a throttled GPU and unknown values
 do not count against it. Where progress is counted in requests, not in steps, a long answer looks like a stall: there a
-stall takes four times as long to be recognised, and so it does where proxies alone report requests in flight.
+stall takes four times as long to be recognised, and so it does where proxies alone report requests in flight. The
+clock of a stall restarts whenever the proxies have all their answers: then the page is late, not the engine.
 
 A stalled replica returns after `healthy_threshold` good observations and progress of its counter, which is what it was
 ejected for. An ejected replica gets no requests and may have nothing to make progress with, and its remaining requests
@@ -74,6 +75,8 @@ class ProgressWatch(NamedTuple):
     """Since when the counter has stood still with requests in flight; None while it moves or the engine is idle."""
     counted_at: float = NEVER
     """The time of the newest observation that counted for thresholds."""
+    answered: int = 0
+    """The requests that the proxies have counted as answered."""
 
 
 class DeepHealth(NamedTuple):
@@ -167,7 +170,7 @@ def assess(
 ) -> tuple[DeepHealth, ProgressWatch]:
     """Return the health after one observation. Phases change in `next_phase`, where the whole pool is known."""
     at, signals = observation.at, observation.signals
-    observed_at, progress_before, _, counted_at = watch
+    observed_at, progress_before, _, counted_at, _ = watch
     if at <= observed_at:
         return health, watch
     since = health.since
@@ -176,7 +179,8 @@ def assess(
         counted_at = at
     progress = signals.values.get("progress")
     if progress is not None and progress.value != progress_before:
-        after, still_for = new_tuple(ProgressWatch, (at, progress.value, progress.at, counted_at)), 0.0
+        answered = observation.requests.answered
+        after, still_for = new_tuple(ProgressWatch, (at, progress.value, progress.at, counted_at, answered)), 0.0
     else:
         after, still_for = _without_progress(watch, progress, observation, counted_at)
     if not still_for and health.good_count >= rules.healthy_threshold and _changes_nothing(rules, health, observation):
@@ -226,12 +230,15 @@ def _without_progress(
     watch: ProgressWatch, progress: Signal | None, observation: Observation, counted_at: float
 ) -> tuple[ProgressWatch, float]:
     """The watch where the counter has not moved, and for how many seconds it has stood still with work to do."""
+    in_flight, answered = observation.requests
     if progress is None:
-        return ProgressWatch(observation.at, watch.progress, None, counted_at), 0.0
-    if not _busy(observation):
-        return ProgressWatch(observation.at, progress.value, None, counted_at), 0.0
+        return ProgressWatch(observation.at, watch.progress, None, counted_at, answered), 0.0
+    # Requests of clients that gave up count as answered too, so answers count only if no request waits for one.
+    all_answered = in_flight == 0 and answered > watch.answered
+    if all_answered or not _busy(observation):
+        return ProgressWatch(observation.at, progress.value, None, counted_at, answered), 0.0
     since = watch.still_since if watch.still_since is not None else progress.at
-    return ProgressWatch(observation.at, progress.value, since, counted_at), progress.at - since
+    return ProgressWatch(observation.at, progress.value, since, counted_at, answered), progress.at - since
 
 
 def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealth, ProgressWatch]:
@@ -271,7 +278,8 @@ def readmitted(health: DeepHealth, now: float) -> DeepHealth:
 def _busy(observation: Observation) -> bool:
     values = observation.signals.values
     running, queue = values.get("running"), values.get("queue")
-    return bool(observation.in_flight or (running is not None and running.value) or (queue is not None and queue.value))
+    in_flight = observation.requests.in_flight
+    return bool(in_flight or (running is not None and running.value) or (queue is not None and queue.value))
 
 
 def _reports_idle(observation: Observation) -> bool:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lbctl.base.records import dataclass
 from lbctl.signals.merge import Signals
 
 NEVER = float("-inf")
 """Before every time. Times are seconds on the clock of the events, which never goes back."""
+
+
+class ProxyRequests(NamedTuple):
+    """The requests of one replica in all proxies that report them."""
+
+    in_flight: int | None = None
+    """Requests in flight; None where no proxy reports them, or where WebSockets may be among them."""
+    answered: int = 0
+    """Requests since the start of this process that have ended without an error."""
+
+
+UNKNOWN_REQUESTS = ProxyRequests()
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +31,7 @@ class Observation:
     """The time of its newest sample."""
     signals: Signals
     """The signals of the replica."""
-    in_flight: int | None = None
-    """The requests that the proxies have there; None where they cannot report it."""
+    requests: ProxyRequests = UNKNOWN_REQUESTS
+    """The requests that the proxies have there."""
     reserves_memory: bool = False
     """Whether the engine reserves GPU memory, so that free GPU memory is no signal."""

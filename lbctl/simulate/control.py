@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lbctl.control.effects import HealthChanged, WeightsChanged
 from lbctl.control.events import Event, FleetChanged, Observed
-from lbctl.control.inputs import Observation
+from lbctl.control.inputs import Observation, ProxyRequests
 from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.pools import Pool
@@ -84,7 +84,9 @@ class SimulatedControlLoop:
             "running": Signal(running, now, 0),
             "queue": Signal(waiting, now, 0),
         }
-        return Observation(now, Signals(values, {}, _evidence(before, counters, now), (), by_steps=True), active, True)
+        return Observation(
+            now, Signals(values, {}, _evidence(before, counters, now), (), by_steps=True), ProxyRequests(active), True
+        )
 
 
 def _counters(engines: EngineColumns, replica: int, now: float) -> tuple[float, ...]:

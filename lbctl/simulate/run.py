@@ -13,7 +13,7 @@ from lbctl.base.percentiles import percentile_of
 from lbctl.base.records import dataclass
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
-from lbctl.control.inputs import Observation
+from lbctl.control.inputs import Observation, ProxyRequests
 from lbctl.control.reload_patience import ReloadPatience
 from lbctl.control.state import State
 from lbctl.control.step import step
@@ -231,7 +231,10 @@ class _Simulation:
         }
         flight = None if self._kind.reloads else sum(proxy.active[place] for proxy in self._proxies)
         return Observation(
-            now, Signals(values, {}, self._evidence(now, before, counters), (), by_steps=True), flight, True
+            now,
+            Signals(values, {}, self._evidence(now, before, counters), (), by_steps=True),
+            ProxyRequests(flight),
+            True,
         )
 
     def _evidence(

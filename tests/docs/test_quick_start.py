@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.pages import Block, blocks
 from tests.support import init as fake
-from tests.support.model_servers import model_server
+from tests.support.model_servers import ModelServer
 from tests.support.processes.binaries import require
 from tests.support.processes.ports import free_port
 from tests.support.processes.up import alone_at_the_first_port, up
@@ -33,7 +33,7 @@ def test_quick_start_gives_a_url_with_a_key(page: str, tmp_path: Path) -> None:
     require("envoy")
     commands = [command.text.partition("   #")[0].strip() for command in block_of(page).commands]
     *before, last = [command for command in commands if command.startswith("lbctl ")]
-    with alone_at_the_first_port(), up(tmp_path) as run, fake.serving(model_server, model_server) as servers:
+    with alone_at_the_first_port(), up(tmp_path) as run, fake.serving(ModelServer(), ModelServer()) as servers:
         urls = dict(zip(re.findall(r"http://\S+", " ".join((*before, last))), servers, strict=True))
         for command in before:
             arguments = [urls[word].url if word in urls else word for word in shlex.split(command)]

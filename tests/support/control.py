@@ -8,7 +8,7 @@ from typing import Any
 
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import Event, FleetChanged, Observed, Ticked
-from lbctl.control.inputs import Observation
+from lbctl.control.inputs import Observation, ProxyRequests
 from lbctl.control.state import ReplicaState, State
 from lbctl.control.step import step
 from lbctl.ir.address import Address
@@ -37,7 +37,7 @@ def pool(replicas: int | tuple[Replica, ...] = 4, **more: Any) -> Pool:
 
 
 def seen(
-    at: float, *, speed: float | None = 1.0, in_flight: int | None = None, reserves: bool = False,
+    at: float, *, speed: float | None = 1.0, in_flight: int | None = None, answered: int = 0, reserves: bool = False,
     by_steps: bool = True, xids: tuple[tuple[str, int], ...] = (), batch: float = 32.0, tokens: float = 500.0,
     prompts: float = 100.0, **signals: float,
 ) -> Observation:  # fmt: skip
@@ -47,7 +47,7 @@ def seen(
         step_time = (29.8 + 0.202 * batch + 0.0715 * prompts) / 1000 / speed
         evidence = TokenEvidence(at, tokens, tokens * step_time, batch, prompts)
     values = {name: Signal(value, at, 0) for name, value in signals.items()}
-    return Observation(at, Signals(values, {}, evidence, xids, by_steps), in_flight, reserves)
+    return Observation(at, Signals(values, {}, evidence, xids, by_steps), ProxyRequests(in_flight, answered), reserves)
 
 
 def batches(at: float, speed: float, items: float = 4.0) -> Observation:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from lbctl.control.decisions import Decision, decisions
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
 from lbctl.control.events import Event, FleetChanged, Froze, Observed, Readmitted, Ticked, Unfroze
-from lbctl.control.inputs import Observation
+from lbctl.control.inputs import UNKNOWN_REQUESTS, Observation, ProxyRequests
 from lbctl.control.loop_output import LoopOutput, controlled
 from lbctl.control.state import State
 from lbctl.control.step import step
@@ -35,8 +35,8 @@ _TICK = 1.0
 """Seconds after which the loop decides even without a report."""
 
 
-InFlightOf = Callable[[str, str], int | None]
-"""Returns (pool, replica) → the requests in flight there; None where no proxy reports them."""
+RequestsOf = Callable[[str, str], ProxyRequests]
+"""Returns (pool, replica) → the requests that the proxies have there."""
 
 
 class ControlLoop:
@@ -48,7 +48,7 @@ class ControlLoop:
         latency: LatencyMetrics,
         saved: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
         clock: Callable[[], float] = time.monotonic,
-        in_flight: InFlightOf | None = None,
+        requests_of: RequestsOf = lambda _pool, _replica: UNKNOWN_REQUESTS,
         on_effect: Callable[[Effect], None] = lambda _: None,
     ) -> None:
         """Start with the output that was `saved` before a restart. `clock` is that of the scraper.
@@ -65,7 +65,7 @@ class ControlLoop:
         self.sampled_at: float | None = None
         """When the newest sample that has changed `output` was taken; None where no sample has."""
         self._ejected_by_checks: Mapping[str, frozenset[str]] = {}
-        self._in_flight = in_flight or _not_counted
+        self._requests_of = requests_of
         self._on_change = on_change
         self._latency = latency
         self._clock = clock
@@ -161,7 +161,7 @@ class ControlLoop:
             self._latency.decided(took, self._clock() - newest)
 
     def _observation(self, report: ScrapeReport) -> Observation | None:
-        return observation_of(report, self._in_flight(report.pool, report.replica))
+        return observation_of(report, self._requests_of(report.pool, report.replica))
 
     def _handle(self, event: Event, sampled_at: float | None = None) -> None:
         self.state, effects = step(self.state, event)
@@ -207,11 +207,7 @@ _MODES = {
 }
 
 
-def observation_of(report: ScrapeReport, in_flight: int | None = None) -> Observation | None:
+def observation_of(report: ScrapeReport, requests: ProxyRequests = UNKNOWN_REQUESTS) -> Observation | None:
     """Return the observation of a report; None where no source of the replica has ever given anything."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
-    return Observation(max(times), report.signals, in_flight, report.reserves_memory) if times else None
-
-
-def _not_counted(_pool: str, _replica: str) -> int | None:
-    return None
+    return Observation(max(times), report.signals, requests, report.reserves_memory) if times else None

@@ -25,7 +25,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.saved import SavedState
-from lbctl.serve.telemetry.control_loop import ControlLoop, InFlightOf
+from lbctl.serve.telemetry.control_loop import ControlLoop, RequestsOf
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.scraper import Scraper
@@ -70,7 +70,7 @@ class TelemetryService:
         state: SavedState,
         saved: LoopOutput,
         audit: AuditLog,
-        in_flight: InFlightOf,
+        requests_of: RequestsOf,
         guard: Guard,
         authority: Authority | None = None,
         shared: bool = False,
@@ -97,7 +97,7 @@ class TelemetryService:
         self._decisions = DecisionAudit(audit)
         self._decisions.adopt(saved)
         self.loop = ControlLoop(
-            self._output_changed, latency, saved, in_flight=in_flight, on_effect=self._decisions.note
+            self._output_changed, latency, saved, requests_of=requests_of, on_effect=self._decisions.note
         )
         self.scraper = Scraper(self._scraped, guard)
         self._publisher = publisher

@@ -105,6 +105,8 @@ class TrafficLedger:
     def __init__(self) -> None:
         self.requests = Counter[str]()
         """Pool → all requests since this process started, also of proxies and replicas that have left."""
+        self._answered = Counter[ReplicaKey]()
+        """Replica → its requests that have ended without an error since this process started."""
         self._proxies: dict[str, _Reports] = {}
         self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
         """Replica → its requests in flight, and the number of proxies that report them."""
@@ -119,6 +121,7 @@ class TrafficLedger:
         for key, each in counts.items():
             reports.totals[key] = reports.totals.get(key, NO_COUNTS) + each
             self.requests[key.pool] += each.requests
+            self._answered[key] += each.requests - each.errors
         if not reports.recent or reports.recent[-1][0] <= now:
             reports.recent.append((now + _BUCKET, Counter()))
         requests = {key: each.requests for key, each in counts.items()}
@@ -167,6 +170,7 @@ class TrafficLedger:
 
     def keep_replicas(self, replicas: Collection[ReplicaKey], measured: Collection[LatencyKey]) -> None:
         """Forget what was counted at every replica but these, and every latency but these."""
+        self._answered = Counter({key: count for key, count in self._answered.items() if key in replicas})
         for reports in self._proxies.values():
             reports.totals = {key: each for key, each in reports.totals.items() if key in replicas}
             reports.latencies = {key: each for key, each in reports.latencies.items() if key in measured}
@@ -201,6 +205,10 @@ class TrafficLedger:
             for key, requests in reports.window.items():
                 rates[key] = rates.get(key, 0.0) + requests / seconds
         return rates
+
+    def answered(self, key: ReplicaKey) -> int:
+        """Return the requests of the replica that have ended without an error since this process started."""
+        return self._answered[key]
 
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
         """Return the requests at the replica, summed over the proxies that report them; None where none does."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from lbctl.base.errors import reason_of
+from lbctl.control.inputs import ProxyRequests
 from lbctl.control.loop_output import shortest_interval
 from lbctl.ir.address import Address
 from lbctl.ir.latencies import measured
@@ -96,14 +97,14 @@ class Traffic:
         self.ledger.keep_replicas(self._replicas, wanted)
         self._news.set()
 
-    def in_flight(self, pool: str, replica: str) -> int | None:
-        """Return the requests of a replica in all proxies that report them; None where they are unknown.
+    def requests_of(self, pool: str, replica: str) -> ProxyRequests:
+        """Return the requests of a replica in all proxies that report them.
 
-        They are unknown for a pool that may get WebSockets, since an idle one counts as a request.
+        Those in flight are unknown for a pool that may get WebSockets, since an idle one counts as a request.
         """
-        if pool in self._with_websockets:
-            return None
-        return self.ledger.in_flight(ReplicaKey(pool, replica), self.clock())
+        key = ReplicaKey(pool, replica)
+        in_flight = None if pool in self._with_websockets else self.ledger.in_flight(key, self.clock())
+        return ProxyRequests(in_flight, self.ledger.answered(key))
 
     def assigned(self) -> list[Assigned]:
         """Return the requests that each polled proxy has for each replica, by its last report.

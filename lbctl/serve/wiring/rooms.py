@@ -124,7 +124,7 @@ def build_telemetry(inputs: Inputs, guard: Guard, fleet: FleetParts, traffic: Tr
         inputs.state,
         inputs.restored.output,
         fleet.audit,
-        traffic.in_flight,
+        traffic.requests_of,
         guard,
         inputs.authority,
         inputs.shared is not None,

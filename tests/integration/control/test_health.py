@@ -67,6 +67,15 @@ def test_an_engine_that_reports_idle_is_ejected_later() -> None:
     assert history.looks(1, moving=False, running=0.0, in_flight=5).verdict == "out"
 
 
+@pytest.mark.parametrize(("in_flight", "verdict"), [(0, "in"), (1, "out"), (None, "out")])
+def test_a_replica_that_has_answered_everything_is_not_stalled(in_flight: int | None, verdict: str) -> None:
+    """Clients that give up on a stalled engine look like answers, but others are waiting then."""
+    history = PoolHistory().looks(3)
+    for answered in range(1, 20):
+        history.looks(1, moving=False, in_flight=in_flight, answered=answered)
+    assert history.verdict == verdict
+
+
 def test_a_slightly_early_sample_counts() -> None:
     """Samples do not arrive at exact intervals."""
     history = PoolHistory().looks(3).looks(2, moving=False)

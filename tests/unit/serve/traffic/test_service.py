@@ -71,8 +71,8 @@ def test_report_counts_only_for_replicas_of_the_fleet(monkeypatch: pytest.Monkey
     poll(traffic, 1)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(2), ("ha", TALK): Counts(1)}
     assert traffic.ledger.conditions(GONE, 0.0) == {}
-    assert traffic.in_flight("pool", "a") == 2
-    assert traffic.in_flight("talk", "a") is None, "an idle WebSocket counts as a request"
+    assert traffic.requests_of("pool", "a").in_flight == 2
+    assert traffic.requests_of("talk", "a").in_flight is None, "an idle WebSocket counts as a request"
 
 
 def test_silent_proxy_keeps_only_its_totals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_silent_proxy_keeps_only_its_totals(monkeypatch: pytest.MonkeyPatch) -> 
     traffic.follow(published(_topology("ha")))
     poll(traffic, 3)
     assert traffic.ledger.totals() == {("ha", PLAIN): Counts(3)}
-    assert traffic.in_flight("pool", "a") is None
+    assert traffic.requests_of("pool", "a").in_flight is None
     assert traffic.ledger.conditions(PLAIN, 0.0) == {}
 
 
