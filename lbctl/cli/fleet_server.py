@@ -1,4 +1,4 @@
-"""The address and the token of a running `serve`: those of `lbctl up`, or as the section `control` gives them."""
+"""The address and the token of a running `serve` or `lbctl up`, found by the files of its fleet."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ if TYPE_CHECKING:
 def server_of_fleet(path: str) -> tuple[str, str | None]:
     """Return the URL of the API of the `serve` that runs the fleet at the path, and the file of its token.
 
-    Where `lbctl up` runs the fleet, it is that one's; else the section `control` of the fleet gives both. The
-    file is None where it cannot be read or holds several tokens: reading needs none on loopback. Raises ClickException
-    where the fleet cannot be read.
+    The URL is the one at which the last `serve` with the fleet's state has opened its API. Without it, the section
+    `control` gives the URL, also if the files have errors elsewhere. The file is None if it cannot be read or has
+    several tokens: reading needs none on loopback. Raises ClickException if the section cannot be read.
     """
-    from lbctl.serve.settings import parse_lenient, settings
+    from lbctl.serve.fleet.reader import read_control
+    from lbctl.serve.settings import last_api, settings
 
-    source = parse_lenient((path,))
-    if source is None:
-        raise click.ClickException(f"--fleet: {_problem(path)}")
-    chosen = settings(_options(path), source)
+    section, options = read_control((path,)), _options(path)
+    chosen = settings(options, section.source)
+    token = str(chosen.token) if _holds_one_token(chosen.token) else None
+    last = last_api(chosen.state) if options.api_bind is None and not section.lacks("state") else ""
+    if last:
+        return _from_here(last), token
+    if section.lost is not None and section.lacks("api"):
+        raise click.ClickException(f"--fleet: {section.lost}")
     bind = chosen.control.api_bind
     if bind.path:
         raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
     scheme = "https" if chosen.control.api_tls else "http"
-    return f"{scheme}://{_reachable(bind)}", str(chosen.token) if _holds_one_token(chosen.token) else None
+    return f"{scheme}://{_reachable(bind)}", token
 
 
 def _options(path: str) -> Options:
@@ -48,15 +53,14 @@ def _options(path: str) -> Options:
     return Options((path,), str(home.state), api_bind=address("--fleet", api)) if api else Options((path,))
 
 
-def _problem(path: str) -> str:
-    """Return why no fleet can be read at the path."""
-    from lbctl.base.diagnostics import Diagnostics
-    from lbctl.model.fleet import parse
-    from lbctl.model.load import texts
+def _from_here(url: str) -> str:
+    """Return the URL with an address that this machine can connect to."""
+    from lbctl.cli.listen_address import address
 
-    diagnostics = Diagnostics()
-    parse(texts((path,), diagnostics), diagnostics)
-    return next((str(item) for item in diagnostics if item.severity == "error"), f"{path} holds no fleet")
+    scheme, _, text = url.partition("://")
+    bind = address("--fleet", text)
+    assert bind is not None, "the text was given"
+    return f"{scheme}://{_reachable(bind)}"
 
 
 def _reachable(bind: Address) -> Address:

@@ -24,11 +24,12 @@ from lbctl.serve import log, wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
-from lbctl.serve.errors import CannotListenError, MissingPathError
+from lbctl.serve.errors import CannotListenError, MissingPathError, UnknownStateError
+from lbctl.serve.fleet.reader import read_control
 from lbctl.serve.guard import Work, end_tasks, until_one_ends
-from lbctl.serve.joining import join, shared_store
+from lbctl.serve.joining import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.serve.settings import Options, parse_lenient, settings
+from lbctl.serve.settings import Options, settings
 from lbctl.serve.state.interface import StateStore, StoreError
 from lbctl.serve.state.memory import MemoryStore
 from lbctl.serve.state.saved import SavedState
@@ -76,7 +77,7 @@ class App:
         """Serve until a signal ends the process, and return the exit code.
 
         The code is 0 after a signal, and 1 where this user cannot see a path and nothing is served without it, the
-        state cannot be used, or an address cannot be bound. Any other fatal error is raised.
+        state is unknown or cannot be used, or an address cannot be bound. Any other fatal error is raised.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())
@@ -90,7 +91,7 @@ class App:
             if work.done():
                 work.result()
             return int(self._cannot_listen)
-        except (CannotListenError, MissingPathError):
+        except (CannotListenError, MissingPathError, UnknownStateError):
             return 1
         except StoreError as error:
             log.error(str(error))
@@ -141,9 +142,11 @@ class App:
     async def _start(self) -> Services:
         options = self._options
         log.event("starting", version=__version__, paths=",".join(options.paths), dry_run=options.dry_run or None)
-        shared = await shared_store(options, await asyncio.to_thread(parse_lenient, options.paths))
+        section = await asyncio.to_thread(read_control, options.paths)
+        check_state_is_known(options, section)
+        shared = await shared_store(options, section.source)
         if shared is None:
-            self._state = SavedState(await self._store(), log.warn)
+            self._state = SavedState(await self._store(section.source), log.warn)
             await self._state.lead(log.warn)
         else:
             self._state = SavedState(shared.store, log.warn, shared.authority)
@@ -160,20 +163,18 @@ class App:
                 raise MissingPathError
             log.error(NO_FLEET)
             if self._endpoints.opened.api is None:
-                await self._open_api(services, await asyncio.to_thread(parse_lenient, options.paths))
+                await self._open_api(services, (await asyncio.to_thread(read_control, options.paths)).source)
         return services
 
-    async def _store(self) -> StateStore:
+    async def _store(self, source: FleetSource | None) -> StateStore:
         """Return the store that the options name. Raises StoreError.
 
         A dry run stores nothing, since another process may be using the state.
         """
         if self._options.dry_run:
             return MemoryStore()
-        directory = self._options.state
-        if directory is None:
-            directory = str(settings(self._options, await asyncio.to_thread(parse_lenient, self._options.paths)).state)
-        return await asyncio.to_thread(SqliteStore.open, Path(directory))
+        directory = Path(self._options.state) if self._options.state else settings(self._options, source).state
+        return await asyncio.to_thread(SqliteStore.open, directory)
 
     async def _open_endpoints(self, loaded: Loaded, built: bool) -> None:
         """Open the API once the files have been read, and the xDS port once there are resources to answer with."""

@@ -17,3 +17,7 @@ class CannotListenError(Exception):
 
 class MissingPathError(Exception):
     """This user sees nothing at a path of the fleet, and nothing is served. It is in the log when this is raised."""
+
+
+class UnknownStateError(Exception):
+    """The section `control` cannot be read, so the state directory is unknown. It is in the log when this is raised."""

@@ -7,21 +7,43 @@ import re
 import socket
 from pathlib import Path
 
-from lbctl.base.paths import exists
+from lbctl.base.paths import exists, is_file
+from lbctl.ir.proxies import Control
+from lbctl.model.control_section import ControlSection
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log
+from lbctl.serve.errors import UnknownStateError
+from lbctl.serve.fleet.reader import read_control
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import claim
-from lbctl.serve.settings import Options, ServeSettings, parse_lenient, settings
+from lbctl.serve.settings import Options, ServeSettings, settings
 from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.lock import as_store_error
 from lbctl.serve.state.open import open_shared
 from lbctl.serve.state.patience import answered
+from lbctl.serve.state.sqlite import DATABASE
 from lbctl.serve.wiring import Shared
 
 _RETRY = 1.0
 """Seconds between two attempts to reach the store."""
+
+
+def check_state_is_known(options: Options, section: ControlSection) -> None:
+    """Raise UnknownStateError if the fleet may name a state directory that cannot be read.
+
+    With the default directory, this process would be another control plane: without the last valid fleet, and without
+    the drains.
+    """
+    if section.lost is None or options.state is not None or options.dry_run or not section.lacks("state"):
+        return
+    default = Path(Control().state)
+    if section.text or not is_file(default / DATABASE):
+        log.findings([section.lost])
+        log.error(
+            "control.state cannot be read, so the last valid fleet is not found: correct the file, or add --state DIR"
+        )
+        raise UnknownStateError
 
 
 async def shared_store(options: Options, source: FleetSource | None) -> Shared | None:
@@ -39,7 +61,7 @@ async def shared_store(options: Options, source: FleetSource | None) -> Shared |
             )
         waits = True
         await asyncio.sleep(_RETRY)
-        chosen = settings(options, await asyncio.to_thread(parse_lenient, options.paths))
+        chosen = settings(options, (await asyncio.to_thread(read_control, options.paths)).source)
     store = chosen.control.store
     if store is None or options.dry_run:
         return None

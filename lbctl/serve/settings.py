@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
 from lbctl.compile.files import file_of
 from lbctl.compile.proxies import control as compile_control
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control, ServerTls, Store
-from lbctl.model.fleet import FleetSource, parse
-from lbctl.model.load import texts
+from lbctl.model.fleet import FleetSource
 from lbctl.model.node import descend
-from lbctl.serve.fleet.reader import parse_cached
 
-_TOKEN = "api-token"
+_TOKEN, _API_URL = "api-token", "api-url"
+"""Files of the state directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class ServeSettings:
 
 
 def settings(options: Options, source: FleetSource | None) -> ServeSettings:
-    """Return the settings of this process. Where `source` is None, the fleet cannot be read, and the defaults apply."""
+    """Return the settings of this process. If `source` is None, the defaults apply."""
     configured = compile_control(source.fleet.control) if source else Control()
     control = replace(
         configured,
@@ -78,19 +75,20 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
     return ServeSettings(replace(control, state=str(state)), state, token)
 
 
-def parse_lenient(paths: Sequence[str]) -> FleetSource | None:
-    """Parse all files together, or else the first file with `control` alone. Returns None where neither is possible."""
-    diagnostics = Diagnostics()
-    source_texts = texts(paths, diagnostics)
-    fleet = parse_cached(tuple(source_texts), diagnostics)
-    if fleet is not None and (not diagnostics.failed or _has_control(fleet)):
-        return fleet
-    single_files = (parse([text], Diagnostics()) for text in source_texts)
-    return next((source for source in single_files if source is not None and _has_control(source)), None)
+def remember_api(state: Path, url: str) -> None:
+    """Write the URL of the API into the state, for commands of this machine. Raises OSError."""
+    file = state / _API_URL
+    new = file.with_name(f"{_API_URL}.new")
+    new.write_text(f"{url}\n", encoding="utf-8")
+    new.replace(file)
 
 
-def _has_control(source: FleetSource) -> bool:
-    return "control" in source.fleet.model_fields_set
+def last_api(state: Path) -> str:
+    """Return the URL at which the last `serve` with this state has opened its API; empty if it cannot be read."""
+    with suppress(OSError, ValueError):
+        url = (state / _API_URL).read_text(encoding="utf-8").strip()
+        return url if url.startswith(("http://", "https://")) else ""
+    return ""
 
 
 def make_token(file: Path) -> bool:

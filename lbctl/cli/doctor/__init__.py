@@ -100,9 +100,10 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     from lbctl.cli.doctor.picker import lacks_picker, picker
     from lbctl.cli.doctor.programs import programs
     from lbctl.cli.doctor.sources import sources
+    from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import Options, settings
 
-    source = loaded.source if loaded else None
+    source = loaded.source if loaded else read_control(options.paths).source if options.paths else None
     chosen = settings(Options(options.paths, state=options.state), source)
     topology = loaded.compiled.topology if loaded else None
     yield from programs(topology.proxies if topology else ())

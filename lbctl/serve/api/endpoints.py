@@ -22,7 +22,7 @@ from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.errors import CannotListenError
-from lbctl.serve.settings import Options, ServeSettings, make_token, settings
+from lbctl.serve.settings import Options, ServeSettings, make_token, remember_api, settings
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol.credentials import CredentialsError
 from lbctl.xds.protocol.load_reports import LoadReceiver
@@ -66,7 +66,8 @@ class Endpoints:
     async def open_api(self, source: FleetSource | None, serving: Serving, *, own_token: bool) -> None:
         """Bind and serve the API. Raises CannotListenError.
 
-        `source` is what can be read of the fleet. With `own_token`, a token is made where there is none.
+        `source` is what can be read of the fleet. With `own_token`, a token is made where there is none, and the
+        address is saved for commands.
         """
         chosen = settings(self._options, source)
         if own_token and chosen.token.parent == chosen.state:
@@ -85,7 +86,10 @@ class Endpoints:
         self._api = api
         address = str(_with_port(chosen.control, "api_bind", port).api_bind)
         self.opened = replace(self.opened, api=address)
-        log.event("the API listens", api=f"{'https' if tls else 'http'}://{address}", token=chosen.token)
+        url = f"{'https' if tls else 'http'}://{address}"
+        if own_token:
+            _remember(chosen, "" if chosen.control.api_bind.path else url)
+        log.event("the API listens", api=url, token=chosen.token)
 
     async def open_xds(
         self, source: FleetSource, earlier: CachedSnapshot | None, loads: LoadReceiver, latencies: LatencyReceiver,
@@ -197,6 +201,13 @@ def _make_token(chosen: ServeSettings) -> None:
             log.event("a token for the API was made", file=chosen.token)
     except OSError as error:
         log.warn("a token for the API could not be made", file=chosen.token, reason=reason_of(error))
+
+
+def _remember(chosen: ServeSettings, url: str) -> None:
+    try:
+        remember_api(chosen.state, url)
+    except OSError as error:
+        log.warn("the address of the API could not be saved", state=chosen.state, reason=reason_of(error))
 
 
 def _advertised(address: str | None, name: str) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.base.records import dataclass
+from lbctl.model.control_section import without_control
 from lbctl.model.load import SourceText, texts
 from lbctl.serve import log
 from lbctl.serve.errors import BadRequestError, NotSavedError
@@ -160,6 +161,10 @@ class FleetHistory:
     async def on_disk(self) -> str:
         """Return the digest of the files that are on disk now."""
         return await asyncio.to_thread(lambda: digest_of(texts(self._paths, Diagnostics())))
+
+    async def shared_on_disk(self) -> str:
+        """Return the digest of the files that are on disk now, without `control`: members' sections may differ."""
+        return await asyncio.to_thread(lambda: digest_of(map(without_control, texts(self._paths, Diagnostics()))))
 
     def find(self, prefix: str | None) -> ServedFleet:
         """Return the newest entry whose digest begins so; without a prefix, the one before the fleet that is served.

@@ -18,8 +18,10 @@ from lbctl.compile.files import file_of, named_files
 from lbctl.compile.own_lines import own_lines_nodes
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
+from lbctl.model.control_section import ControlSection, control_alone, with_control
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
+from lbctl.model.load import texts as read_texts
 from lbctl.model.node import descend
 from lbctl.model.parse_cache import ParseCache
 from lbctl.serve.fleet.certificates import CertificateCache
@@ -81,15 +83,18 @@ def read(
     read_keys: ReadKeys,
     diagnostics: Diagnostics,
     compile_cache: CompileCache,
+    own: FleetSource | None = None,
 ) -> FleetContents:
     """Read the fleet of these texts.
 
     `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
     files of a fleet. `diagnostics` are those of earlier steps. `compile_cache` has the objects of the last fleet.
+    `own` has the section `control` of this process, where the texts are not those of its own files.
     """
     source = parse_cached(tuple(texts), diagnostics)
     if source is None:
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
+    source = with_control(source, own) if own is not None else source
     targets = _targets(source, target_contents)
     source = replace(source, target_contents=targets)
     loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=compile_cache)
@@ -101,6 +106,24 @@ def read(
     combined.extend(findings)
     complete_fleet = replace(loaded, secrets=replace(loaded.secrets, files=files))
     return FleetContents(tuple(texts), source, None if combined.failed else complete_fleet, tuple(combined), targets)
+
+
+def read_control(paths: Sequence[str]) -> ControlSection:
+    """Read the section `control` of the files at the paths, also if they have errors elsewhere."""
+    diagnostics = Diagnostics()
+    files = read_texts(paths, diagnostics)
+    unreadable = next((item for item in diagnostics if item.severity == "error"), None)
+    fleet = parse_cached(tuple(files), diagnostics)
+    if fleet is not None and not diagnostics.failed:
+        return ControlSection(fleet)
+    section = control_alone(files)
+    return section if section.source or section.lost else ControlSection(fleet, unreadable)
+
+
+def own_control(paths: Sequence[str]) -> FleetSource | None:
+    """Return the fleet's files at the paths as far as their section `control` goes; None unless all of it is there."""
+    section = control_alone(read_texts(paths, Diagnostics()))
+    return None if section.lost else section.source
 
 
 def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> FleetSource | None:

@@ -29,7 +29,7 @@ from lbctl.model.load import SourceText, texts
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
-from lbctl.serve.fleet.reader import FleetContents, read
+from lbctl.serve.fleet.reader import FleetContents, own_control, read
 from lbctl.serve.state.records import SavedFleet
 from lbctl.targets.load import Loaded
 
@@ -137,10 +137,11 @@ class FleetReloader:
         their saved content is used.
         """
         with self._lock:
+            own = own_control(self._paths)
             as_saved = read(
-                saved.texts, saved.targets, self._certificates, self._new_keys, Diagnostics(), self._compile_cache
+                saved.texts, saved.targets, self._certificates, self._new_keys, Diagnostics(), self._compile_cache, own
             )
-            contents = self._reread(saved.texts, saved.targets, as_saved.topology, _unchanged)
+            contents = self._reread(saved.texts, saved.targets, as_saved.topology, _unchanged, own)
             files = self._fingerprints.of(contents.files())
             if contents.loaded is None:
                 return LoadOutcome(None, contents.diagnostics, contents.failure, files)
@@ -165,7 +166,8 @@ class FleetReloader:
         refused = replace(refused, files=digests)
         if all(digests[file] == digest for file, digest in running.files.items()):
             return refused
-        contents = self._reread(running.saved.texts, running.saved.targets, running.topology, discovered)
+        own = running.fleet.source
+        contents = self._reread(running.saved.texts, running.saved.targets, running.topology, discovered, own)
         if contents.loaded is None:
             return refused
         saved = replace(running.saved, targets=contents.targets)
@@ -178,12 +180,14 @@ class FleetReloader:
         targets: Mapping[str, bytes],
         before: Topology | None,
         discovered: Callable[[Topology], Topology],
+        own: FleetSource | None,
     ) -> FleetContents:
         """Read these texts with all files as they are now, or else with the given content of the target files."""
-        contents = read(source_texts, {}, self._certificates, self._reread_keys, Diagnostics(), self._compile_cache)
+        certificates, keys, cache = self._certificates, self._reread_keys, self._compile_cache
+        contents = read(source_texts, {}, certificates, keys, Diagnostics(), cache, own)
         if contents.topology and not (before and _shrunk(before, contents.topology, discovered)):
             return contents
-        return read(source_texts, targets, self._certificates, self._reread_keys, Diagnostics(), self._compile_cache)
+        return read(source_texts, targets, certificates, keys, Diagnostics(), cache, own)
 
     @property
     def _served_keys(self) -> key_files.ServedKeyFiles:
@@ -231,7 +235,8 @@ class FleetReloader:
                 continue
             diagnostics = Diagnostics()
             source_texts = texts(paths, diagnostics) if pinned is None else pinned
-            contents = read(source_texts, {}, self._certificates, self._new_keys, diagnostics, self._compile_cache)
+            own = None if pinned is None else own_control(self._paths)
+            contents = read(source_texts, {}, self._certificates, self._new_keys, diagnostics, self._compile_cache, own)
             files = self._fingerprints.of(contents.files())
             changed = changed or _changed_file(before, (*fleet_files(paths), *files), began)
             changed = changed or self._unsettled_key_file()

@@ -354,7 +354,7 @@ class FleetMember:
             xds=xds,
             version=__version__,
             snapshot=self._version(),
-            digest=await self._parts.history.on_disk(),
+            digest=await self._parts.history.shared_on_disk(),
             lag=self.lag,
             clock=self.clock.offset,
             latency=self.election.latency,

@@ -40,7 +40,7 @@ class MemberInfo:
     snapshot: str = ""
     """The version of what it serves."""
     digest: str = ""
-    """The digest of the files on its disk."""
+    """The digest of the files on its disk, without `control`."""
     lag: float | None = None
     """Seconds since the leader's last sign of life was seen; None for the leader."""
     clock: float = 0.0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
 from lbctl.cli.fleet_server import server_of_fleet
+from lbctl.serve.settings import remember_api
 from lbctl.up.places import home_of
 
 TOKEN = "a-token-for-the-test\n"
@@ -39,3 +41,28 @@ def test_user_without_home_gets_the_api_of_the_fleet(tmp_path: Path, monkeypatch
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(f"version: 1\ncontrol: {{state: {tmp_path}/state}}\n")
     assert server_of_fleet(str(fleet)) == ("http://127.0.0.1:18080", None)
+
+
+def test_broken_file_still_names_its_server(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("version: 1\ncontrol: {api: {bind: 127.0.0.1:19090}, state: state}\npools: [\n")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "api-token").write_text(TOKEN)
+    assert server_of_fleet(str(fleet)) == ("http://127.0.0.1:19090", str(tmp_path / "state" / "api-token"))
+
+
+def test_last_address_of_the_state_takes_precedence(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("version: 1\ncontrol: {api: {bind: 127.0.0.1:19090}, state: state}\n")
+    (tmp_path / "state").mkdir()
+    remember_api(tmp_path / "state", "https://0.0.0.0:19191")
+    assert server_of_fleet(str(fleet))[0] == "https://127.0.0.1:19191"
+    (tmp_path / "state" / "api-url").write_text("nonsense\n")
+    assert server_of_fleet(str(fleet))[0] == "http://127.0.0.1:19090"
+
+
+def test_unreadable_address_is_an_error(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(f"version: 1\ncontrol:\n  api: [\n  state: {tmp_path}/state\n")
+    with pytest.raises(click.ClickException, match=r"--fleet: .*fleet\.yaml:3:8: error LB004"):
+        server_of_fleet(str(fleet))

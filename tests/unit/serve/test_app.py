@@ -30,7 +30,8 @@ from lbctl.serve.api import exposure, pool_rows, status_rows
 from lbctl.serve.discovery.dns import replicas_of
 from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
-from lbctl.serve.settings import Options, make_token, parse_lenient, settings
+from lbctl.serve.fleet.reader import read_control
+from lbctl.serve.settings import Options, make_token, settings
 from lbctl.xds.resource import CDS, EDS, Resource, Resources, changed_names
 
 
@@ -264,9 +265,9 @@ def test_command_line_overrides_the_files(tmp_path: Path) -> None:
 def test_control_is_read_although_other_files_are_broken(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("version: 1\npools: [")
     (tmp_path / "b.yaml").write_text(CONTROL)
-    assert settings(Options((str(tmp_path),)), parse_lenient([str(tmp_path)])).control.api_bind.port == 1801
+    assert settings(Options((str(tmp_path),)), read_control([str(tmp_path)]).source).control.api_bind.port == 1801
     (tmp_path / "b.yaml").unlink()
-    assert parse_lenient([str(tmp_path)]) is None
+    assert read_control([str(tmp_path)]).source is None
 
 
 def test_changes_that_need_a_restart_are_reported(tmp_path: Path) -> None:

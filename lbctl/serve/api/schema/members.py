@@ -27,7 +27,7 @@ class Member:
     snapshot: str
     """The version of the snapshot that it serves."""
     digest: str
-    """The digest of the files on its disk."""
+    """The digest of the files on its disk, without `control`."""
     in_step: bool
     """Whether it serves what the leader serves."""
     files_differ: bool

@@ -11,7 +11,7 @@ import pytest
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
-from lbctl.serve.settings import parse_lenient
+from lbctl.serve.fleet.reader import read_control
 from tests.support.reload import FileClock, Fleet, sizes
 
 
@@ -60,13 +60,13 @@ def _topology(fleet: Fleet) -> Topology:
 
 def test_unchanged_texts_are_parsed_once(fleet: Fleet) -> None:
     paths = [str(fleet.folder)]
-    outcome, source = fleet.load(), parse_lenient(paths)
+    outcome, source = fleet.load(), read_control(paths).source
     assert outcome.loaded is not None
     assert source is not None
-    assert source is parse_lenient(paths)
+    assert source is read_control(paths).source
     assert source.root is outcome.loaded.source.root
     fleet.write(9)
-    assert parse_lenient(paths) is not source
+    assert read_control(paths).source is not source
 
 
 def test_invalid_file_is_rejected_with_all_its_errors(fleet: Fleet) -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.joining import join, shared_store
+from lbctl.serve.errors import UnknownStateError
+from lbctl.serve.fleet.reader import read_control
+from lbctl.serve.joining import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.serve.settings import Options, parse_lenient
+from lbctl.serve.settings import Options
 from lbctl.xds.protocol.node_status import NodeStatus
 from tests.support.api import Fleet
 from tests.support.stores import shared_server
@@ -35,12 +37,12 @@ def test_member_waits_for_files_that_cannot_be_read(tmp_path: Path, caplog: pyte
     path, text, options = _files(tmp_path)
 
     async def work() -> None:
-        first = await shared_store(options, parse_lenient(options.paths))
+        first = await shared_store(options, read_control(options.paths).source)
         assert first is not None
         await join(first)
         await first.store.close()
         path.write_text("pools: [")
-        starting = asyncio.create_task(shared_store(options, parse_lenient(options.paths)))
+        starting = asyncio.create_task(shared_store(options, read_control(options.paths).source))
         while str(tmp_path / "state" / "shared") not in caplog.text:
             assert not starting.done(), "it starts without the store"
             await asyncio.sleep(0.01)
@@ -51,9 +53,22 @@ def test_member_waits_for_files_that_cannot_be_read(tmp_path: Path, caplog: pyte
         await again.store.close()
         path.write_text(WITHOUT_STORE)
         (tmp_path / "state" / "shared").unlink()
-        assert await shared_store(options, parse_lenient(options.paths)) is None
+        assert await shared_store(options, read_control(options.paths).source) is None
 
     asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def test_state_that_cannot_be_read_is_not_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text("version: 1\ncontrol:\n  state: [\n  api: {bind: 127.0.0.1:0}\n")
+    section = read_control([str(path)])
+    with pytest.raises(UnknownStateError):
+        check_state_is_known(Options((str(path),)), section)
+    assert f"{path}:3:10: error LB004" in caplog.text
+    assert "--state DIR" in caplog.text
+    check_state_is_known(Options((str(path),), str(tmp_path / "state")), section)
+    path.write_text("version: 1\ncontrol:\n  state: state\n  api: [\n")
+    check_state_is_known(Options((str(path),)), read_control([str(path)]))
 
 
 def test_store_added_to_the_files_needs_a_restart(tmp_path: Path) -> None:
@@ -64,7 +79,7 @@ def test_store_added_to_the_files_needs_a_restart(tmp_path: Path) -> None:
         endpoints = Endpoints(options, nodes, Metrics())
         await endpoints.open_api(None, Fleet(), own_token=True)
         try:
-            source = parse_lenient((str(path),))
+            source = read_control((str(path),)).source
             assert source is not None
             await endpoints.open_xds(source, None, lambda *_: None, lambda *_: None, lambda: False)  # type: ignore[arg-type]
             assert "control.store" in endpoints.restart_needed(source)

@@ -19,8 +19,9 @@ from lbctl.serve import guard
 from lbctl.serve.api import schema
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.operator.overrides import OverrideService
+from lbctl.serve.settings import Options, settings
 from lbctl.serve.telemetry import service
-from tests.support.member import fleet_with, leading, running, served, until, version
+from tests.support.member import Running, fleet_with, leading, running, served, until, version
 from tests.support.stores import RedisServer
 
 
@@ -231,5 +232,42 @@ def test_different_files_are_reported_and_the_leader_s_published(
             await second.services.reconciler.reload()
             await until(lambda: differ() == {"cp-1": False, "cp-2": False})
             assert version(second) == version(first)
+
+    asyncio.run(work())
+
+
+def _with_control(text: str, port: int) -> str:
+    picked = text.replace("version: 1\n", "", 1)
+    return (
+        f"version: 1\ncontrol:\n  api: {{bind: 127.0.0.1:{port}}}\n  picker: {{bind: 127.0.0.1:{port + 10}}}\n{picked}"
+    )
+
+
+def test_member_uses_the_control_section_of_its_own_files(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbctl.serve.ha.member.INTERVAL", 0.2)
+
+    def ports(member: Running) -> tuple[int, int]:
+        published = member.services.publisher.served
+        assert published is not None
+        control = published.composed.whole.topology.control
+        chosen = settings(Options((str(member.path),)), published.loaded.source)
+        return chosen.control.api_bind.port, control.picker_bind.port
+
+    async def work() -> None:
+        prefix = f"test:{secrets.token_hex(4)}"
+        one, other = (_with_control(fleet_with("b"), port) for port in (19101, 19201))
+        async with (
+            leading(tmp_path, redis.port, prefix, one) as first,
+            running("cp-2", tmp_path, redis.port, prefix, fleet=other) as second,
+        ):
+            assert (ports(first), ports(second)) == ((19101, 19111), (19201, 19211))
+            await until(lambda: [row.files_differ for row in first.services.views.members().members] == [False, False])
+            first.path.write_text(_with_control(fleet_with("c"), 19101))
+            await first.services.reconciler.reload()
+            await until(lambda: served(second) == {"a", "c"})
+            assert ports(second) == (19201, 19211)
+            await until(lambda: first.member.differing == ("cp-2",))
 
     asyncio.run(work())

@@ -1,0 +1,156 @@
+"""Reads the section `control` of a fleet alone, from files that are broken elsewhere.
+
+Commands need the address of a running `serve`, and `serve` needs its state, most of all when a file is broken. The
+section is found by its lines: it begins at `control:` in the first column, and ends at the next key there. If the
+section itself has a syntax error, the keys in it that can be parsed remain.
+
+A member of a control plane that serves the leader's files, and a `serve` that serves its saved fleet, use the section
+of their own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.base.records import dataclass
+from lbctl.model.control import Control
+from lbctl.model.fleet import FleetSource, parse
+from lbctl.model.load import SourceText
+from lbctl.model.node import Node, descend
+
+_NAME = b"control"
+_KEYS = (b"control:", b'"control":', b"'control':")
+_FAULTS_OF_THE_REST = frozenset({"LB010"})
+"""Codes of faults that the section has only because the rest of its file is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSection:
+    """The section `control` as far as it can be read."""
+
+    source: FleetSource | None = None
+    """The section as a fleet without anything else; None if no file has a readable one."""
+    lost: Diagnostic | None = None
+    """Why a part of the section is missing; None if the section is complete, or if the files have none."""
+    text: bytes = b""
+    """The lines of the section; empty if they were not found."""
+
+    def lacks(self, key: str) -> bool:
+        """Return whether the section may set this key of `control`, but the value cannot be read."""
+        if self.lost is None or (self.source is not None and key in self.source.fleet.control.model_fields_set):
+            return False
+        return not self.text or key.encode() in self.text
+
+
+_NONE = ControlSection()
+
+
+class _Lines(NamedTuple):
+    """The lines of the section: the first, and the one behind the last."""
+
+    first: int
+    end: int
+
+
+def control_alone(texts: Iterable[SourceText]) -> ControlSection:
+    """Return the section of the first text that has one."""
+    damaged = _NONE
+    for text in texts:
+        section = _section(text)
+        if section.source is not None:
+            return section
+        damaged = section if damaged.lost is None else damaged
+    return damaged
+
+
+def without_control(text: SourceText) -> SourceText:
+    """Return the text without its section `control`, to compare the fleets of members of a control plane."""
+    lines = text.data.split(b"\n")
+    found = _find(lines)
+    return text if found is None else replace(text, data=b"\n".join([*lines[: found.first], *lines[found.end :]]))
+
+
+def with_control(source: FleetSource, own: FleetSource) -> FleetSource:
+    """Return the fleet with the `control` of `own`, except for the keys that belong to the fleet."""
+    sections = dict(source.root.value) if isinstance(source.root.value, dict) else {}
+    sections.pop("control", None)
+    node = descend(own.root, ("control",))
+    if node is not None:
+        sections["control"] = node
+    root = Node(sections, source.root.file, source.root.line, source.root.column)
+    fleet = source.fleet.model_copy(update={"control": _merged(source.fleet.control, own.fleet.control)})
+    return replace(source, fleet=fleet, root=root, roots={**source.roots, **own.roots})
+
+
+def _merged(of_fleet: Control, own: Control) -> Control:
+    """Return the own section with `max_shrink` and `unmatched_nodes` of the fleet, which all members share."""
+    nodes = of_fleet.xds.unmatched_nodes
+    xds = own.xds if own.xds.unmatched_nodes == nodes else own.xds.model_copy(update={"unmatched_nodes": nodes})
+    return own.model_copy(update={"xds": xds, "max_shrink": of_fleet.max_shrink})
+
+
+def _section(text: SourceText) -> ControlSection:
+    lines = text.data.split(b"\n")
+    found = _find(lines)
+    faults = Diagnostics()
+    if found is None:
+        source = _parsed(text, faults) if _NAME in text.data else None
+        return ControlSection(source, None if source else _fault(faults))
+    source = _parsed(_only(text, lines, [found]), faults)
+    lost = _fault(faults)
+    if source is None:
+        readable = [part for part in _parts(lines, found) if _parsed(_only(text, lines, part), Diagnostics())]
+        source = _parsed(_only(text, lines, chain.from_iterable(readable)), Diagnostics()) if readable else None
+    return ControlSection(source, lost, b"\n".join(lines[found.first : found.end]))
+
+
+def _parsed(text: SourceText, faults: Diagnostics) -> FleetSource | None:
+    """Parse a text that has the section; None if it has none then."""
+    source = parse([text], faults)
+    return source if source is not None and "control" in source.fleet.model_fields_set else None
+
+
+def _fault(faults: Diagnostics) -> Diagnostic | None:
+    return next((item for item in faults if item.severity == "error" and item.code not in _FAULTS_OF_THE_REST), None)
+
+
+def _find(lines: Sequence[bytes]) -> _Lines | None:
+    first = next((index for index, line in enumerate(lines) if line.startswith(_KEYS)), None)
+    if first is None:
+        return None
+    behind = (index for index in range(first + 1, len(lines)) if _is_key(lines[index]))
+    return _Lines(first, next(behind, len(lines)))
+
+
+def _is_key(line: bytes) -> bool:
+    """Return whether a line begins in the first column with something other than a comment or a closing bracket."""
+    return bool(line.strip()) and line[:1] not in b" \t\r#}]"
+
+
+def _only(text: SourceText, lines: Sequence[bytes], kept: Iterable[_Lines]) -> SourceText:
+    """Return the text with these lines alone; the others are empty, so that positions stay."""
+    numbers = {number for part in kept for number in range(part.first, part.end)}
+    return replace(text, data=b"\n".join(line if number in numbers else b"" for number, line in enumerate(lines)))
+
+
+def _parts(lines: Sequence[bytes], section: _Lines) -> list[list[_Lines]]:
+    """Return the lines of each key of the section, each together with the line of `control:`."""
+    head = _Lines(section.first, section.first + 1)
+    content = [number for number in range(head.end, section.end) if _is_content(lines[number])]
+    if not content:
+        return []
+    indent = min(_indent(lines[number]) for number in content)
+    starts = [number for number in content if _indent(lines[number]) == indent]
+    return [[head, _Lines(start, end)] for start, end in zip(starts, [*starts[1:], section.end], strict=True)]
+
+
+def _is_content(line: bytes) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith(b"#")
+
+
+def _indent(line: bytes) -> int:
+    return len(line) - len(line.lstrip(b" "))
