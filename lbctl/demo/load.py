@@ -100,6 +100,10 @@ class Outcomes:
         """The number of failed requests."""
         return sum(item.failed for item in self.sent)
 
+    def slow(self, limit: float) -> int:
+        """Return the number of requests that failed or waited for their first token for more than `limit` seconds."""
+        return sum(item.failed or self._duration(item, item.first) > limit for item in self.sent)
+
     def _duration(self, item: SentRequest, end: float | None) -> float:
         return self.patience if item.failed else (end or self.now) - item.at
 

@@ -12,9 +12,12 @@ from lbctl.demo.faults import Episode, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, TITLES, Strategy, arrival_rate
 from lbctl.demo.load import LoadGenerator, Outcomes
 from lbctl.demo.observer import ServedDecision
+from lbctl.demo.totals import SLOW
 
 PATIENCE = 5.0
 """Seconds that a client waits for the first token; after that the request has failed, and counts with this time."""
+
+SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class GroupFigures:
     """How many were sent."""
     failed: int
     """How many of them have failed."""
+    slow_share: float
+    """The share that failed or waited for the first token for more than `SLOW` seconds."""
     first_token_p50: float
     """The median of the time to the first token."""
     first_token_p99: float
@@ -35,9 +40,10 @@ class GroupFigures:
 
 def measured(outcomes: Outcomes) -> GroupFigures:
     """Return the figures of these requests."""
-    return GroupFigures(
-        len(outcomes.sent), outcomes.failed, outcomes.first_token(50), outcomes.first_token(99), outcomes.shares()
-    )
+    sent = len(outcomes.sent)
+    slow_share = outcomes.slow(SLOW) / sent if sent else 0.0
+    times = outcomes.first_token(50), outcomes.first_token(99)
+    return GroupFigures(sent, outcomes.failed, slow_share, *times, outcomes.shares())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ def _group(group: GroupFigures) -> dict[str, Any]:
     return {
         "requests": group.requests,
         "failed": group.failed,
+        "failed_or_above_1s_share": round(group.slow_share, 4),
         "ttft_p50_seconds": round(group.first_token_p50, 4),
         "ttft_p99_seconds": round(group.first_token_p99, 4),
         "shares": {name: round(share, 4) for name, share in sorted(group.shares.items())},
@@ -153,15 +160,17 @@ def _step(item: StepResult, began: float) -> dict[str, Any]:
 def as_text(run: DemoReport) -> str:
     """Return the report as text."""
     lines = [
-        f"{run.seconds:.0f} s through {run.proxy}: the same requests, {arrival_rate():.1f}/s, to three equal groups of",
-        f"simulated replicas. Without a first token after {PATIENCE:g} s a request has failed and counts as that long.",
+        summary(run.groups),
         "",
-        f"{'':<22} {'REQUESTS':>8} {'FAILED':>7} {'TTFT P50':>9} {'TTFT P99':>9}",
+        f"{run.seconds:.0f} s through {run.proxy}: the same requests, {arrival_rate():.1f}/s, to three equal groups of",
+        f"simulated replicas. Clients give up after {PATIENCE:g} s without a first token.",
+        "",
+        f"{'':<22} {'REQUESTS':>8} {'FAILED':>7} {SLOW_COLUMN:>17} {'TTFT P50':>9}",
     ]
     for name in STRATEGIES:
         group = run.groups[name]
-        times = f"{duration(group.first_token_p50):>9} {duration(group.first_token_p99):>9}"
-        lines.append(f"{TITLES[name]:<22} {group.requests:>8} {group.failed:>7} {times}")
+        figures = f"{group.slow_share:>17.1%} {duration(group.first_token_p50):>9}"
+        lines.append(f"{TITLES[name]:<22} {group.requests:>8} {group.failed:>7} {figures}")
     if run.episodes:
         lines += ["", f"{'FAULT':<10} {'REPLICA':<8} {'FROM':>6} {'TO':>6}  WHAT LBCTL SERVE DID"]
         lines += [_row(item, run.began) for item in run.episodes]
@@ -169,6 +178,15 @@ def as_text(run: DemoReport) -> str:
         lines += ["", f"{'CANARY':<10} {'REQUESTS':>8} {'FAILED':>6} {'FROM':>6} {'TO':>6}  WHAT LBCTL SERVE DID"]
         lines += [_canary_row(item, run.began) for item in run.canaries]
     return "\n".join(lines)
+
+
+def summary(groups: Mapping[Strategy, GroupFigures]) -> str:
+    """Return the result in one sentence."""
+    adaptive, static, turns = (f"{100 * groups[name].slow_share:.1f} %" for name in ("adaptive", "static", "round-robin"))
+    return (
+        f"Failed or waited more than {SLOW:g} s for the first token: {adaptive} of the requests with lbctl serve, "
+        f"{static} with static weights, {turns} with round robin."
+    )
 
 
 def _canary_row(canary: Canary, began: float) -> str:

@@ -8,6 +8,9 @@ from collections import Counter
 from lbctl.control.analysis.latency import LatencyHistogram, bucket
 from lbctl.demo.load import LoadGenerator, SentRequest
 
+SLOW = 1.0
+"""Seconds without a first token after which a request counts as slow."""
+
 
 class Totals:
     """The requests of a load so far. Times to the first token are kept in steps of 4.4 %."""
@@ -16,6 +19,7 @@ class Totals:
         self._load = load
         self._ended = Counter[int]()
         self._failed = 0
+        self._slow = 0
         self._read = 0
         self._open: list[SentRequest] = []
 
@@ -29,6 +33,12 @@ class Totals:
         """How many of them have failed."""
         return self._failed
 
+    @property
+    def slow_share(self) -> float:
+        """The share of requests that failed or waited for their first token for more than `SLOW` seconds."""
+        slow = self._slow + sum(map(self._is_slow, self._open))
+        return slow / self._read if self._read else 0.0
+
     def update(self) -> None:
         """Add the requests that have ended or were sent since the last call."""
         self._open += self._load.sent[self._read :]
@@ -36,6 +46,7 @@ class Totals:
         ended = [item for item in self._open if item.failed or item.last is not None]
         self._open = [item for item in self._open if not item.failed and item.last is None]
         self._failed += sum(item.failed for item in ended)
+        self._slow += sum(map(self._is_slow, ended))
         self._ended.update(map(self._bucket, ended))
 
     def first_token(self, percentile: float) -> float:
@@ -44,5 +55,10 @@ class Totals:
         return (every.percentile(percentile / 100) or 0.0) / 1000
 
     def _bucket(self, item: SentRequest) -> int:
-        waited = self._load.patience if item.failed else (item.first or time.monotonic()) - item.at
-        return bucket(1000 * waited)
+        return bucket(1000 * self._waited(item))
+
+    def _is_slow(self, item: SentRequest) -> bool:
+        return item.failed or self._waited(item) > SLOW
+
+    def _waited(self, item: SentRequest) -> float:
+        return self._load.patience if item.failed else (item.first or time.monotonic()) - item.at

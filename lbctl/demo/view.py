@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lbctl.demo.faults import BY_KEY, FAULTS
 from lbctl.demo.fleet import MEMBERS, STRATEGIES, TITLES, Strategy
-from lbctl.demo.report import duration, measured, progress, reaction, verdict
+from lbctl.demo.report import SLOW_COLUMN, duration, measured, progress, reaction, verdict
 from lbctl.demo.session import DemoSession
 from lbctl.demo.totals import Totals
 
@@ -186,14 +186,14 @@ def _canaries(session: DemoSession, roomy: bool) -> Table:
 def _groups(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
     """Return the three groups: the newest requests, and all of them."""
     table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
-    for name in ("GROUP", "TTFT P50", "TTFT P99", "FAILED", "ALL", "FAILED", "TTFT P50", "TTFT P99"):
+    for name in ("GROUP", SLOW_COLUMN, "TTFT P50", "ALL", "FAILED", SLOW_COLUMN, "TTFT P50"):
         table.add_column(name, justify="left" if name == "GROUP" else "right", no_wrap=True)
     now = time.monotonic()
     for name in STRATEGIES:
         newest, whole = measured(session.loads[name].outcomes(now - _WINDOW, now)), totals[name]
         whole.update()
         table.add_row(
-            TITLES[name], duration(newest.first_token_p50), duration(newest.first_token_p99), str(newest.failed),
-            str(whole.requests), str(whole.failed), duration(whole.first_token(50)), duration(whole.first_token(99)),
+            TITLES[name], f"{newest.slow_share:.1%}", duration(newest.first_token_p50),
+            str(whole.requests), str(whole.failed), f"{whole.slow_share:.1%}", duration(whole.first_token(50)),
         )  # fmt: skip
     return table

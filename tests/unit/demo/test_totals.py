@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from lbctl.demo.load import LoadGenerator, SentRequest
-from lbctl.demo.totals import Totals
+from lbctl.demo.totals import SLOW, Totals
 
 
 def test_running_totals_equal_those_of_all_requests() -> None:
@@ -32,9 +32,11 @@ def test_running_totals_equal_those_of_all_requests() -> None:
     totals.update()
     expected = load.outcomes(began, began + 1000)
     assert (totals.requests, totals.failed) == (2_000, expected.failed)
+    assert totals.slow_share == pytest.approx(expected.slow(SLOW) / 2_000)
     for percentile in (25, 50, 90, 99):
         assert totals.first_token(percentile) == pytest.approx(expected.first_token(percentile), rel=0.05)
 
 
 def test_without_requests_the_latency_is_0() -> None:
-    assert Totals(LoadGenerator([1], "/x")).first_token(50) == 0.0
+    totals = Totals(LoadGenerator([1], "/x"))
+    assert (totals.first_token(50), totals.slow_share) == (0.0, 0.0)
