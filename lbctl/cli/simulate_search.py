@@ -13,6 +13,7 @@ from lbctl.cli.simulate_text import (
     ProgressBar,
     best_answer,
     burst_sentence,
+    busy_sentence,
     drained_sentence,
     load_sentence,
     recommendation,
@@ -38,6 +39,8 @@ class SearchResult:
     """The load of what was found, as a part of what its engines carry; where nothing was, of the fleet as it is."""
     cost: float | None
     """The price of the replicas for an hour; None where it is not known."""
+    unused_faults: tuple[str, ...] = ()
+    """The replicas of `--slow`, `--kill` and `--join` that are not among those that were found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ def compare(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult
                 bar.next()
     loads = {study.name: study.load(study.pool) for study in studies}
     sentences = [_load_sentence(options, study, loads[study.name]) for study in studies]
-    sentences += [*_spreads(studies), drained_sentence(summaries), recommendation(summaries, loads)]
+    sentences += [*_engines(studies), busy_sentence(summaries, loads)]
+    sentences += [drained_sentence(summaries), recommendation(summaries, loads)]
     return StudyResult(tuple(summaries), tuple(sentences), loads)
 
 
@@ -101,14 +105,16 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
                 bar.next()
     loads = {study.name: study.load(study.pool) for study in studies}
     best = best_answer([(answer.row, answer.value, answer.cost) for answer in answers], most=options.find == "rate")
-    sentences += [*_spreads(studies), drained_sentence(summaries), best]
+    loads_found = {answer.row: answer.load for answer in answers}
+    sentences += [*_engines(studies), busy_sentence(summaries, loads_found), drained_sentence(summaries), best]
     return StudyResult(tuple(summaries), tuple(sentences), loads, tuple(answers))
 
 
-def _spreads(studies: Sequence[Study]) -> list[str]:
-    """Return how certain the engines of a model are, where they are those of a model."""
-    model = studies[0].engines.model
-    return [profiles.spread(model, (item.gpu for study in studies for item in study.pool.replicas))] if model else []
+def _engines(studies: Sequence[Study]) -> list[str]:
+    """Return what the engines are, and how certain they are if they are those of a model."""
+    engines = studies[0].engines
+    gpus = (item.gpu for study in studies for item in study.pool.replicas)
+    return [engines.description, *([profiles.spread(engines.model, gpus)] if engines.model else [])]
 
 
 class _Search:
@@ -151,7 +157,8 @@ class _Search:
         count = capacity.fewest_replicas(meets, start, _MOST_REPLICAS)
         pool = capacity.with_replicas(study.pool, count or own)
         cost = study.cost(pool) if count else None
-        return SearchResult(self._row, count, study.load(pool), cost), self._run(study, pool)
+        result = SearchResult(self._row, count, study.load(pool), cost, tuple(study.unused_faults(pool)))
+        return result, self._run(study, pool)
 
 
 def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) -> str:
@@ -166,4 +173,7 @@ def _sentence(options: SimulationOptions, study: Study, answer: SearchResult) ->
         what, who = replicas(answer.value, " meet", " meets"), "they"
     who = "those that are left" if options.lose else who
     cost = f", for {answer.cost:,.2f} per hour" if answer.cost is not None else ""
-    return f"{answer.row}: {what} {options.slo}{rest}{cost}. {load_sentence(answer.load, who)}"
+    sentence = f"{answer.row}: {what} {options.slo}{rest}{cost}. {load_sentence(answer.load, who)}"
+    if answer.unused_faults:
+        sentence += f" Not among them, so without effect: {', '.join(answer.unused_faults)}."
+    return sentence

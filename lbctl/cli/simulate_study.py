@@ -44,6 +44,8 @@ class ReplicaEngines:
     """Type of GPU → the engine of a replica on it."""
     model: str | None
     """The model whose profiles say all engines."""
+    description: str
+    """What the engines are, as a sentence of the output."""
 
     def of(self, pool: Pool, speeds: Mapping[str, float]) -> tuple[CostModel, ...]:
         """Return the engine of each replica. `speeds`: replica → factor. Raises UsageError."""
@@ -148,6 +150,12 @@ class Study:
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
         return [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
+
+    def unused_faults(self, pool: Pool) -> list[str]:
+        """Return the replicas that `--slow`, `--kill` or `--join` name and the pool does not have."""
+        named = {*self.speeds, *self.joins, *(item.replica for item in self.changes)}
+        named |= {item.replica for item in self.outages}
+        return sorted(named - {item.name for item in pool.replicas})
 
     def cost(self, pool: Pool) -> float | None:
         """Return the price of the pool's GPUs for an hour; None where one of them has none."""
@@ -290,6 +298,11 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 # ── Engines ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_DEFAULT_ENGINE = "Llama-2-70B on 8 H100 with vLLM, an assumption"
+"""The engine of a `CostModel` without arguments."""
+_PROPORTIONAL = "Engines: the strongest replica is {}; the others are in proportion to their capacity."
+
+
 def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Diagnostics) -> ReplicaEngines:
     largest = max(item.capacity for pool in pools for item in pool.replicas)
     if options.model is not None and options.model not in profiles.MODELS:
@@ -302,12 +315,18 @@ def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Dia
             f"--calibrate gives --engine {shown} ({fitted.samples} intervals, median error {100 * fitted.error:.1f} %)",
             err=True,
         )
-        return ReplicaEngines(fitted.cost, largest, {}, None)
+        return ReplicaEngines(fitted.cost, largest, {}, None, _PROPORTIONAL.format("the one of --calibrate"))
     text = options.engine or ""
     if text and "=" not in text:
         file = engine_file.read(text, diagnostics) or engine_file.EngineFile()
-        return ReplicaEngines(file.strongest, largest, file.gpus, None)
-    return ReplicaEngines(_engine(text), largest, {}, options.model)
+        return ReplicaEngines(file.strongest, largest, file.gpus, None, f"Engines: {text}.")
+    if options.model is not None:
+        described = f"Engines: the profiles of {options.model} on the GPUs of each replica."
+    elif text:
+        described = _PROPORTIONAL.format(f"--engine {text}")
+    else:
+        described = f"{_PROPORTIONAL.format(_DEFAULT_ENGINE)} For yours, give --model, --engine or --calibrate."
+    return ReplicaEngines(_engine(text), largest, {}, options.model, described)
 
 
 def _engine(text: str) -> CostModel:

@@ -18,6 +18,8 @@ WIDE = (
 _EQUAL = 1.05
 _SAME_SHARE = 0.05
 """A difference below which shares are alike, as a part of the mean share."""
+_BUSY_GAP = 0.2
+"""A difference of BUSY from the load that needs an explanation."""
 _MOST_NAMES = 8
 _SEARCH_STEP = 0.85
 """What is left of the bar after each replay of a search, whose number nobody knows before."""
@@ -69,6 +71,18 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
             f"{worst.row} has {_seconds(worst.ttft.p99)} ({factor:.2f} ×)"
         )
     return f"{head}. {_reason(best, worst, loads)}"
+
+
+def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
+    """Return what BUSY means where it is far above the load; empty elsewhere. `loads`: fleet or row → its load."""
+    for item in summaries:
+        load = loads.get(item.fleet, loads.get(item.row, 1.0))
+        if max(item.utilisation.values(), default=0.0) > load + _BUSY_GAP:
+            return (
+                "BUSY is the share of time with at least one request in the batch. It can be near 100 % at a small "
+                "load: a busy engine takes more requests into its batch."
+            )
+    return ""
 
 
 def drained_sentence(summaries: Sequence[Summary]) -> str:

@@ -182,10 +182,10 @@ def as_text(run: DemoReport) -> str:
 
 def summary(groups: Mapping[Strategy, GroupFigures]) -> str:
     """Return the result in one sentence."""
-    adaptive, static, turns = (f"{100 * groups[name].slow_share:.1f} %" for name in ("adaptive", "static", "round-robin"))
+    shares = {name: f"{100 * group.slow_share:.1f} %" for name, group in groups.items()}
     return (
-        f"Failed or waited more than {SLOW:g} s for the first token: {adaptive} of the requests with lbctl serve, "
-        f"{static} with static weights, {turns} with round robin."
+        f"Failed or waited more than {SLOW:g} s for the first token: {shares['adaptive']} of the requests with "
+        f"lbctl serve, {shares['static']} with static weights, {shares['round-robin']} with round robin."
     )
 
 

@@ -141,11 +141,11 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 
 
 def with_replicas(pool: Pool, count: int) -> Pool:
-    """Return the pool with so many replicas, the first ones or copies of all in turn; its limits grow along.
+    """Return the pool with so many replicas, the strongest ones or copies of all in turn; its limits grow along.
 
     Drained replicas are left out: neither they nor their copies would get requests.
     """
-    originals = serving(pool).replicas
+    originals = sorted(serving(pool).replicas, key=lambda item: (-item.capacity, item.name))
     replicas = [
         originals[index] if index < len(originals) else _copy(originals[index % len(originals)], index)
         for index in range(count)

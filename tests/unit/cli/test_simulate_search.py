@@ -29,6 +29,20 @@ def test_replicas_are_searched_that_survive_the_loss_of_a_zone(
     assert re.findall(r"The load is (\d+) %", out) == [f"{100 * safe['loads_found'][name]:.0f}"]
 
 
+def test_found_replicas_are_the_strongest_and_faults_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path), "--policy", "nginx:least_request", "--find", "replicas", "--slo", "ttft p99 < 9s"]
+    (tmp_path / "fleet.yaml").write_text(
+        "version: 1\nlisteners: {g: {bind: 127.0.0.1:8080}}\nroutes: {r: {match: {path_prefix: /}, pool: p}}\n"
+        "pools: {p: {replicas: [{name: a, address: 127.0.0.1:9001, gpu: L4},"
+        " {name: b, address: 127.0.0.1:9002, gpu: H100-SXM}]}}\n"
+    )
+    assert run([*command, "--kill", "a@1"]) == 0
+    out = capsys.readouterr().out
+    assert "1 replica meets" in out
+    assert "Not among them, so without effect: a." in out
+    assert "Engines: the strongest replica is Llama-2-70B on 8 H100 with vLLM, an assumption" in out
+
+
 def test_result_is_below_the_capacity_for_short_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In forty seconds of overload, no request waits for the ten minutes of the limit."""
     command = [*synthetic(tmp_path), "--duration", "40s", "--speedup", "4", "--policy", "nginx:least_request"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbctl.cli.simulate_text import WIDE, best_answer, drained_sentence, load_sentence, recommendation
+from lbctl.cli.simulate_text import WIDE, best_answer, busy_sentence, drained_sentence, load_sentence, recommendation
 from lbctl.simulate.results import Latency, Summary
 from tests.support.paths import ROOT
 
@@ -98,6 +98,11 @@ def test_load_sentence_depends_on_the_utilisation() -> None:
     assert load_sentence(0.5, "they") == "The load is 50 % of what they carry (Σλ < Σμ)."
     assert "queues are long from 80 % on" in load_sentence(0.85, "they")
     assert "(Σλ ≥ Σμ): queues grow without end" in load_sentence(1.0, "they")
+
+
+def test_busy_is_explained_if_it_exceeds_the_load() -> None:
+    assert busy_sentence([ITEM], {"": 0.5}) == ""
+    assert busy_sentence([ITEM], {"": 0.2}).startswith("BUSY is the share of time")
 
 
 def test_best_answer_is_the_cheapest_fewest_or_highest() -> None:
