@@ -16,8 +16,8 @@ from lbctl.init.models import MAX_NAMES
 from lbctl.init.pools import PoolDraft, unique_name
 
 _PREFIX = re.compile(r"/(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/){0,9}(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99})?")
-_MAX_LISTING = 1900
-"""The longest response to GET /v1/models in characters; the responses of a fleet have at most 2,000."""
+_MAX_LISTING = 12_000
+"""The longest response to GET /v1/models in bytes: a `respond.body` has no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,12 +109,16 @@ Regex = Annotated[
 ]
 
 
+_MAX_BODY_BYTES = 12_000
+"""Bytes of a `respond.body`: a list of about a hundred models. HAProxy's buffers grow with it."""
+
+
 def _body(value: object) -> str:
     if not isinstance(value, str):
         raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
-    if len(value.encode()) > 2000 or not value.replace("\n", "").replace("\t", "").isprintable():
+    if len(value.encode()) > _MAX_BODY_BYTES or not value.replace("\n", "").replace("\t", "").isprintable():
         raise refuse(
-            "LB013", f"{show(value)} cannot be a body", "printable text with tabs and newlines, at most 2,000 bytes"
+            "LB013", f"{show(value)} cannot be a body", "printable text with tabs and newlines, at most 12,000 bytes"
         )
     return value
 
@@ -123,7 +127,7 @@ Body = Annotated[
     str,
     PlainValidator(_body),
     WithJsonSchema(
-        {"type": "string", "maxLength": 2000, "grammar": "text: at most 2,000 characters, with tabs and newlines"}
+        {"type": "string", "maxLength": _MAX_BODY_BYTES, "grammar": "text: at most 12,000 bytes, with tabs and newlines"}
     ),
 ]
 Text = Annotated[str, *text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]
