@@ -1,6 +1,6 @@
 """Probes each server for the few pages that identify it, all servers concurrently.
 
-A server has `timeout` seconds for all its responses together, and 1 MiB for each. Redirects are not followed; no
+A server has `timeout` seconds for all its responses together, and 16 MiB for each. Redirects are not followed; no
 cookie, no credential but the given key and no proxy from the environment is used, and addresses that no replica can
 have are refused after every resolution. Responses are untrusted data: here they are only parsed and bounded.
 """
@@ -28,7 +28,7 @@ PATHS = (
     "/v1/models", "/v2", "/metrics", "/info", "/props", "/get_model_info", "/-/routes", "/ping", "/models",
     "/v1/metadata", "/v1/metrics", "/prometheus/metrics", "/monitoring/prometheus/metrics", "/api/version",
 )  # fmt: skip
-_MAX_BYTES = 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 _MAX_CONCURRENT = 4
 _HEADERS = {"Accept": "application/json, text/plain;version=0.0.4, */*;q=0.1"}
 
@@ -133,7 +133,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > _MAX_BYTES:
-            raise ValueError("a body of more than 1 MiB")
+            raise ValueError("a body of more than 16 MiB")
     return bytes(body)
 
 

@@ -1,8 +1,9 @@
 """Fetches one metrics page, with limits on its time and size.
 
-The request as a whole (name resolution, connection, response) has `timeout` seconds. A body has at most 1 MiB after
-decompression, and is cut off as soon as it exceeds that; no line has more than 64 KiB. A redirect counts as a wrong
-status. Nothing is raised for a response that cannot be used: the result has a reason (one word, for metrics) and a
+The request as a whole (name resolution, connection, response) has `timeout` seconds. A body has at most 16 MiB after
+decompression, and is cut off as soon as it exceeds that; no line has more than 64 KiB. A server with data parallelism
+writes about 44 KiB for each of its engines. A body above 1 MiB waits for `large`, with which the caller bounds how many
+of them are in memory at once. A redirect counts as a wrong status. Nothing is raised for a response that cannot be used: the result has a reason (one word, for metrics) and a
 message.
 """
 
@@ -12,6 +13,7 @@ import asyncio
 import re
 import ssl
 import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -26,7 +28,11 @@ Reason = Literal[
     "", "timeout", "address", "dns", "tls", "connection", "status", "redirect", "encoding", "too_large", "long_line",
     "html", "json", "empty", "nothing_known", "values", "query",
 ]  # fmt: skip
-MAX_BYTES = 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
+LARGE_BYTES = 1024 * 1024
+"""The size from which on a body is large."""
+Large = Callable[[], Awaitable[object]]
+"""Called once, when a body turns out to be large; returns when the rest may be read."""
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _LONG_LINE = re.compile(rb"[^\n]{%d}" % (MAX_LINE_BYTES + 1))
 
@@ -56,15 +62,21 @@ class _StopError(Exception):
 
 
 async def fetch(
-    session: aiohttp.ClientSession, url: str, timeout: float, query: str = "", at: float | None = None
+    session: aiohttp.ClientSession,
+    url: str,
+    timeout: float,
+    query: str = "",
+    at: float | None = None,
+    large: Large | None = None,
 ) -> Fetched:
     """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL.
 
-    `at`: the instant of the query in seconds since the epoch; None for the server's present.
+    `at`: the instant of the query in seconds since the epoch; None for the server's present. `large`: see above; None:
+    any number of large bodies at once.
     """
     try:
         async with asyncio.timeout(timeout):
-            return await _page(session, url, query, at)
+            return await _page(session, url, query, at, large)
     except TimeoutError:
         return Fetched(reason="timeout", message=f"no whole answer within {timeout:g} s")
     except _StopError as stop:
@@ -73,14 +85,16 @@ async def fetch(
         return _failed(error)
 
 
-async def _page(session: aiohttp.ClientSession, url: str, query: str, at: float | None) -> Fetched:
+async def _page(
+    session: aiohttp.ClientSession, url: str, query: str, at: float | None, large: Large | None
+) -> Fetched:
     target = _query_url(url) if query else url
     parameters = {"query": query} if query else {}
     if at is not None:
         parameters["time"] = f"{at:.3f}"
     async with session.get(target, params=parameters, allow_redirects=False) as response:
         _check_head(response, bool(query))
-        body = await _body(response)
+        body = await _body(response, large)
     return replace(_checked(body, bool(query)), date=response.headers.get("Date", ""))
 
 
@@ -99,39 +113,47 @@ def _check_head(response: aiohttp.ClientResponse, is_query: bool) -> None:
     if response.status != 200 and not (is_query and response.content_type == "application/json"):
         raise _StopError("status", f"status {response.status}")
     if (response.content_length or 0) > MAX_BYTES:
-        raise _StopError("too_large", "a body of more than 1 MiB")
+        raise _too_large()
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes:
+def _too_large() -> _StopError:
+    return _StopError("too_large", f"a body of more than {MAX_BYTES >> 20} MiB")
+
+
+async def _body(response: aiohttp.ClientResponse, large: Large | None) -> bytes:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding in {"", "identity"}:
-        return await _identity(response)
+        return await _joined(response.content.iter_any(), large)
     if encoding not in _ENCODINGS:
         raise _StopError("encoding", "an encoding that was not asked for")
-    return await _inflated(response, _ENCODINGS[encoding])
+    return await _joined(_inflated(response, _ENCODINGS[encoding]), large)
 
 
-async def _identity(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
+async def _joined(pieces: AsyncIterator[bytes], large: Large | None) -> bytes:
+    body, is_large = bytearray(), False
+    async for piece in pieces:
+        body += piece
         if len(body) > MAX_BYTES:
-            raise _StopError("too_large", "a body of more than 1 MiB")
+            raise _too_large()
+        if large is not None and not is_large and len(body) > LARGE_BYTES:
+            is_large = True
+            await large()
     return bytes(body)
 
 
-async def _inflated(response: aiohttp.ClientResponse, bits: int) -> bytes:
-    inflater, body = zlib.decompressobj(bits), bytearray()
+async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterator[bytes]:
+    """Yield a compressed body, at most `LARGE_BYTES` at a time."""
+    inflater = zlib.decompressobj(bits)
     try:
         async for chunk in response.content.iter_any():
-            body += inflater.decompress(chunk, MAX_BYTES + 1 - len(body))
-            if len(body) > MAX_BYTES:
-                raise _StopError("too_large", "a body of more than 1 MiB when inflated")
+            yield inflater.decompress(chunk, LARGE_BYTES)
+            while inflater.unconsumed_tail:
+                yield inflater.decompress(inflater.unconsumed_tail, LARGE_BYTES)
+        yield inflater.flush()
     except zlib.error:
         raise _StopError("encoding", "a compressed body that is broken") from None
     if not inflater.eof:
         raise _StopError("encoding", "a compressed body that ends early")
-    return bytes(body)
 
 
 def _checked(body: bytes, is_query: bool) -> Fetched:

@@ -4,7 +4,8 @@ A page is fetched once per interval, however many replicas it has metrics of. Th
 random moment of its interval, so that scrapes are spread over time; the pages of picked pools are fetched at one
 moment, since the picker takes the replica that was scraped last for the one with the least work. Each page has a task
 of its own: a slow page delays no other, and one that takes longer than its interval skips scrapes. Between two large
-pages the event loop makes a turn, so that the API waits for one page and not for all that have come. No response of a
+pages the event loop makes a turn, so that the API waits for one page and not for all that have come. At most
+`_MAX_LARGE` pages above 1 MiB are in memory at once. No response of a
 replica ends a task; after an error of lbctl itself the guard starts the task of that page again.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import field
 from functools import partial
 
@@ -33,6 +35,8 @@ _Key = tuple[str, str]
 """URL and query of a page."""
 _LARGE = 64 * 1024
 """The size in bytes from which on pages are read one at a time."""
+_MAX_LARGE = 8
+"""Pages above 1 MiB that are in memory at once."""
 _PAUSE = 0.001
 """Seconds between the beginnings of two scrapes at one moment: about as long as a page takes to read."""
 
@@ -81,6 +85,7 @@ class Scraper:
         self._session: aiohttp.ClientSession | None = None
         self._turn = asyncio.Lock()
         """Held while a large page is read."""
+        self._large = asyncio.Semaphore(_MAX_LARGE)
 
     async def run(self) -> None:
         """Scrape until the task is cancelled. `watch` may be called before and meanwhile."""
@@ -152,14 +157,16 @@ class Scraper:
         assert self._session is not None
         loop = asyncio.get_running_loop()
         started = loop.time()
-        fetched = await fetch(self._session, target.url, target.timeout, target.query)
-        ended = loop.time()
-        if len(fetched.body) < _LARGE:
-            self._read(target, fetched, started, ended)
-            return
-        async with self._turn:
-            self._read(target, fetched, started, ended)
-            await asyncio.sleep(0)
+        async with AsyncExitStack() as held:
+            large = partial(held.enter_async_context, self._large)
+            fetched = await fetch(self._session, target.url, target.timeout, target.query, large=large)
+            ended = loop.time()
+            if len(fetched.body) < _LARGE:
+                self._read(target, fetched, started, ended)
+                return
+            async with self._turn:
+                self._read(target, fetched, started, ended)
+                await asyncio.sleep(0)
 
     def _read(self, target: _ScrapeTarget, fetched: Fetched, started: float, ended: float) -> None:
         pages: dict[int, MetricsPage] = {}

@@ -16,6 +16,8 @@ from aiohttp import web
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, MetricsSource, PickPolicy, Pool, Replica, Telemetry
 from lbctl.serve.guard import Guard
+from lbctl.serve.net.http_client import session
+from lbctl.serve.telemetry.fetch import fetch
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.derive import TokenEvidence
@@ -145,7 +147,7 @@ _BOMB = gzip.compress(b"a" * 20_000_000)
         ("values", _answering("vllm:num_requests_waiting -1\nvllm:num_requests_running +Inf\n")),
         ("values", _answering("vllm:num_requests_waiting ٣\n")),
         ("values", _answering("vllm:num_requests_waiting 1\nvllm:num_requests_waiting 1\n")),
-        ("too_large", _answering(b"a 1\n" * 2_500_000)),
+        ("too_large", _answering(b"a 1\n" * 5_000_000)),
         ("too_large", _answering(_BOMB, **{"Content-Encoding": "gzip"})),
         ("long_line", _answering(b'vllm:num_requests_waiting{a="' + b"x" * 100_000 + b'"} 1\n')),
         ("encoding", _answering(b"not gzip", **{"Content-Encoding": "gzip"})),
@@ -181,7 +183,33 @@ def test_endless_body_is_cut_off() -> None:
         return response
 
     assert _reason(handler, timeout=5) == "too_large"
-    assert sent < 20_000_000
+    assert sent < 40_000_000
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_page_of_many_engines_is_read(encoding: str) -> None:
+    """32 engines with data parallelism write about 1.4 MB."""
+    page = fixture("vllm_v1") + b"# HELP other Metrics of further engines.\n" * 40_000
+    body = gzip.compress(page) if encoding == "gzip" else page
+    report = asyncio.run(_first(_answering(body, **{"Content-Encoding": encoding}), timeout=5))
+    assert report.signals.get("queue") == 3
+    assert report.sources[0].size == len(page) > 1024 * 1024
+
+
+@pytest.mark.parametrize(("size", "waits"), [(1_000_000, 0), (3_000_000, 1)])
+def test_large_body_waits_once_for_a_place(size: int, waits: int) -> None:
+    asked = 0
+
+    async def large() -> None:
+        nonlocal asked
+        asked += 1
+
+    async def run() -> int:
+        async with _server(_answering(b"a 1\n" * (size // 4))) as port, session() as client:
+            return (await fetch(client, f"http://127.0.0.1:{port}/", 5, large=large)).size
+
+    assert asyncio.run(run()) == size
+    assert asked == waits
 
 
 def test_slow_response_ends_at_the_timeout() -> None:
