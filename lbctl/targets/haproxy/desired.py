@@ -80,12 +80,9 @@ def desired(view: View) -> Desired:
 
 def _variables(parts: Sequence[TierBackend]) -> Iterator[tuple[str, int]]:
     for part in parts:
-        limit, least = request_limits.value(part), least_fit.replicas(part)
-        if not part.view.proxy.sets_variables:
-            continue
-        if limit is not None:
-            yield request_limits.variable(part), limit
-        if least is not None:
+        yield from request_limits.variables(part)
+        least = least_fit.replicas(part)
+        if least is not None and part.view.proxy.sets_variables:
             yield least_fit.variable(part.name), least
 
 

@@ -213,8 +213,7 @@ def _request_limit(part: TierBackend) -> Iterator[Token]:
     path = ("pools", pool.name, "circuit_breaker")
     refuse = f"http-request return status 503 {_POOL_FULL} hdr Retry-After 1 if"
     if servers.limit(pool) is not None:
-        waiting = f"{{ queue({own_backend}) ge {max(1, pool.circuit_breaker.max_pending_requests)} }}"
-        yield line(refuse, waiting, source=(*path, "max_pending_requests"))
+        yield line(refuse, request_limits.queue_full(part), source=(*path, "max_pending_requests"))
     if request_limits.value(part) is not None:
         if servers.limit(pool) is not None:
             yield line(f"http-request set-var(txn.queued) queue({own_backend})")

@@ -77,8 +77,9 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
 
 def _variables(parts: Sequence[TierBackend]) -> Iterator[Token]:
     """Yield the lines that set the variables of the process."""
-    for declared in (request_limits.declared, least_fit.declared):
-        yield from filter(None, map(declared, parts))
+    for part in parts:
+        yield from request_limits.declared(part)
+    yield from filter(None, map(least_fit.declared, parts))
 
 
 def _global(view: View, others: Sequence[File]) -> list[Token]:

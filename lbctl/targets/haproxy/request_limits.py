@@ -1,12 +1,13 @@
 """How many concurrent requests a pool accepts, as HAProxy counts them.
 
-Without a number in the fleet the limit grows with the replicas. Where replicas come and go through the Runtime API, it
-is a variable of the process, which that API can change; otherwise it is in the rule.
+Without a number in the fleet the limits grow with the replicas. Where replicas come and go through the Runtime API,
+they are variables of the process, which that API can change; otherwise they are in the rules.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from lbctl.ir.pools import Pool
 from lbctl.targets.haproxy import sections, servers
@@ -39,22 +40,29 @@ def value(part: TierBackend) -> int | None:
     return _UNLIMITED if limit is None and part.view.proxy.sets_variables else limit
 
 
+def waiting(part: TierBackend) -> int | None:
+    """Return how many requests may wait, or None where none can: only replicas with limits have a queue."""
+    return None if servers.limit(part.pool) is None else max(1, part.pool.circuit_breaker.max_pending_requests)
+
+
 def backend(part: TierBackend) -> str:
     """Return the name of the backend section."""
     return sections.pool(part.name, part.view.proxy)
 
 
-def variable(part: TierBackend) -> str:
-    """Return the variable that holds the limit; its name takes no `-`, and a backend's name may have one."""
-    return f"proc.most_{hashlib.sha256(backend(part).encode()).hexdigest()[:12]}"
+def variables(part: TierBackend) -> Iterator[tuple[str, int]]:
+    """Yield the variables of the process that hold the limits, with their values; none where they are in the rules."""
+    if not part.view.proxy.sets_variables:
+        return
+    for name, limit in ((_in_flight_variable(part), value(part)), (_waiting_variable(part), waiting(part))):
+        if limit is not None:
+            yield name, limit
 
 
-def declared(part: TierBackend) -> Token | None:
-    """Return the line of the global section that sets the variable, or None without one."""
-    limit = value(part)
-    if limit is None or not part.view.proxy.sets_variables:
-        return None
-    return line(f"set-var {variable(part)} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
+def declared(part: TierBackend) -> Iterator[Token]:
+    """Yield the lines of the global section that set the variables."""
+    for name, limit in variables(part):
+        yield line(f"set-var {name} int({limit})", source=("pools", part.pool.name, "circuit_breaker"))
 
 
 def above(part: TierBackend) -> str:
@@ -64,5 +72,26 @@ def above(part: TierBackend) -> str:
     """
     in_flight = f"be_conn({backend(part)})" + ("" if servers.limit(part.pool) is None else ",sub(txn.queued)")
     if part.view.proxy.sets_variables:
-        return f"{{ {in_flight},sub({variable(part)}) gt 0 }}"
+        return f"{{ {in_flight},sub({_in_flight_variable(part)}) gt 0 }}"
     return f"{{ {in_flight} gt {value(part)} }}"
+
+
+def queue_full(part: TierBackend) -> str:
+    """Return the condition under which no further request may wait."""
+    queued = f"queue({backend(part)})"
+    if part.view.proxy.sets_variables:
+        return f"{{ {queued},sub({_waiting_variable(part)}) ge 0 }}"
+    return f"{{ {queued} ge {waiting(part)} }}"
+
+
+def _in_flight_variable(part: TierBackend) -> str:
+    return _variable(backend(part))
+
+
+def _waiting_variable(part: TierBackend) -> str:
+    return _variable(f"{backend(part)} waiting")
+
+
+def _variable(limit: str) -> str:
+    """Return the variable of a limit; its name takes no `-`, and a backend's name may have one."""
+    return f"proc.most_{hashlib.sha256(limit.encode()).hexdigest()[:12]}"

@@ -19,13 +19,22 @@ _BREAKER = {"per_replica": {"max_requests": 100}, "max_requests": 600}
 def digest(first: int, last: int, algorithm: str, keys: Mapping[str, Any]) -> str:
     """Return the digest for the replicas from number `first` to number `last` of a pool with these keys."""
     replicas = (replica(f"r{number:02}", f"10.0.0.{number}:8000") for number in range(first, last + 1))
-    chat = pool(*replicas, balance={"algorithm": algorithm}, health=_HEALTH, circuit_breaker=_BREAKER, **keys)
+    common = {"balance": {"algorithm": algorithm}, "health": _HEALTH, "circuit_breaker": _BREAKER}
+    chat = pool(*replicas, **(common | keys))
     text = fleet_text(chat, proxies={"edge": {"kind": "haproxy", "runtime_api": "/run/admin.sock"}})
     topology = compiled(text).topology
     return config_digest.of(TARGET.render(view(Snapshot(topology), topology.proxies[0])))
 
 
-@pytest.mark.parametrize("keys", [{}, {"affinity": {"cookie": "lb"}}, {"slow_start": {"window": "10s"}}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"affinity": {"cookie": "lb"}},
+        {"slow_start": {"window": "10s"}},
+        {"circuit_breaker": {"per_replica": {"max_requests": 1}}},
+    ],
+)
 @pytest.mark.parametrize("algorithm", ["pick", "least_request"])
 def test_digest_is_independent_of_the_replicas(algorithm: str, keys: Mapping[str, Any]) -> None:
     assert digest(7, 9, algorithm, keys) == digest(1, 12, algorithm, keys)
