@@ -127,7 +127,11 @@ Body = Annotated[
     str,
     PlainValidator(_body),
     WithJsonSchema(
-        {"type": "string", "maxLength": _MAX_BODY_BYTES, "grammar": "text: at most 12,000 bytes, with tabs and newlines"}
+        {
+            "type": "string",
+            "maxLength": _MAX_BODY_BYTES,
+            "grammar": "text: at most 12,000 bytes, with tabs and newlines",
+        }
     ),
 ]
 Text = Annotated[str, *text(r"[ -~]{1,1024}", "plain text", "printable ASCII, at most 1024 characters")]

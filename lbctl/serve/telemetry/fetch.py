@@ -3,8 +3,8 @@
 The request as a whole (name resolution, connection, response) has `timeout` seconds. A body has at most 16 MiB after
 decompression, and is cut off as soon as it exceeds that; no line has more than 64 KiB. A server with data parallelism
 writes about 44 KiB for each of its engines. A body above 1 MiB waits for `large`, with which the caller bounds how many
-of them are in memory at once. A redirect counts as a wrong status. Nothing is raised for a response that cannot be used: the result has a reason (one word, for metrics) and a
-message.
+of them are in memory at once. A redirect counts as a wrong status. Nothing is raised for a response that cannot be
+used: the result has a reason (one word, for metrics) and a message.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ async def fetch(
         return _failed(error)
 
 
-async def _page(
-    session: aiohttp.ClientSession, url: str, query: str, at: float | None, large: Large | None
-) -> Fetched:
+async def _page(session: aiohttp.ClientSession, url: str, query: str, at: float | None, large: Large | None) -> Fetched:
     target = _query_url(url) if query else url
     parameters = {"query": query} if query else {}
     if at is not None:
