@@ -20,7 +20,7 @@ from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.compile.upstream import tls, upstream
 from lbctl.ir import pools as ir
 from lbctl.model import pool as model
-from lbctl.model.health import Active, Passive
+from lbctl.model.health import Active, Health, Passive
 
 FEW_SLOTS = 64
 """The largest number of concurrent requests on a replica up to which a pool has few slots.
@@ -99,6 +99,7 @@ def _pool(
             int(pool.health.deep.stalled_after),
         ),
         few_slots=_few_slots(pool),
+        fail_open=_fail_open(ctx, name, pool.health),
         load_shedding=maybe(
             pool.health.load_shedding, lambda item: ir.LoadShedding(float(item.min_healthy), int(item.retry_after))
         ),
@@ -331,6 +332,16 @@ def _active(
         unhealthy_threshold=section.unhealthy_threshold,
         healthy_threshold=section.healthy_threshold,
     )
+
+
+def _fail_open(ctx: Context, pool: str, health: Health) -> bool:
+    """Resolve `fail_open`, which needs active checks. Reports LB309 next to `load_shedding`."""
+    if health.fail_open and health.load_shedding is not None:
+        ctx.error(
+            "LB309", "`fail_open` sends requests when no replica is healthy, and `load_shedding` refuses them",
+            ("pools", pool, "health", "fail_open"), "keep one of the two", key=True,
+        )  # fmt: skip
+    return health.fail_open and health.active is not None
 
 
 def _probe(section: Active, host: str | None) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:

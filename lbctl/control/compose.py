@@ -192,11 +192,23 @@ def for_proxy(
     `failing` are the replicas (pool → names) that active health checks have ejected, `ramps` those of the call before.
     `now` is in seconds, and `min_interval` is the seconds between two changes of weights that the proxy can follow.
     """
+    failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)
     ramps = ramps.follow(snapshot.topology.pools, composed.snapshot, failing, now)
     factors = ramps.factors(snapshot.topology, now, min_interval)
     next_change = ramps.next_change(snapshot.topology, now, min_interval)
     return ForProxy(_ramped(snapshot, factors), ramps, factors, next_change)
+
+
+def _closed(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
+    """Return the failing replicas without those of pools that `fail_open` and would have no replica left."""
+    opened = {
+        pool.name
+        for pool in snapshot.topology.pools
+        if pool.fail_open
+        and {item.name for item in pool.replicas} - drained_of(pool, snapshot) <= failing.get(pool.name, frozenset())
+    }
+    return {pool: names for pool, names in failing.items() if pool not in opened} if opened else failing
 
 
 def _without(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Snapshot:

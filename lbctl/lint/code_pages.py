@@ -80,6 +80,12 @@ TIMES = (
         "A timeout of at most the interval.",
     ),
     code_page(
+        "LB309",
+        "a pool that sends and refuses when no replica is healthy",
+        "`health.fail_open` uses all replicas when all active checks fail; `health.load_shedding` answers 503 then.",
+        "Keep `fail_open` where checks fail under load, `load_shedding` where clients have another place to go.",
+    ),
+    code_page(
         "LB305", "a backoff that begins above its end", "`base` is longer than `max`.", "At least as long a `max`."
     ),
     code_page(

@@ -90,6 +90,11 @@ class Health(Section):
     deep: Deep = Field(
         Deep.default(), description="Under `serve`: ejects replicas by telemetry, where the sources give the signals."
     )
+    fail_open: bool = Field(
+        False,
+        description="When all active checks of the pool fail, its replicas are used as if none had failed. Drained "
+        "replicas and those that `deep` ejects still get nothing. A route's fallback pool comes first.",
+    )
     load_shedding: LoadShedding | None = Field(
         None, description="Refuses requests while too few replicas are healthy. Without it: never."
     )

@@ -252,6 +252,13 @@ _POOLS = (
         neutral=("100%",),
     ),
     _f("pool.health.deep", "health from telemetry", 483, "pools.*.health.deep"),
+    _f(
+        "pool.health.fail_open",
+        "a pool whose active checks all fail is used",
+        157,
+        "pools.*.health.fail_open",
+        neutral=(False,),
+    ),
     _f("pool.load_shedding", "load shedding", 484, "pools.*.health.load_shedding"),
     _f("pool.telemetry", "telemetry", 485, "pools.*.telemetry", "pools.*.replicas.telemetry"),
     _f("pool.weighting", "live weights", 486, "pools.*.weighting", "pools.*.weighting.strategy", neutral=("static",)),

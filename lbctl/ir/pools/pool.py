@@ -76,6 +76,8 @@ class Pool:
     """The outlier detection; None: there is none."""
     deep: DeepCheck = DeepCheck()
     """The limits of deep health."""
+    fail_open: bool = False
+    """Whether the replicas are used when all of them fail their active checks."""
     load_shedding: LoadShedding | None = None
     """When requests are refused; None: they never are."""
     telemetry: Telemetry | None = None

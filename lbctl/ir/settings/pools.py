@@ -154,6 +154,8 @@ def _health(pool: p.Pool) -> Iterator[Setting]:
     if pool.passive:
         yield from nested("passive", _passive(pool.passive))
     yield from nested("deep", _deep(pool.deep))
+    if pool.fail_open:
+        yield ("fail_open",), "true"
     if pool.load_shedding:
         yield ("load_shedding", "min_healthy"), percent(pool.load_shedding.min_healthy)
         yield ("load_shedding", "retry_after"), duration(pool.load_shedding.retry_after)

@@ -27,6 +27,8 @@ _READINESS_PATHS = {
 """Kind of server → its readiness path."""
 _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
 _MAX_DETECTION = 60_000
+_BUSY_ANSWER = 3_000
+"""Milliseconds that a check needs at least; engines under load take longer."""
 _MAX_CHECK_RATE = 100
 _MIN_WINDOW = 5_000
 _MAX_THRESHOLD = 30
@@ -128,6 +130,56 @@ def slow_failure_detection(fleet: FleetView) -> Iterator[RuleFinding]:
             checks = checks if needed == 1 else f"{needed} bad checks, one every {check.interval / 1000:g} s"
             message = f"it takes {checks}: up to {worst / 1000:g} s"
             yield RuleFinding(path, message, "interval: 10s and unhealthy_threshold: 3 take 33 s")
+
+
+@rule(
+    "LB327",
+    "warning",
+    "a check that a busy engine fails",
+    what="An active check by HTTP or gRPC may take less than 3 s, and the pool does not `fail_open`.",
+    why="Engines answer /health in the process that tokenizes prompts. A burst of long prompts delays the answer by "
+    "seconds on all replicas at once; then all checks fail, and the whole pool answers 503 until the burst is over.",
+    before=sample("health: {active: {http: {path: /health}, interval: 2s, timeout: 1s}}\n"),
+    after=sample("health: {active: {http: {path: /health}, interval: 5s, timeout: 3s}}\n"),
+    ignore="Something other than the engine answers the check, and does so at once under load.",
+)
+def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB327: checks with less time than a busy engine needs."""
+    for pool in fleet.pools:
+        check = pool.active
+        if check is None or isinstance(check.probe, TcpCheck) or pool.fail_open or pool.upstream:
+            continue
+        if check.timeout < _BUSY_ANSWER:
+            path = ("pools", pool.name, "health", "active")
+            key = "timeout" if fleet.written((*path, "timeout")) is not None else "interval"
+            message = f"a check has {check.timeout / 1000:g} s, and a burst of long prompts delays all replicas longer"
+            yield RuleFinding((*path, key), message, "timeout: 3s or more, or health.fail_open: true")
+
+
+@rule(
+    "LB328",
+    "note",
+    "a pool that fails open for nothing",
+    what="A pool has `health.fail_open`, and its check opens a TCP connection, or all of its routes have a fallback.",
+    why="`fail_open` is wise where all checks can fail while requests succeed: `/health` is slow under load, or all "
+    "replicas depend on one thing that only the check asks for. A port that refuses connections refuses requests too. "
+    "With a fallback, requests go there before the pool is opened.",
+    before=sample("health: {active: {tcp: {}}, fail_open: true}\n"),
+    after=sample("health: {active: {http: {path: /health}}, fail_open: true}\n"),
+    ignore="The check has another port than the requests.",
+)
+def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB328: `fail_open` that changes nothing."""
+    for pool in fleet.pools:
+        if not pool.fail_open or pool.active is None:
+            continue
+        path = ("pools", pool.name, "health", "fail_open")
+        fallbacks = {action.fallback for _, action in fleet.forwards if pool.name in action.pools}
+        if isinstance(pool.active.probe, TcpCheck) and pool.active.port is None:
+            message = "a replica whose port refuses the check refuses requests too"
+            yield RuleFinding(path, message, "an HTTP check, or no fail_open")
+        elif fallbacks and not fallbacks & {None, pool.name}:
+            yield RuleFinding(path, "all routes of the pool have a fallback, which comes first", "leave fail_open out")
 
 
 @rule(

@@ -148,6 +148,9 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.passive.error_rate": Rendered("in windows that follow each other, per Envoy"),
     "pool.health.passive.ejection": Rendered("in whole windows of error_rate"),
     "pool.health.passive.max_ejection": Rendered(),
+    "pool.health.fail_open": Rendered(
+        "as panic below 1 % of healthy replicas: in a pool of more than 100 before the last one fails"
+    ),
     "pool.load_shedding": Rendered(
         "where all replicas have one rank; with priorities or locality not before all are down; a drained replica "
         "does not count"

@@ -98,8 +98,12 @@ def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
 
 
 def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:
-    """Write the load balancing, without panic: an unfit replica gets no requests, however few replicas are fit."""
+    """Write the load balancing, without panic: an unfit replica gets no requests, however few replicas are fit.
+
+    With `fail_open` panic begins when none is: below one percent, since Envoy rounds the threshold.
+    """
     common = message.common_lb_config
+    common.healthy_panic_threshold.value = 1 if pool.fail_open else 0
     common.healthy_panic_threshold.SetInParent()
     common.update_merge_window.SetInParent()
     common.ignore_new_hosts_until_first_hc = pool.active is not None
@@ -120,12 +124,13 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> 
 def policy(pool: Pool) -> str:
     """Return the load balancing policy of the pool.
 
-    RANDOM ignores weights, so where they differ ROUND_ROBIN keeps the shares that random choices would give. When a
+    RANDOM ignores weights, so where they differ ROUND_ROBIN keeps the shares that random choices would give; with
+    `fail_open` the weights of drained replicas differ. When a
     replica leaves, a ring hash is rebuilt for all and also moves keys of other replicas; Maglev moves almost only those
     of the replica that left.
     """
     if pool.balance.algorithm == "random":
-        return "ROUND_ROBIN" if uneven(pool) else "RANDOM"
+        return "ROUND_ROBIN" if uneven(pool) or pool.fail_open else "RANDOM"
     return {"round_robin": "ROUND_ROBIN", "hash": "MAGLEV"}.get(pool.balance.algorithm, "LEAST_REQUEST")
 
 

@@ -2,6 +2,9 @@
 
 A replica's name is the hostname of its endpoint. The access log names replicas by it, and nothing resolves it. Weights
 are whole numbers from 1 on. A drained replica keeps its weight and is marked DRAINING.
+
+With `fail_open` Envoy uses all replicas in panic, the drained ones too. So these have the weight 1, and the others
+millions; where all are drained, the assignment drops every request.
 """
 
 from __future__ import annotations
@@ -86,6 +89,9 @@ class EndpointLayout:
             rank: self._message.endpoints.add(priority=number, metadata=pool_metadata).lb_endpoints
             for number, rank in enumerate(ranks)
         }
+        self._idle = drained if pool.fail_open else frozenset()
+        if pool.fail_open and all(item.name in drained for item in pool.replicas):
+            self._message.policy.drop_overloads.add(category="drained").drop_percentage.numerator = 100
         used: set[tuple[str, int]] = set()
         for index, (replica, rank, fits) in enumerate(zip(pool.replicas, replica_ranks, inside, strict=True)):
             addresses = _addresses(replica.address, hosts, used) if fits else ()
@@ -110,18 +116,22 @@ class EndpointLayout:
         """
         quantised = envoy_weights(self._pool, weights)
         for slot, index, count in self._slots:
-            slot.value = quantised[index] if count == 1 else max(1, round(quantised[index] / count))
+            weight = 1 if self._pool.replicas[index].name in self._idle else quantised[index]
+            slot.value = weight if count == 1 else max(1, round(weight / count))
         return self._message
 
 
 def envoy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
     """Return Envoy's whole-numbered weights of the pool's replicas for these weights, in the same order."""
-    return _quantised_weights(_target_weights(pool, weights))
+    return _quantised_weights(_target_weights(pool, weights), large=pool.fail_open)
 
 
 @lru_cache(maxsize=64)
-def _quantised_weights(targets: tuple[float, ...]) -> list[int]:
-    return quantise(targets, min(_MAXIMUM, _SUM // max(1, len(targets))))
+def _quantised_weights(targets: tuple[float, ...], *, large: bool) -> list[int]:
+    maximum = min(_MAXIMUM, _SUM // max(1, len(targets)))
+    quantised = quantise(targets, maximum)
+    factor = maximum // max(quantised, default=1) if large else 1
+    return [weight * factor for weight in quantised]
 
 
 def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:

@@ -98,6 +98,7 @@ _NOTES = {
     "pool.circuit_breaker.per_replica": "more wait in the pool's queue; HTTP/2 connections are not counted, requests "
     "are",
     "pool.health.grpc": "an answer other than SERVING is known at the end of the check's timeout",
+    "pool.health.fail_open": "by a backend of its own whose replicas are not checked; limits count there again",
     "pool.load_shedding": "a drained replica counts as unfit",
     "pool.slow_start": "after a replica was down, or drained in a pool with affinity; not at HAProxy's start; a "
     "straight ramp",

@@ -33,6 +33,8 @@ def pools(route: Route, action: Forward, view: View, acls: Acls, *, alone: bool)
         yield from _regional_backend(route, action, view, route_acl)
     for pool in action.pools:
         yield from _nearest_tier(route, pool, view, route_acl)
+        if view.pools[pool].fail_open:
+            yield _opened(route, pool, view, route_acl)
     if len(action.shares) > 1:
         yield from _variants(action, view, route_acl)
 
@@ -123,6 +125,17 @@ def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterat
         fit_servers, needed = least_fit.compared(fit_servers, tier.name, tier.min_fit, view)
         set_backend = f"http-request set-var(txn.backend) str({tier.name}) if"
         yield quote.line(set_backend, route_acl, is_pool, f"{{ {fit_servers} ge {needed} }}", source=path)
+
+
+def _opened(route: Route, pool: str, view: View, route_acl: str) -> Token:
+    """Return the line that chooses the backend without checks, where no replica of the pool is up."""
+    backend = residency.backend_name(view.pools[pool], route.regions)
+    return quote.line(
+        f"http-request set-var(txn.backend) str({locality_tiers.open_name(backend)}) if",
+        route_acl,
+        f"{{ var(txn.pool) -m str -- {quote.name(pool).text} }} {{ nbsrv({sections.pool(backend, view.proxy)}) lt 1 }}",
+        source=("pools", pool, "health", "fail_open"),
+    )
 
 
 def _fallback(route: Route, action: Forward, view: View, route_acl: str) -> Iterator[Token]:

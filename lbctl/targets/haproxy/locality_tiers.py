@@ -5,6 +5,8 @@ of all before it; the pool's own backend has all. A request goes to the first ba
 `locality` as long as `spill_below` percent of the rank are up, otherwise as long as one replica is. The change is a
 step, not a ramp: below that percentage the next rank shares by weight.
 
+With `fail_open` a further backend has all replicas and checks none: it serves while no replica of the whole is up.
+
 A replica is checked once, in the first backend that has it; its servers in the other backends track that one. Each
 backend counts requests for itself, so a replica can get up to twice its limit while requests from before a step last.
 """
@@ -22,7 +24,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets import locality
 from lbctl.targets.haproxy import agents, residency
 
-_MARK = ".NEAR."
+_MARK, _OPEN = ".NEAR.", ".OPEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ def all_parts(view: View) -> Iterator[TierBackend]:
     """Yield every backend with servers; the one that checks a replica is before those that track it."""
     agent_addresses = agents.places(view)
     for pool in view.pools.values():
-        yield from (replace(part, agents=agent_addresses) for part in parts(pool, view, pool.name))
+        yield from (replace(part, agents=agent_addresses) for part in _with_open(pool, view, pool.name))
     for name, pool, restricted_view in residency.copies(view):
-        yield from (replace(part, agents=agent_addresses) for part in parts(pool, restricted_view, name))
+        yield from (replace(part, agents=agent_addresses) for part in _with_open(pool, restricted_view, name))
 
 
 def parts(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
@@ -81,6 +83,20 @@ def parts(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
     return (*tiers, TierBackend(name, pool, view, name, len(pool.replicas), homes=homes))
 
 
+def open_name(whole: str) -> str:
+    """Return the name of the backend without checks, without its `pool_`."""
+    return f"{whole}{_OPEN}"
+
+
+def _with_open(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
+    tiers = parts(pool, view, name)
+    if not pool.fail_open:
+        return tiers
+    unchecked = replace(pool, active=None, passive=None, slow_start=None)
+    open_view = replace(view, pools={**view.pools, pool.name: unchecked})
+    return (*tiers, TierBackend(open_name(name), unchecked, open_view, name, len(pool.replicas)))
+
+
 def has_backups(pool: Pool) -> bool:
     """Return whether HAProxy's own `backup` is enough: two priorities, and no `locality`."""
     return pool.locality is None and len({item.priority for item in pool.replicas}) == 2
@@ -96,7 +112,7 @@ def backups(pool: Pool) -> frozenset[str]:
 
 def pool_name(backend: str) -> str:
     """Return the pool of a backend, both without their `pool_`."""
-    return residency.pool_name(backend.partition(_MARK)[0])
+    return residency.pool_name(backend.partition(_MARK)[0].removesuffix(_OPEN))
 
 
 def _min_fit(pool: Pool, size: int) -> int:

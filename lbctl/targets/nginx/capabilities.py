@@ -138,6 +138,7 @@ _HEALTH: Mapping[str, Capability] = {
     "pool.health.passive.max_ejection": Rendered(
         "all may be left out, and then all serve again; beside hash and random the first of the pool, that many"
     ),
+    "pool.health.fail_open": Rendered("`lbctl serve`, which does the checks, then leaves no replica out"),
     "pool.load_shedding": Unsupported("nginx does not know how many replicas are fit", "503 when none is left"),
 }
 

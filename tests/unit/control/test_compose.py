@@ -196,3 +196,14 @@ def test_an_operators_split_holds_until_the_files_change() -> None:
 def test_a_weight_above_the_maximum_is_rejected(value: float) -> None:
     with pytest.raises(ValueError, match="is too much: a weight is at most 1000000"):
         checked_weight(value)
+
+
+@pytest.mark.parametrize(
+    ("fail_open", "failing", "drained"),
+    [(True, "ab", "c"), (True, "abc", "c"), (True, "a", "ac"), (False, "ab", "abc"), (False, "abc", "abc")],
+)
+def test_pool_that_fails_open_keeps_its_replicas(fail_open: bool, failing: str, drained: str) -> None:
+    """The drained replica c stays out."""
+    base = snapshot_of(member("a"), member("b"), member("c", drain=True), fail_open=fail_open)
+    snapshot = for_proxy(composed_of(base), {"p": frozenset(failing)}, Ramps(), 0.0, 1.0).snapshot
+    assert drained_of(snapshot.topology.pools[0], snapshot) == frozenset(drained)

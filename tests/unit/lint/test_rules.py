@@ -17,6 +17,8 @@ from tests.support.lint import codes, findings, pointed
 
 CODES = list(rules())
 POINTS = {
+    "LB327": "1s}}",
+    "LB328": "true}",
     "LB245": '"{tenant}"',
     "LB246": '"0.0.0.0:8405"',
     "LB210": "round_robin}",
