@@ -31,8 +31,9 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
 
     Each directive becomes the key that means the same, or a comment at its place with file, line and reason; standard
     error has the counts, secrets that were not copied, and settings that harm inference. Nothing is changed.
-    A route whose protection or destination cannot be carried over refuses its requests with 501. With -f, lines that no
-    key means and that `include` has a place for are written to own/ beside OUT.
+    A route whose protection or destination cannot be carried over refuses its requests with 501, and a comment has what
+    it needs to serve; exit code 1 if no route serves. With -f, lines that no key means and that `include` has a place
+    for are written to own/ next to OUT.
 
     With --compare the configuration and the fleet run on this machine's proxy, before servers that say what reached
     them; no address of the configuration is asked. Exit code 1 if a request is treated otherwise.
@@ -69,9 +70,11 @@ def _check_absent(file: str | None, diagnostics: Diagnostics) -> None:
 def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
     """Write the files with own lines beside the fleet, then the fleet that names them."""
     place = Path(out).parent
+    present = Diagnostics()
     for name in imported.own:
-        _check_absent(str(place / name), diagnostics)
-    if diagnostics.failed:
+        _check_absent(str(place / name), present)
+    diagnostics.extend(present)
+    if present.failed:
         return
     for name, text in imported.own.items():
         if not _write(text, str(place / name), diagnostics):

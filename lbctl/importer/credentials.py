@@ -52,7 +52,7 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
         why = "it asks for two kinds of credentials, and a route for one"
         for item in statements:
             draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
-        draft.close(route, why)
+        draft.close(route, why, by_hand="auth")
     elif "respond" not in (draft.get(route) or {}):
         draft.put((*route, "auth"), auth, *statements)
     else:

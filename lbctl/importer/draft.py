@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.base.records import dataclass
 from lbctl.importer.ledger import Ledger
 from lbctl.importer.statement import Statement
 
@@ -23,6 +24,16 @@ _CLOSED = "lbctl import: "
 """How the body of a closed route begins."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedRoute:
+    """A route that refuses its requests."""
+
+    removed: dict[str, Any]
+    """Its keys that are only a comment now: the pool, timeouts, headers."""
+    by_hand: str
+    """The key that the operator must write before the route may serve again; empty if another reason closed it."""
+
+
 class Draft:
     """A fleet under construction."""
 
@@ -34,6 +45,10 @@ class Draft:
         """Path of a file with own lines, relative to the fleet → its lines."""
         self.moved: set[Path] = set()
         """Routes that answer 404 where the proxy's own figures stood."""
+        self.closed: dict[Path, ClosedRoute] = {}
+        """A route that refuses its requests → how to open it by hand."""
+        self.unkept: dict[Path, Statement] = {}
+        """A pool that no longer keeps the sessions of the configuration → the directive that kept them."""
         self.guessed: dict[Path, Statement] = {}
         """`client_address` of a listener → the directive that only passes that address on."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
@@ -103,6 +118,12 @@ class Draft:
         if (busy := sorted(statuses)) != [503]:
             self.put((*route, "retry", "busy_statuses"), busy, *statements)
 
+    def lose_sessions(self, pool: Path, statement: Statement, reason: str, hint: str) -> None:
+        """Report that a pool does not keep sessions together as the directive did."""
+        self.unkept[pool] = statement
+        self.ledger.omit(statement, reason, pool)
+        self.ledger.advise(statement, f"requests of one session go to any replica of {pool[1]}: {reason}", hint)
+
     def advise_prefix(self, prefix: str, statement: Statement) -> None:
         """Tell that what protected a prefix no longer holds for what only begins like it."""
         if not prefix.endswith("/"):
@@ -111,10 +132,16 @@ class Draft:
             )
             self.ledger.advise(statement, message, "write a route for what else begins so")
 
-    def close(self, path: Path, why: str) -> None:
-        """Have a route refuse its requests, so that none of them falls to a route for others."""
+    def close(self, path: Path, why: str, *, by_hand: str = "") -> None:
+        """Have a route refuse its requests, so that no other route takes them.
+
+        `by_hand` is the key that the operator must write before the route may serve again.
+        """
         route = self.get(path)
         kept = {key: route[key] for key in ("listeners", "match") if key in route}
+        removed = {key: value for key, value in route.items() if key not in {*kept, "respond"}}
+        present = self.closed.get(path, ClosedRoute({}, ""))
+        self.closed[path] = ClosedRoute(present.removed | removed, present.by_hand or by_hand)
         route.clear()
         body = f"{_CLOSED}{why}"
         route.update(kept | {"respond": {"status": CLOSED_STATUS, "body": printable(body)}})

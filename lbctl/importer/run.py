@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.records import dataclass
@@ -52,7 +53,8 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
 
 def _report_closed(draft: Draft) -> None:
     """Report the routes that refuse their requests because they could not be carried over."""
-    closed = [name for name, route in draft.fleet["routes"].items() if is_closed(route)]
+    routes = draft.fleet["routes"]
+    closed = [name for name, route in routes.items() if is_closed(route)]
     origins = {name: origin for name in closed if (origin := draft.origins.get(("routes", name)))}
     if not closed:
         return
@@ -60,9 +62,15 @@ def _report_closed(draft: Draft) -> None:
     number = "1 route answers" if len(closed) == 1 else f"{len(closed)} routes answer"
     more = f", and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
     message = f"{number} {CLOSED_STATUS}: {', '.join(named[:_MAX_NAMED])}{more}"
+    serves = any(key in route for route in routes.values() for key in ("pool", "split"))
     first = min((item.position for item in origins.values()), default=None)
-    hint = "the comment at each says why: write it by hand, or leave it out"
-    draft.ledger.diagnostics.add(Diagnostic("LB988", message, first, ("routes",), hint, severity="warning"))
+    keys = sorted({item.by_hand for path, item in draft.closed.items() if path[1] in closed} - {""})
+    written = f", and `{'`, `'.join(keys)}` where a rule protected it" if keys else ""
+    hint = f"the comment at each says why, and has its pool: write it by hand{written}, or leave it out"
+    finding = Diagnostic("LB988", f"no route serves: {message}", first, ("routes",), hint)
+    if serves:
+        finding = replace(finding, message=message, severity="warning")
+    draft.ledger.diagnostics.add(finding)
 
 
 def _nginx(files: Sequence[str], diagnostics: Diagnostics, own: bool) -> Draft | None:

@@ -29,13 +29,17 @@ _COMPARED = re.compile(
 )
 _FETCH = re.compile(
     r"(?i)(?:(?:req\.)?f?hdr|(?:req\.)?cook|url_param|urlp|http_auth_bearer)\S*\("
-    r".*(?:authorization|token|secret|passw|api[-_]?key|[-_]key)"
+    r".*(?:authorization|token|secret|passw|api[-_]?key|[-_]key)|var\(.*(?:authorization|token|secret|passw|key)"
 )
 _LITERAL = re.compile(r"str\(([^)]+)\)")
 _DIGEST = re.compile(r"(?:hmac|jwt_verify|aes_gcm_(?:dec|enc))\(([^)]*)\)")
 _SETTING = re.compile(r"(?:expires|domain|path|zone|rate|secure|burst|samesite|size|levels|max_\w+)=")
 _VARIABLE = re.compile(r"%\[[^\]]*\]|\$\{[^}]*\}|\$\w+|%[A-Z_]+(?:\([^)]*\))?%")
 _SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
+_RULE = re.compile(r"(?:http|tcp)-(?:request|response|after-response)|use_backend|use-server|redirect|block|stick|acl")
+"""Directives of HAProxy that name ACLs: after such a name, no secret follows."""
+_NAMES = re.compile(r"^(acl\s+\S+)(.*)|^(.*?\s(?:if|unless)\s)(.*)")
+"""The words of a rule up to its condition, and its condition; the name of an ACL, and its test."""
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
 _WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "none", "default", REDACTED})
 """What is no secret wherever it stands."""
@@ -56,7 +60,7 @@ _MAX_SPREAD = 6
 """The length from which a secret is taken out wherever it stands: a shorter one may be a word like others."""
 _LOOKS_LIKE_ONE = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
-    r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|secret|password|passwd)"
+    r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)"
     r"(?:[\"']\s*,\s*[\"']|[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?))"
     r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
     r"|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{6,}"
@@ -97,8 +101,11 @@ class SecretDirectives:
 
     def masked(self, text: str, item: Statement) -> str:
         """Return a text about a directive without the secrets of the configuration."""
-        own = sorted(self._inside(item), key=len, reverse=True)
-        for secret in (*own, *self._spread):
+        for secret in sorted(self._inside(item), key=len, reverse=True):
+            # A short secret may be a part of other words: it is taken out where it is a whole one.
+            start, end = (r"\b" if re.match(r"\w", each) else "" for each in (secret, secret[::-1]))
+            text = re.sub(f"{start}{re.escape(secret)}{end}", REDACTED, text)
+        for secret in self._spread:
             text = text.replace(secret, REDACTED)
         return text
 
@@ -175,13 +182,24 @@ def _following(item: Statement) -> Iterator[str]:
     """Yield what follows the name of a secret."""
     if item.name in _NO_VALUES or (item.name in {"http-request", "http-response"} and item.args[:1] == ("del-header",)):
         return
-    for index, (word, value) in enumerate(zip(item.tokens, item.tokens[1:], strict=False)):
+    for index, word, value in _followed(item):
         if word in _AFTER:
             yield value
         elif "set-var" in word and is_secret_name(word.rstrip(")").rpartition(".")[2]):
             yield from _LITERAL.findall(value)
         elif _names_secret(word, item.name) and _is_value(value) and not (index == 0 and _path(value)):
             yield value
+
+
+def _followed(item: Statement) -> Iterator[tuple[int, str, str]]:
+    """Yield the index of each word, the word, and the next one; without the names of ACLs."""
+    is_rule, in_condition, in_braces = _RULE.fullmatch(item.name) is not None, False, False
+    for index, (word, value) in enumerate(zip(item.tokens, item.tokens[1:], strict=False)):
+        in_condition = in_condition or (is_rule and word in {"if", "unless"})
+        in_braces = word in {"{", "!{"} or (in_braces and word != "}")
+        is_name = (in_condition and not in_braces) or (item.name == "acl" and index == 1)
+        if not is_name:
+            yield index, word, value
 
 
 def _is_value(word: str) -> bool:
@@ -227,10 +245,19 @@ def is_credential(name: str) -> bool:
 
 def holds_secret(text: str) -> bool:
     """Whether a text seems to hold a secret."""
-    return _LOOKS_LIKE_ONE.search(text) is not None or _PASSWORD.search(text) is not None
+    return redacted(text) != text
 
 
 def redacted(text: str) -> str:
     """Return a text without what looks like a secret."""
+    names = _NAMES.match(text) if _RULE.fullmatch(text.partition(" ")[0]) else None
+    if names is None:
+        return _redacted(text)
+    if names[1]:
+        return names[1] + _redacted(names[2])
+    return _redacted(names[3]) + re.sub(r"\{[^}]*\}", lambda match: _redacted(match[0]), names[4])
+
+
+def _redacted(text: str) -> str:
     text = _PASSWORD.sub(rf"\1{REDACTED}", text)
     return _LOOKS_LIKE_ONE.sub(lambda match: f"{match[1] or match[2] or ''}{REDACTED}", text)

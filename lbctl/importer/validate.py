@@ -20,6 +20,7 @@ from lbctl.targets.load import complete
 _MAX_ROUNDS = 40
 _DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
 """Keys of a route without which it would take other requests, send them elsewhere, or no longer be protected."""
+_PROTECTING = frozenset({"auth", "allow_from", "deny_from"})
 _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
 """Keys of a listener without which its routes would no longer be protected."""
 _NAMED = frozenset({"listeners", "routes", "pools", "proxies"})
@@ -30,10 +31,17 @@ def settle(draft: Draft) -> list[Diagnostic]:
     """Remove what is not valid, until the fleet is; returns the errors that remain, none in general."""
     for _ in range(_MAX_ROUNDS):
         errors = _errors(draft)
-        repaired = [_repair(draft, error) for error in errors]
-        if not any(repaired):
+        if not _repair_all(draft, errors):
             return errors
     return _errors(draft)
+
+
+def _repair_all(draft: Draft, errors: list[Diagnostic]) -> bool:
+    """Repair each value once, the last one of a list first; returns whether any could be."""
+    found = {_existing(draft, error.path): error for error in reversed(errors)}
+    # An error about a value that an earlier repair removed is settled: the values around it stay.
+    repaired = [_repair(draft, error, path) for path, error in found.items() if _existing(draft, path) == path]
+    return any(repaired)
 
 
 def _errors(draft: Draft) -> list[Diagnostic]:
@@ -45,19 +53,19 @@ def _errors(draft: Draft) -> list[Diagnostic]:
     return [item for item in diagnostics if item.severity == "error" and item.code not in {"LB001", "LB503"}]
 
 
-def _repair(draft: Draft, error: Diagnostic) -> bool:
+def _repair(draft: Draft, error: Diagnostic, path: d.Path) -> bool:
     """Remove the smallest value that the error is about; a route without its pool refuses its requests.
 
     Whatever is removed leaves a comment and a finding.
     """
-    path = _existing(draft, error.path)
     if len(path) < 2 or path[0] not in _NAMED:
         return False
     reason = "no key of a fleet means this" if error.code == "LB012" else error.message
     origins = draft.ledger.carriers(path)
     route = path[0] == "routes" and (len(path) == 2 or path[2] in _DECIDING)
     if route and not (draft.get(path[:2]) or {}).get("respond"):
-        draft.close(path[:2], "this route could not be carried over")
+        by_hand = str(path[2]) if len(path) > 2 and path[2] in _PROTECTING else ""
+        draft.close(path[:2], "this route could not be carried over", by_hand=by_hand)
         lost = draft.ledger.revoke(path)
     elif path[0] == "routes" and path[2:3] == ("match",):
         lost = draft.drop(path[:2])
@@ -65,6 +73,8 @@ def _repair(draft: Draft, error: Diagnostic) -> bool:
     else:
         _close_routes(draft, path)
         lost = draft.drop(path)
+    if path[0] == "pools" and path[2:3] in {("affinity",), ("balance",)} and (origins or lost):
+        draft.unkept.setdefault(path[:2], (origins or lost)[0])
     for statement in lost or origins:
         draft.ledger.omit(statement, reason, path[:2])
         draft.ledger.advise(statement, f"{'.'.join(map(str, path))} was left out: {reason}", _HINT)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lbctl.base.diagnostics import Path, Position
-from lbctl.importer.draft import Draft
+from lbctl.importer.draft import ClosedRoute, Draft, is_closed
 from lbctl.importer.ledger import Note
+from lbctl.importer.secrets import holds_secret
 
 _WIDTH = 118
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|%|KiB|MiB|GiB)|[0-9]+/[smh]")
@@ -72,6 +73,8 @@ def _section(draft: Draft, section: str, objects: Mapping[str, Any], notes: Mapp
         origin = draft.origins.get((section, name))
         yield f"  {_key(name)}:" + (f"      # {place_of(origin.position)}" if origin else "") + "\n"
         yield from _notes(notes.get((section, name), ()), 4)
+        if (closed := draft.closed.get((section, name))) is not None and is_closed(value):
+            yield from _removed(draft, closed)
         yield from _block(value, 4)
 
 
@@ -87,6 +90,17 @@ def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
         for note in group:
             text = f"{place_of(note.position)} {note.text}" + (f": {reason}" if len(group) == 1 else "")
             yield from _wrapped(text, start if len(group) == 1 else f"{start}  ", f"{start}    ")
+
+
+def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
+    """Yield the comment with what a closed route needs to serve again; no line that may hold a secret."""
+    lines = [line for line in _block(closed.removed, 2) if not draft.ledger.secrets.inside(line)]
+    if closed.removed.keys() & {"pool", "split"}:
+        first = f"Write `{closed.by_hand}` here, then replace" if closed.by_hand else "To open it, replace"
+        yield f"    # {first} `respond` with:\n"
+        yield from (f"    # {line}" for line in lines if not holds_secret(line))
+    elif closed.by_hand:
+        yield f"    # Write `{closed.by_hand}` here.\n"
 
 
 def _wrapped(text: str, first: str, rest: str) -> Iterator[str]:

@@ -150,8 +150,9 @@ RUNNING = (
         "LB988",
         "routes that an import closed",
         "lbctl does not know where they lead, how they are protected, or what they answer. They answer 501, since "
-        "another route would take their requests otherwise.",
-        "The comment at each route has its lines and the reason: write the route by hand, or leave it out.",
+        "another route would take their requests otherwise. It is an error if no other route serves.",
+        "The comment at each route has its lines, the reason and its pool: write `auth` where a rule protected it, and "
+        "put the pool in the place of `respond`; or leave the route out.",
         "warning",
     ),
     code_page(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from lbctl.importer.compare.places import StandIns, reserved_ports
 from lbctl.importer.compare.processes import NotStartedError, running
 from lbctl.importer.compare.samples import SampleRequest, samples
 from lbctl.importer.draft import CLOSED_STATUS, Draft
+from lbctl.importer.write import place_of
 from lbctl.targets import target
 
 _TIMEOUT = 10.0
@@ -138,12 +139,20 @@ def _row(draft: Draft, sample: SampleRequest, before: int, after: int) -> Compar
         return ComparedRequest(sample, one, other, (), "the listener speaks HTTP/2 only")
     if not sample.route and refused(one) and other.status == _NO_ROUTE:
         return ComparedRequest(sample, one, other, ())
+    lost = tuple(_lost_sessions(draft, pools))
     if route.get("auth", {}).keys() - {"external", "forward_credentials"}:
-        differing = tuple(without_key(one, other))
+        differing = (*without_key(one, other), *lost)
         return ComparedRequest(
             sample, one, other, differing, "" if differing else "both refuse it without a key, and saw no more"
         )
-    return ComparedRequest(sample, one, other, tuple(differences(draft.fleet, one, other)))
+    return ComparedRequest(sample, one, other, (*differences(draft.fleet, one, other), *lost))
+
+
+def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:
+    """Yield the pools that do not keep sessions as the configuration does: one request does not show it."""
+    for name in sorted(pools):
+        if (statement := draft.unkept.get(("pools", name))) is not None:
+            yield f"sessions are not kept in {name} ({place_of(statement.position)})"
 
 
 def _speaks_http2(draft: Draft, listener: str) -> bool:

@@ -59,13 +59,13 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
             lay(path)
         else:
             context.omit(config or item, f"{why}: the route refuses its requests", path if config else listener)
-            context.draft.close(path, why)
+            context.draft.close(path, why, by_hand="auth")
     for item in filters.disabled:
         config = own((entry.view, entry.host), item)
         if config and config.get("disabled").text != "true":
             why = "it enables a filter for itself"
             context.omit(config, f"{why}: the route refuses its requests", path)
-            context.draft.close(path, why)
+            context.draft.close(path, why, by_hand="auth")
 
 
 def _answers(context: EnvoyImport, path: Path) -> bool:

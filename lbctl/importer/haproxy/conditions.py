@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import product
+from math import prod
 
 from lbctl.base.records import dataclass
 from lbctl.importer.matching import Match, merge
@@ -25,6 +26,8 @@ _HOST_FETCHES = {
     "ssl_fc_sni",
 }
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)")
+_MAX_ALTERNATIVES = 64
+"""Upper bound on the alternatives of an `unless`; a longer condition is one that no match expresses."""
 _MODEL = re.compile(r"req\.body,json_query\(['\"]?\$\.model['\"]?\)")
 
 
@@ -38,6 +41,18 @@ class Term:
     """Whether it must not hold."""
     statements: tuple[Statement, ...] = ()
     """The lines that define it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The requests for which a conjunction may hold."""
+
+    includes: list[Match]
+    """Each request is in one of these matches."""
+    excludes: list[Match]
+    """No request is in one of these matches."""
+    exact: bool
+    """Whether the conjunction holds for all of these requests; otherwise it has terms that no match expresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +81,40 @@ class AclCondition:
                 merged_matches.append(merged)
         return merged_matches
 
+    def regions(self) -> list[Region]:
+        """Return the requests for which the condition may hold, one region for each alternative."""
+        return [_region(terms) for terms in self.terms]
 
-def condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> AclCondition:
-    """Read what follows `if` or `unless`; a named ACL may be defined by several lines, of which one must hold."""
+
+def _region(terms: Sequence[Term]) -> Region:
+    readable = [(term.negated, matches) for term in terms if (matches := alternatives_of(term.tokens)) is not None]
+    merged = [merge(each) for each in product(*[matches for negated, matches in readable if not negated])]
+    includes = [match for match in merged if match is not None]
+    exact = len(readable) == len(terms) and len(includes) == len(merged)
+    excludes = [match for negated, matches in readable if negated for match in matches]
+    return Region(includes if len(includes) == len(merged) else [{}], excludes, exact)
+
+
+def condition(
+    expression: Sequence[str], acls: Mapping[str, Sequence[Statement]], *, negated: bool = False
+) -> AclCondition:
+    """Read the condition after `if`, or after `unless` (`negated`).
+
+    A named ACL may be defined by several lines, of which one must hold.
+    """
+    read = _condition(expression, acls)
+    return AclCondition(_complement(read)) if negated else read
+
+
+def _complement(condition: AclCondition) -> tuple[tuple[Term, ...], ...]:
+    """Return the alternatives that hold where the condition does not: its negation by De Morgan's laws."""
+    if prod(map(len, condition.terms)) > _MAX_ALTERNATIVES:
+        return ((Term(("more alternatives than one reads",), negated=True, statements=condition.statements),),)
+    opposites = [[Term(term.tokens, not term.negated, term.statements) for term in terms] for terms in condition.terms]
+    return tuple(product(*opposites))
+
+
+def _condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]]) -> AclCondition:
     alternatives: list[list[Term]] = [[]]
     rest = list(expression)
     while rest:
@@ -113,6 +159,8 @@ def alternatives_of(test: Sequence[str]) -> list[Match] | None:
     if not test:
         return None
     fetch, kind, values = split(test)
+    if kind == "file":
+        return None
     if fetch == "always_true":
         return [{}]
     if fetch in {"path", "path_beg", "path_reg", "path_end", "path_dir", "url_beg", "url", "path_sub"}:
@@ -136,7 +184,8 @@ def split(test: Sequence[str]) -> tuple[str, str, list[str]]:
     while rest:
         word = rest.pop(0)
         if word == "-m" and rest:
-            kind = rest.pop(0)
+            kind = "file" if kind == "file" else rest[0]
+            del rest[0]
         elif word == "-f":
             kind = "file"
         elif word == "--":

@@ -10,7 +10,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer import provider
 from lbctl.importer.draft import sane_name
-from lbctl.importer.haproxy import checks, values
+from lbctl.importer.haproxy import checks, sticky, values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.servers import ServerLine, template
 from lbctl.importer.nginx.match import HOST
@@ -26,6 +26,7 @@ def pool(context: HaproxyImport, section: HaproxySection) -> Path:
     _balance(context, path, section)
     _members(context, path, section)
     _cookie(context, path, section)
+    sticky.carry(context, path, section)
     _provider(context, path, section)
     for name, keys in (("connect", "connect"), ("queue", "queue")):
         _timeout(context, path, section, name, keys)
@@ -79,10 +80,7 @@ def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
         draft.put((*path, "balance"), {"algorithm": "hash", "hash": {"key": key}}, item)
         _hash_settings(context, path, section)
         if "source_ip" in key:
-            message = "balance source sends all clients behind one address to one server, however busy it is"
-            draft.ledger.advise(
-                item, message, "a session's header, or `prompt_prefix` with `bounded_load`, spreads them"
-            )
+            sticky.advise_address(context, item)
     else:
         draft.put((*path, "balance"), {"algorithm": "least_request"})
         draft.ledger.omit(item, "no algorithm of a fleet means this: `least_request` stands in its place", path)
@@ -223,7 +221,8 @@ def _cookie(context: HaproxyImport, path: Path, section: HaproxySection) -> None
     if item is None or not item.args:
         return
     if "insert" not in item.args:
-        context.draft.ledger.omit(item, "a fleet's affinity is a cookie that the proxy sets", path)
+        reason = "a fleet's affinity is a cookie that the proxy sets"
+        context.draft.lose_sessions(path, item, reason, sticky.OWN_COOKIE)
         return
     life = item.args[item.args.index("maxlife") + 1] if "maxlife" in item.args[:-1] else ""
     ttl = {"ttl": ttl} if (ttl := values.time(life if not life.isdigit() else f"{life}s")) else {}

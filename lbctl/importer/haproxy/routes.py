@@ -15,7 +15,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer import credentials
 from lbctl.importer.haproxy import policy, proxy, rules
-from lbctl.importer.haproxy.conditions import AclCondition, alternatives_of
+from lbctl.importer.haproxy.conditions import AclCondition, Region
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.pools import pool
 from lbctl.importer.matching import Match, covers, merge, overlaps
@@ -36,28 +36,59 @@ class FrontendRoute:
 
 def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[str], encrypted: Sequence[str]) -> None:
     """Add the routes of a frontend or listen section."""
-    all_rules = list(rules.rules(section))
-    own = [*plain, *encrypted]
-    redirects = [rule for rule in all_rules if rule.action == "redirect"]
-    if redirects and plain:
-        for rule in redirects:
-            for match in rule.when.matches() or []:
-                path = _add(context, section, FrontendRoute(match, rule), plain)
-                context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
-        whole = any(match == {} for rule in redirects for match in rule.when.matches() or [])
-        own = list(encrypted) if whole else own
-    if not own:
-        return
+    all_rules = _effective(list(rules.rules(section)))
+    entries = _decided(context, section, all_rules)
+    redirects = [rule for rule in all_rules if rule.action == "redirect"] if plain else []
+    whole = any(_redirect(context, section, rule, plain) for rule in redirects)
+    served = [(entry, list(encrypted) if whole else [*plain, *encrypted]) for entry in entries]
+    if whole:
+        excluded = [match for rule in redirects for region in rule.when.regions() for match in region.excludes]
+        joints = [(entry, merge([entry.match, match])) for match in excluded for entry in entries]
+        served += [(replace(entry, match=joint), list(plain)) for entry, joint in joints if joint is not None]
+    served = [(entry, names) for entry, names in served if names]
+    paths = [_route(context, section, entry, names) for entry, names in served]
+    for path, (entry, _) in zip(paths, served, strict=True):
+        _protect(context, [rule for rule in all_rules if rule.action == "limit"], [path])
+        _protect(context, entry.laid, [path])
+    _fallbacks(context, all_rules, [entry for entry, _ in served], paths)
+
+
+def _redirect(context: HaproxyImport, section: HaproxySection, rule: rules.HaproxyRule, plain: Sequence[str]) -> bool:
+    """Add the routes of a redirect to https; returns whether it holds for all requests that its condition can name."""
+    whole = False
+    for region in rule.when.regions():
+        if not region.exact:
+            message = "redirects all requests of its listener to https: no match of a route expresses its condition"
+            context.draft.ledger.advise(rule.line, message, "write routes for those that it must not redirect")
+        for match in region.includes:
+            path = _add(context, section, FrontendRoute(match, rule), plain)
+            context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
+            whole = whole or match == {}
+    return whole
+
+
+def _effective(all_rules: list[rules.HaproxyRule]) -> list[rules.HaproxyRule]:
+    """Return the rules without each `allow` that no other rule follows: it lets in what nothing refuses."""
+    last = max((index for index, rule in enumerate(all_rules) if _refuses(rule)), default=-1)
+    return [rule for index, rule in enumerate(all_rules) if index < last or not rule.is_allow]
+
+
+def _refuses(rule: rules.HaproxyRule) -> bool:
+    return rule.line.name != "use_backend" and rule.action != "silent" and not rule.is_allow
+
+
+def _decided(
+    context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
+) -> list[FrontendRoute]:
+    """Return what the rules decide, each with the rules laid on it; the first one that matches a request wins."""
     entries = list(_entries(context, section, all_rules))
     for rule in all_rules:
         if rule.action in _LAID:
             entries = _laid(context, entries, rule)
+        elif rule.action == "guard":
+            entries = _guarded(entries, rule)
     entries += [replace(entries[index], match=match) for match, index in overlaps([item.match for item in entries])]
-    paths = [_route(context, section, entry, own) for entry in entries]
-    for path, entry in zip(paths, entries, strict=True):
-        _protect(context, [rule for rule in all_rules if rule.action == "limit"], [path])
-        _protect(context, entry.laid, [path])
-    _fallbacks(context, all_rules, entries, paths)
+    return entries
 
 
 def _entries(
@@ -66,11 +97,11 @@ def _entries(
     """Yield what the rules decide, in their order, without what an earlier rule takes already."""
     taken: list[Match] = []
     for rule in (*all_rules, *_default(section)):
-        if rule.action == "skipped":
-            context.draft.ledger.omit(rule.line, _UNREADABLE)
         matches = _matches(rule)
         if matches is None and rule.action in {"pool", "preferred"}:
             context.draft.ledger.omit(rule.line, _UNREADABLE)
+            message = f"no request takes this rule to {rule.value}: no match of a route expresses its condition"
+            context.draft.ledger.advise(rule.line, message, "write a route for its requests: they take the next rule")
         for match in matches or []:
             if any(covers(earlier, match) for earlier in taken):
                 context.draft.ledger.omit(rule.line, "an earlier rule takes these requests")
@@ -80,6 +111,7 @@ def _entries(
                 taken.append(match)
 
 
+_UNPROTECTED = "a rule that protects it could not be carried over"
 _UNREADABLE = "no match of a route says this condition: its requests take the next rule"
 
 
@@ -125,6 +157,55 @@ def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
     return replace(entry, rule=rules.HaproxyRule(entry.rule.line, "unknown", entry.rule.when))
 
 
+# ── Protections that no key expresses ────────────────────────────────────────────────────────────────────────────────
+
+
+def _guarded(entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
+    """Return the entries, closed where the rule may refuse their requests.
+
+    The rest of an entry that the rule refuses in part stays open.
+    """
+    current = list(entries)
+    for region in rule.when.regions():
+        known = [entry.match for entry in current]
+        current = [part for entry in current for part in _guarded_parts(entry, region, rule, known)]
+    return current
+
+
+def _guarded_parts(
+    entry: FrontendRoute, region: Region, rule: rules.HaproxyRule, known: Sequence[Match]
+) -> Iterator[FrontendRoute]:
+    joints = [merge([match, entry.match]) for match in region.includes]
+    unclear = [
+        joint is None and not _apart(match, entry.match) for joint, match in zip(joints, region.includes, strict=True)
+    ]
+    closed = [entry.match] if any(unclear) else [joint for joint in joints if joint is not None]
+    closed = [match for match in closed if not any(covers(exempt, match) for exempt in region.excludes)]
+    if entry.rule.action not in {"pool", "preferred"}:
+        yield _behind(entry, rule) if closed else entry
+        return
+    is_exact = region.exact and not any(unclear)
+    for match in closed:
+        for exempt in region.excludes:
+            joint = merge([exempt, match])
+            is_exact = is_exact and (joint is not None or _apart(exempt, match))
+            if joint is not None and joint not in known:
+                yield replace(entry, match=joint)
+    for match in closed:
+        if match == entry.match or match not in known:
+            yield _closed(replace(entry, match=match), rule, is_exact=is_exact)
+    if entry.match not in closed:
+        yield entry
+
+
+def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) -> FrontendRoute:
+    """Return the entry behind a rule that refuses all its requests (`is_exact`), or that may refuse them."""
+    if is_exact and rule.value is not None:
+        refusal = rules.HaproxyRule(rule.line, "respond", AclCondition(), rule.value, rule.when.statements)
+        return replace(entry, rule=refusal)
+    return entry if rule in entry.laid else replace(entry, laid=(*entry.laid, rule))
+
+
 _PATHS = frozenset({"path", "path_prefix", "path_regex"})
 
 
@@ -136,20 +217,10 @@ def _apart(one: Match, other: Match) -> bool:
 
 
 def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
-    """Return the requests that a rule decides about; of a condition that cannot be read, all that it might refuse."""
-    if rule.action in {"pool", "preferred"}:
-        return rule.when.matches()
-    if rule.action == "respond" and (alternatives := rule.when.matches()) is not None:
-        return alternatives
+    """Return the requests that a rule decides about; None if no match expresses them, or it only protects."""
     if rule.action == "metrics":
         return rule.when.matches() or [{}]
-    if rule.action not in {"respond", "auth", "unknown"}:
-        return None
-    readable = [
-        tuple(term for term in terms if not term.negated and alternatives_of(term.tokens) is not None)
-        for terms in rule.when.terms
-    ]
-    return AclCondition(tuple(readable)).matches() or [{}]
+    return rule.when.matches() if rule.action in {"pool", "preferred", "respond", "unknown"} else None
 
 
 def _default(section: HaproxySection) -> list[rules.HaproxyRule]:
@@ -209,7 +280,7 @@ def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySecti
     """Close a route whose backend refuses requests by a condition: only those of a frontend become routes."""
     for rule in rules.rules(target):
         conditional = rule.action in {*_LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
-        if rule.action in {"auth", "unknown", "respond"} or conditional:
+        if rule.action in {"guard", "unknown", "respond"} or conditional:
             why = "its backend answers some requests by a rule that could not be carried over"
             context.draft.ledger.omit(rule.line, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why)
@@ -223,9 +294,7 @@ def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None
     if rule.action == "respond" and rule.value is not None and rule.when.matches() is not None:
         context.draft.put((*path, "respond"), rule.value, rule.line)
         return
-    why = "a rule that protects it could not be carried over"
-    if rule.action == "auth":
-        why = "authentication by a list of users is not carried over"
+    why = "its answer could not be carried over"
     for item in (rule.line, *rule.when.statements):
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
     context.draft.close(path, why)
@@ -238,13 +307,17 @@ def _protect(context: HaproxyImport, all_rules: Sequence[rules.HaproxyRule], pat
     """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
     for rule in all_rules:
         for path in paths:
-            if rule.action in {*_LAID, "limit"}:
+            if rule.action in {*_LAID, "guard", "limit"}:
                 _lay(context, path, rule)
 
 
 def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     draft = context.draft
-    if "respond" in (draft.get(path) or {}):
+    if rule.action == "guard":
+        for item in (rule.line, *rule.when.statements):
+            draft.ledger.omit(item, f"{_UNPROTECTED}: the route refuses its requests", path)
+        draft.close(path, _UNPROTECTED, by_hand="auth")
+    elif "respond" in (draft.get(path) or {}):
         draft.ledger.carry(path, rule.line, *rule.statements)
     elif rule.action in {"allow", "deny"}:
         networks = [item if "/" in item else f"{item}/{128 if ':' in item else 32}" for item in rule.value]

@@ -23,14 +23,20 @@ class HaproxyRule:
     line: Statement
     """The line."""
     action: str
-    """`pool`, `preferred` (a pool while it has servers), `respond`, `redirect`, `fallback`, `skipped`, `silent`,
-    `metrics`, or what protects: `unknown`, `auth`, `users`, `keys`, `allow`, `deny`, `limit`."""
+    """`pool`, `preferred` (a pool while it has servers), `respond`, `unknown` (an answer that no route gives),
+    `redirect`, `fallback`, `silent`, `metrics`, or a protection: `users`, `keys`, `allow`, `deny`, `limit`, and `guard`
+    for one that no key expresses."""
     when: AclCondition
     """When it holds."""
     value: Any = None
     """The backend, the response, or what else the action needs."""
     statements: tuple[Statement, ...] = field(default=())
     """Other lines that it is made of."""
+
+    @property
+    def is_allow(self) -> bool:
+        """Whether it is `http-request allow`, which ends the rules for its requests."""
+        return self.line.tokens[:2] == ("http-request", "allow")
 
 
 def acls(section: HaproxySection) -> dict[str, list[Statement]]:
@@ -52,7 +58,7 @@ def rules(section: HaproxySection) -> Iterator[HaproxyRule]:
                 yield rule
     for item in section.own("use_backend"):
         args, when, negated = parted(item.args)
-        yield _backend(item, args[0] if args else "", condition(when, names), negated)
+        yield _backend(item, args[0] if args else "", condition(when, names, negated=negated))
 
 
 def parted(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
@@ -63,9 +69,7 @@ def parted(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], boo
     return args, (), False
 
 
-def _backend(item: Statement, name: str, when: AclCondition, negated: bool) -> HaproxyRule:
-    if negated:
-        return HaproxyRule(item, "skipped", when)
+def _backend(item: Statement, name: str, when: AclCondition) -> HaproxyRule:
     for terms in when.terms if len(when.terms) == 1 else ():
         others = tuple(term for term in terms if _pool_of(term) is None)
         watched = [watched for term in terms if (watched := _pool_of(term)) is not None]
@@ -92,31 +96,37 @@ def _request(item: Statement, section: HaproxySection, names: dict[str, list[Sta
     if item.name == "monitor-uri" and item.args:
         criteria = AclCondition(((Term(("path", item.args[0]), False),),))
         return HaproxyRule(item, "respond", criteria, {"status": 200})
-    args, when, negated = parted(item.args)
-    criteria = condition(when, names)
+    args, when, negated = parted(item.tokens if item.name == "block" else item.args)
+    rule = _rule(item, args, condition(when, names, negated=negated), section)
+    if rule is not None and rule.action in {"respond", "unknown"} and rule.when.matches() is None:
+        return replace(rule, action="guard")
+    return rule
+
+
+def _rule(item: Statement, args: tuple[str, ...], when: AclCondition, section: HaproxySection) -> HaproxyRule | None:
     if item.name == "tcp-request":
-        return _deny(item, args, criteria, negated, section) if args[1:2] in {("reject",), ("silent-drop",)} else None
+        return _deny(item, args, when, section) if args[1:2] in {("reject",), ("silent-drop",)} else None
     if item.name == "redirect" or args[:1] == ("redirect",):
-        return _redirect(item, args, criteria, negated)
+        return _redirect(item, args, when)
     if args[:1] in {("deny",), ("reject",), ("tarpit",), ("silent-drop",)} or item.name == "block":
-        return _deny(item, args, criteria, negated, section)
+        return _deny(item, args, when, section)
     if args[:1] == ("return",):
-        return HaproxyRule(item, "unknown" if negated else "respond", criteria, _return(args))
+        return HaproxyRule(item, "respond", when, _return(args))
     if args[:1] == ("auth",):
-        return _users(item, args, criteria, negated)
+        return _users(item, args, when)
     if args == ("set-log-level", "silent"):
-        return None if negated else HaproxyRule(item, "silent", criteria, None, criteria.statements)
+        return HaproxyRule(item, "silent", when, None, when.statements)
     if args == ("use-service", "prometheus-exporter"):
-        return HaproxyRule(item, "metrics", criteria)
+        return HaproxyRule(item, "metrics", when)
     if args[:1] == ("allow",):
-        return HaproxyRule(item, "unknown", criteria)
+        return HaproxyRule(item, "guard", when)
     return None
 
 
-def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition, negated: bool) -> HaproxyRule:
+def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition) -> HaproxyRule:
     to_https = "scheme" in args and "https" in args
     encrypted = [term.negated for terms in when.terms for term in terms if term.tokens[:1] == ("ssl_fc",)]
-    if to_https and (not encrypted or encrypted[0] != negated):
+    if to_https and all(encrypted):
         rest = AclCondition(tuple(tuple(t for t in terms if t.tokens[:1] != ("ssl_fc",)) for terms in when.terms))
         return HaproxyRule(item, "redirect", rest, None, when.statements)
     return HaproxyRule(item, "unknown", when)
@@ -133,36 +143,33 @@ def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _users(item: Statement, args: tuple[str, ...], when: AclCondition, negated: bool) -> HaproxyRule:
+def _users(item: Statement, args: tuple[str, ...], when: AclCondition) -> HaproxyRule:
     """Return the rule of a list of users: `http-request auth [realm R] unless { http_auth(LIST) }`."""
-    term, rest = _picked(when, negated, lambda each: each.tokens[:1] != () and each.tokens[0].startswith("http_auth("))
+    term, rest = _picked(when, lambda each: each.tokens[:1] != () and each.tokens[0].startswith("http_auth("))
     realm = args[args.index("realm") + 1] if "realm" in args[:-1] else ""
     if term is None or not term.negated or rest.matches() is None:
-        return HaproxyRule(item, "auth", when)
+        return HaproxyRule(item, "guard", when)
     return HaproxyRule(item, "users", rest, (realm, term.tokens[0][10:-1]), when.statements)
 
 
-def _picked(when: AclCondition, negated: bool, wanted: Callable[[Term], bool]) -> tuple[Term | None, AclCondition]:
-    """Return the one term of a condition that is wanted, as it reads after `if`, and the condition without it."""
+def _picked(when: AclCondition, wanted: Callable[[Term], bool]) -> tuple[Term | None, AclCondition]:
+    """Return the only term of a condition that is wanted, and the condition without it."""
     terms = when.terms[0] if len(when.terms) == 1 else ()
     chosen = [term for term in terms if wanted(term)]
-    if len(chosen) != 1 or (negated and len(terms) > 1):
+    if len(chosen) != 1:
         return None, when
-    term = Term(chosen[0].tokens, chosen[0].negated != negated, chosen[0].statements)
-    return term, AclCondition((tuple(each for each in terms if each is not chosen[0]),))
+    return chosen[0], AclCondition((tuple(each for each in terms if each is not chosen[0]),))
 
 
-def _deny(
-    item: Statement, args: tuple[str, ...], when: AclCondition, negated: bool, section: HaproxySection
-) -> HaproxyRule:
+def _deny(item: Statement, args: tuple[str, ...], when: AclCondition, section: HaproxySection) -> HaproxyRule:
     status = args[args.index("deny_status") + 1] if "deny_status" in args[:-1] else "403"
-    term, rest = _picked(when, negated, lambda each: _special(item, each, when, section) is not None)
+    term, rest = _picked(when, lambda each: _special(item, each, when, section) is not None)
     if term is not None and rest.matches() is not None:
         special = _special(item, term, when, section)
         if special is not None and (special.action != "limit" or rest == AclCondition()):
             return replace(special, when=rest)
-    if negated or not status.isdigit():
-        return HaproxyRule(item, "unknown", when)
+    if not status.isdigit():
+        return HaproxyRule(item, "guard", when)
     return HaproxyRule(item, "respond", when, {"status": int(status)})
 
 
@@ -174,9 +181,9 @@ def _special(item: Statement, term: Term, when: AclCondition, section: HaproxySe
     header = re.fullmatch(r"(?:req\.)?f?hdr\((authorization|x-api-key|api-key)\)", fetch.lower())
     if header is not None or fetch.startswith("http_auth_bearer"):
         name = header[1] if header else "authorization"
-        return HaproxyRule(item, "keys" if term.negated else "unknown", AclCondition(), name, when.statements)
+        return HaproxyRule(item, "keys" if term.negated else "guard", AclCondition(), name, when.statements)
     if fetch == "http_auth" or fetch.startswith("http_auth("):
-        return HaproxyRule(item, "auth", AclCondition(), None, when.statements)
+        return HaproxyRule(item, "guard", AclCondition(), None, when.statements)
     rate = re.fullmatch(r"sc(?:_http_req_rate\(0\)|0_http_req_rate)", fetch)
     if rate is not None and len(values) > 1 and values[0] in {"gt", "ge"} and values[1].isdigit():
         return _limit(item, int(values[1]), when, section)

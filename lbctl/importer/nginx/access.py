@@ -33,11 +33,11 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
         item = scope.last(name)
         if item is not None and item.args[:1] != ("off",):
             context.draft.ledger.omit(item, f"{why}, so the route refuses its requests", route)
-            context.draft.close(route, why)
+            context.draft.close(route, why, by_hand="auth")
     for item in _unknown(scope):
         why = f"{item.name} may refuse requests, and is not carried over"
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
-        context.draft.close(route, why)
+        context.draft.close(route, why, by_hand="auth")
     _certificates(context, route, scope)
     _users(context, route, scope)
     external.protect(context, route, scope)

@@ -29,7 +29,7 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
     if block is None or passing is None or url is None:
         why = "`auth.external` asks a service by its IP address, and the one that decides here is known by a name"
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
-        context.draft.close(route, why)
+        context.draft.close(route, why, by_hand="auth")
         return
     external: dict[str, Any] = {"url": url, "send": list(dict.fromkeys([*credentials.SENT, *_sent(context, block)]))}
     timeout = next(flat(block, "proxy_read_timeout"), None)

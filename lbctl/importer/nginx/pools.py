@@ -152,7 +152,8 @@ def _hash(context: NginxImport, pool: Path, item: Statement) -> None:
     key = _hash_key(item.args[0] if item.args else "")
     if key is None:
         reason = "a fleet hashes a header, cookie, query parameter, client address, or a part of the body"
-        context.draft.ledger.omit(item, reason, pool)
+        hint = "write `balance: {algorithm: hash, hash: {key: …}}` with what names a session"
+        context.draft.lose_sessions(pool, item, reason, hint)
         context.draft.put((*pool, "balance"), {"algorithm": "least_request"})
         return
     context.draft.put((*pool, "balance"), {"algorithm": "hash", "hash": {"key": key}}, item)
@@ -171,7 +172,9 @@ def _hash_key(variable: str) -> dict[str, Any] | None:
 
 def _sticky(context: NginxImport, pool: Path, item: Statement) -> None:
     if len(item.args) < 2 or item.args[0] != "cookie":
-        context.draft.ledger.omit(item, "a fleet's affinity is a cookie that the proxy sets", pool)
+        reason = "a fleet's affinity is a cookie that the proxy sets"
+        hint = "write `affinity: {cookie: NAME}`: lbctl sets a cookie of that name, and clients that keep it stay"
+        context.draft.lose_sessions(pool, item, reason, hint)
         return
     expires = next((word[8:] for word in item.args if word.startswith("expires=")), "")
     ttl = {"ttl": ttl} if (ttl := values.time(expires)) else {}

@@ -288,7 +288,7 @@ def _conditions(
         elif extra is None:
             why = "a condition that protects it could not be carried over"
             context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
-            context.draft.close(path, why)
+            context.draft.close(path, why, by_hand="auth")
 
 
 def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scope) -> None:

@@ -69,6 +69,17 @@ def test_lost_header_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "headers lost: x-a" in errors
 
 
+def test_lost_sessions_are_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("haproxy")
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(
+        "defaults\n mode http\nfrontend f\n bind :80\n default_backend b\nbackend b\n"
+        " stick-table type string len 64 size 1k\n stick on req.hdr(x-a) if { path_beg /v1 }\n server s 10.0.0.1:80\n"
+    )
+    assert command(["import", "haproxy", str(file), "--compare"]) == 1
+    assert "sessions are not kept in b (haproxy.cfg:8)" in capsys.readouterr().err
+
+
 def test_external_auth_service_has_a_stand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("nginx")
     file = tmp_path / "nginx.conf"

@@ -12,7 +12,7 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run as command
 from lbctl.importer.haproxy.tokens import TokenError, split_line
 from lbctl.importer.run import run
-from tests.support.importer import fleet_from_text, imported
+from tests.support.importer import fleet_from_text, imported, imported_text
 
 HEAD = (
     "defaults\n mode http\nbackend a\n server a0 10.0.0.1:80\n"
@@ -87,6 +87,118 @@ def test_unsupported_condition_closes_the_affected_routes(
 ) -> None:
     routes = fleet_from_text("haproxy", f"{HEAD} {rule}\n default_backend a\n", tmp_path)["routes"].values()
     assert [item["match"] for item in routes if item.get("respond", {}).get("status") == 501] == closed
+
+
+def test_unsupported_protection_keeps_each_route_with_its_pool(tmp_path: Path) -> None:
+    rules = (
+        " http-request deny deny_status 401 unless has_key or internal\n acl has_key var(txn.key) -m found\n"
+        " acl internal src 10.0.0.0/8\n use_backend a if { path_beg /v1 }\n default_backend b\n"
+    )
+    result, diagnostics = imported_text("haproxy", HEAD + rules, tmp_path)
+    routes = result.draft.fleet["routes"].values()
+    assert [(item["match"], item["respond"]["status"]) for item in routes] == [({"path_prefix": "/v1"}, 501), ({}, 501)]
+    assert [*result.draft.fleet["pools"]] == ["a", "b"]
+    for pool in ("a", "b"):
+        assert f"# Write `auth` here, then replace `respond` with:\n    #   pool: {pool}\n" in result.text
+    assert "deny deny_status 401 unless has_key or internal" in result.text
+    (finding,) = (item for item in diagnostics if item.code == "LB988")
+    assert (finding.severity, "`auth` where a rule protected it" in (finding.hint or "")) == ("error", True)
+
+
+def test_comment_of_a_closed_route_has_all_its_keys(tmp_path: Path) -> None:
+    rules = " http-request deny if { var(txn.a) -m found }\n http-request set-header x-a b\n default_backend a\n"
+    text = imported_text("haproxy", HEAD.replace("http\n", "http\n timeout server 9m\n", 1) + rules, tmp_path)[0].text
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index("# Write `auth` here, then replace `respond` with:")
+    kept = ["#   pool: a", "#   timeouts: {idle: 9m}", "#   headers: {request: {set: {x-a: b}}}"]
+    assert lines[start + 1 : start + 4] == kept
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (
+            " http-request deny unless { path_beg /v1 }\n default_backend a\n",
+            [({"path_prefix": "/v1"}, "a"), ({}, 403)],
+        ),
+        (
+            " http-request deny deny_status 405 if !METH_POST !METH_GET\n default_backend a\n",
+            [({"methods": ["POST"]}, "a"), ({"methods": ["GET", "HEAD"]}, "a"), ({}, 405)],
+        ),
+        (
+            " block unless { path_beg /v1 } or { path_beg /w }\n use_backend b if { path /v1/b }\n default_backend a\n",
+            [({"path": "/v1/b"}, "b"), ({"path_prefix": "/v1"}, "a"), ({"path_prefix": "/w"}, "a"), ({}, 403)],
+        ),
+        (
+            " http-request deny if { path_beg /v1 } !{ req.hdr(x-a) b }\n default_backend a\n",
+            [({"path_prefix": "/v1", "headers": {"x-a": "b"}}, "a"), ({"path_prefix": "/v1"}, 403), ({}, "a")],
+        ),
+        (
+            " http-request deny if { path_beg /v1 } !{ var(txn.a) -m found }\n default_backend a\n",
+            [({"path_prefix": "/v1"}, 501), ({}, "a")],
+        ),
+        (" http-request allow if { src 10.0.0.0/8 }\n default_backend a\n", [({}, "a")]),
+        (
+            " http-request allow if { src 10.0.0.0/8 }\n http-request deny if { path /x }\n default_backend a\n",
+            [({"path": "/x"}, 403), ({}, 501)],
+        ),
+        (" use_backend a unless { path_beg /v1 }\n default_backend b\n", [({}, "b")]),
+        (" use_backend a if !{ path_beg /v1 }\n default_backend b\n", [({}, "b")]),
+        (" use_backend a if { path_beg -f /etc/paths }\n default_backend b\n", [({}, "b")]),
+    ],
+)
+def test_negated_condition_is_not_imported_as_its_opposite(
+    rules: str, expected: list[tuple[dict[str, object], object]], tmp_path: Path
+) -> None:
+    routes = fleet_from_text("haproxy", HEAD + rules, tmp_path)["routes"].values()
+    assert [(item["match"], item.get("pool") or item["respond"]["status"]) for item in routes] == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("unless { ssl_fc } or { path_beg /acme }", [({}, "https"), ({"path_prefix": "/acme"}, "a")]),
+        ("if !{ ssl_fc } !{ path_beg /acme }", [({}, "https"), ({"path_prefix": "/acme"}, "a")]),
+        ("if !{ ssl_fc } { path_beg /v1 }", [({"path_prefix": "/v1"}, "https"), ({}, "a")]),
+        ("if !{ ssl_fc } !{ src 10.0.0.0/8 }", [({}, "https")]),
+    ],
+)
+def test_redirect_to_https_keeps_its_exceptions(
+    condition: str, expected: list[tuple[dict[str, str], str]], tmp_path: Path
+) -> None:
+    text = f"{HEAD} http-request redirect scheme https {condition}\n default_backend a\n"
+    routes = fleet_from_text("haproxy", text, tmp_path)["routes"].values()
+    assert [(item["match"], item.get("pool") or item["respond"]["redirect"]) for item in routes] == expected
+
+
+def test_rule_that_no_match_expresses_is_reported(tmp_path: Path) -> None:
+    rules = " use_backend a if !{ path_beg /v1 }\n default_backend b\n"
+    diagnostics = imported_text("haproxy", HEAD + rules, tmp_path)[1]
+    assert any(item.code == "LB985" and "no request takes this rule to a" in item.message for item in diagnostics)
+
+
+def test_long_condition_is_not_expanded(tmp_path: Path) -> None:
+    condition = " or ".join(f"{{ path /{n} }} {{ method GET }}" for n in range(20))
+    text = f"{HEAD} http-request deny unless {condition}\n default_backend a\n"
+    (route,) = fleet_from_text("haproxy", text, tmp_path)["routes"].values()
+    assert route["respond"]["status"] == 501
+
+
+def test_thresholds_of_checks_are_imported(tmp_path: Path) -> None:
+    text = HEAD.replace("10.0.0.1:80", "10.0.0.1:80 check rise 4 fall 7") + " default_backend a\n"
+    check = fleet_from_text("haproxy", text, tmp_path)["pools"]["a"]["health"]["active"]
+    assert (check["healthy_threshold"], check["unhealthy_threshold"]) == (4, 7)
+
+
+@pytest.mark.parametrize(("used", "code"), [("a", 0), ("missing", 1)])
+def test_exit_code_tells_whether_a_route_serves(
+    used: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "haproxy.cfg", tmp_path / "fleet.yaml"
+    file.write_text(f"{HEAD} use_backend missing if {{ path /x }}\n default_backend {used}\n")
+    assert command(["import", "haproxy", str(file), "-f", str(out)]) == code
+    assert out.exists()
+    assert ("error LB988" in (errors := capsys.readouterr().err), "LB988" in errors) == (bool(code), True)
 
 
 def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:

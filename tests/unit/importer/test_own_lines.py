@@ -27,11 +27,16 @@ PROCESSOR = (
 LUA = f'- {{name: lua, typed_config: {{"@type": {TYPE}.lua.v3.Lua, default_source_code: {{inline_string: "CODE"}}}}}}'
 
 
+def uncommented(fleet: Path) -> str:
+    return "".join(line for line in fleet.read_text().splitlines(keepends=True) if not line.lstrip().startswith("#"))
+
+
 def own_lines_of(kind: str, text: str, tmp_path: Path) -> dict[str, str]:
     """Import with -f, check that the fleet is valid and renders, and return the files of own lines."""
     source, fleet = tmp_path / "source.conf", tmp_path / "fleet.yaml"
     source.write_text(text)
-    assert command(["import", kind, str(source), "-f", str(fleet)]) == 0
+    code = command(["import", kind, str(source), "-f", str(fleet)])
+    assert code == ("pool: " not in uncommented(fleet))
     assert command(["render", "-t", kind, str(fleet), "-d", str(tmp_path / "out")]) == 0
     rendered = "".join(item.read_text() for item in (tmp_path / "out").iterdir())
     files = {item.name: item.read_text() for item in sorted((tmp_path / "own").glob("*"))}

@@ -40,9 +40,36 @@ def test_secret_is_neither_in_the_fleet_nor_in_a_message(kind: str, text: str, t
     assert "s3cr3tvalue" not in "\n".join([result.text, *result.own.values(), *map(str, diagnostics)])
 
 
+CONDITIONS = (
+    "defaults\n mode http\nfrontend f\n bind :80\n acl has_key var(txn.hash) -m found\n"
+    " acl valid_token req.hdr(x-team) -m found\n http-request set-var(txn.hash) req.hdr(authorization),sha2(256)\n"
+    " http-request deny if has_key or !valid_token internal\n http-request deny unless valid_token || has_key\n"
+    " default_backend b\nbackend b\n server s 10.0.0.1:80\n"
+)
+
+
+@pytest.mark.parametrize(
+    "test", ["var(txn.api_key) -m str {}", "hdr(x-token) -m str {}", "url_param(token) {}", "var(txn.token) {}"]
+)
+def test_secret_in_a_condition_is_not_shown(test: str, tmp_path: Path) -> None:
+    secret = test.format("s3cr3tvalue")
+    rules = f"acl has_key {secret}\n http-request deny if has_key or {{ {secret} }}\n default_b"
+    result, diagnostics = imported_text("haproxy", CONDITIONS.replace("default_b", rules), tmp_path)
+    shown = "\n".join([result.text, *map(str, diagnostics)])
+    assert "s3cr3t" not in shown
+    assert "http-request deny if has_key or" in shown
+
+
+def test_short_secret_does_not_hide_parts_of_other_words(tmp_path: Path) -> None:
+    line = " http-request set-header x-token s if { path_beg /status }\n default_b"
+    text = imported_text("haproxy", CONDITIONS.replace(" default_b", line), tmp_path)[0].text
+    assert 'http-request set-header x-token (a secret) if "{" path_beg /status "}"' in text
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
+        ("haproxy", CONDITIONS),
         ("nginx", NGINX.format("proxy_set_header X-Token $http_x_token; proxy_hide_header X-Auth-Token;")),
         ("nginx", NGINX.format("if ($known_key = 0) { return 403; } proxy_pass_header Authorization;")),
         ("nginx", NGINX.format("proxy_ssl_certificate_key /etc/k.pem; proxy_cache_key k;")),

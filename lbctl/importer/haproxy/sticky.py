@@ -1,0 +1,115 @@
+"""`stick` rules, which remember the server of a session: as a hash of the same key, or as an affinity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lbctl.base.diagnostics import Path
+from lbctl.importer.haproxy.conditions import condition
+from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.haproxy.rules import acls, parted
+from lbctl.importer.statement import Statement
+
+OWN_COOKIE = "write `affinity: {cookie: NAME}`: lbctl sets a cookie of that name, and clients that keep it stay"
+_HASH = (
+    "name what clients send with each request of a session: `balance: {algorithm: hash, hash: {key: {header: NAME}}}`"
+)
+_HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
+_KEYS = (
+    ("cookie", re.compile(r"(?:(?:req\.)?cook|cookie)\((\w+)\)")),
+    ("query", re.compile(r"(?:url_param|urlp)\(([\w.-]+)\)")),
+    ("json_body", re.compile(r"req\.body,json_query\([\'\"]?(\$\.[\w.]+)[\'\"]?\)")),
+)
+
+
+def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
+    """Carry the `stick` rules of a section over to its pool, or report that its sessions are lost."""
+    lines = [item for item in section.own("stick") if len(item.args) > 1]
+    if any(item.args[0] == "store-response" for item in lines):
+        for item in lines:
+            reason = "no key of a fleet remembers what an answer names"
+            context.draft.lose_sessions(path, item, reason, OWN_COOKIE)
+    else:
+        _hash(context, path, section, lines)
+
+
+def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: list[Statement]) -> None:
+    """Set the hash of the pool to the key of its first rule that has one."""
+    draft, chosen = context.draft, dict[str, Any]()
+    stored = [_key(item) for item in lines if item.args[0] in {"on", "store-request"}]
+    for item in lines:
+        key, present = _key(item), draft.get((*path, "balance", "hash", "key"))
+        if key is None or key not in stored:
+            draft.lose_sessions(path, item, "no key of a fleet means this", _HASH)
+        elif chosen and key != chosen:
+            draft.lose_sessions(path, item, f"a pool hashes by one key, here {_named(chosen)}", _HASH)
+        elif (conditions := list(_conditions(section, item))) and not _is_presence(key, section, item):
+            draft.lose_sessions(path, item, "a hash has no condition", _HASH)
+        else:
+            if present != key:
+                _replace(context, path, section, key)
+            chosen = key
+            draft.ledger.carry((*path, "balance", "hash"), item, *conditions, *_tables(section))
+            if "source_ip" in key:
+                advise_address(context, item)
+
+
+def _replace(context: HaproxyImport, path: Path, section: HaproxySection, key: dict[str, Any]) -> None:
+    draft, balance = context.draft, section.last("balance")
+    present = draft.get((*path, "balance", "hash"))
+    if balance is not None and present is not None:
+        draft.ledger.revoke((*path, "balance"))
+        draft.ledger.omit(balance, f"a pool hashes by one key: {_named(key)}, which `stick` remembers", path)
+    elif balance is not None:
+        draft.ledger.imply("new sessions are placed by their hash", balance)
+    draft.put((*path, "balance"), {"algorithm": "hash", "hash": (present or {}) | {"key": key}})
+
+
+def _key(item: Statement) -> dict[str, Any] | None:
+    """Return the key of a hash that names the same session as a rule, or None."""
+    fetch = item.args[1]
+    if fetch == "src":
+        return {"source_ip": {}}
+    if (header := _HEADER.fullmatch(fetch)) is not None:
+        return {"header": header[1].lower()}
+    return next(({name: match[1]} for name, form in _KEYS if (match := form.fullmatch(fetch)) is not None), None)
+
+
+def _named(key: dict[str, Any]) -> str:
+    ((name, value),) = key.items()
+    return f"{name} {value}" if value else "the client's address"
+
+
+def _conditions(section: HaproxySection, item: Statement) -> Iterator[Statement]:
+    """Yield the rule itself if it has a condition, and the ACLs that the condition names."""
+    _, when, negated = parted(item.args)
+    if when:
+        yield item
+        yield from condition(when, acls(section), negated=negated).statements
+
+
+def _is_presence(key: dict[str, Any], section: HaproxySection, item: Statement) -> bool:
+    """Whether the condition of a rule is only that the request has its key."""
+    _, when, negated = parted(item.args)
+    terms = condition(when, acls(section), negated=negated).terms
+    first = terms[0][0] if len(terms) == 1 and len(terms[0]) == 1 else None
+    return (
+        first is not None
+        and not first.negated
+        and first.tokens[1:] == ("-m", "found")
+        and _key(Statement(item.position, ("stick", "on", first.tokens[0]))) == key
+    )
+
+
+def _tables(section: HaproxySection) -> Iterator[Statement]:
+    return section.own("stick-table")
+
+
+def advise_address(context: HaproxyImport, item: Statement) -> None:
+    """Report a key that is the client's address."""
+    line = " ".join(item.args[:2]) if item.name == "stick" else item.args[0]
+    message = f"{item.name} {line} sends all clients behind one address to one server, however busy it is"
+    hint = "a session's header, or `prompt_prefix` with `bounded_load`, spreads them"
+    context.draft.ledger.advise(item, message, hint)
