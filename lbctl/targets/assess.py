@@ -20,13 +20,14 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.model.node import Node, position_of
+from lbctl.targets.error_body import error_body
 from lbctl.targets.features import BY_ID, Feature
 from lbctl.targets.target import Capability, NotYet, Since, Target, Unsupported, Version
 from lbctl.targets.usage import cleartext, used
 
 CLOSED = Respond(
     503,
-    '{"error":{"message":"this route is closed here: the proxy cannot protect it","type":"closed"}}',
+    error_body("this route is closed here: the proxy cannot protect it", "closed"),
     "application/json",
 )
 _MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}

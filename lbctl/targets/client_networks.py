@@ -6,15 +6,16 @@ hold for it, and those of IPv6 do not, `::/0` included.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv6Network, ip_network
+
+from lbctl.targets.error_body import error_body
 
 MESSAGE = "clients of this address are not served here"
 """The message of the 403."""
 KIND = "forbidden"
 """The type of the 403."""
-BODY = json.dumps({"error": {"message": MESSAGE, "type": KIND}}, separators=(",", ":"))
+BODY = error_body(MESSAGE, KIND)
 """The body of the 403."""
 _MAPPED = IPv6Network("::ffff:0:0/96")
 

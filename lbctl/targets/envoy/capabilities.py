@@ -54,7 +54,9 @@ CAPABILITIES: dict[str, Capability] = {
     "route.queue_priority": Unsupported(
         "requests wait at a replica in the order in which they came", "all wait as normal ones"
     ),
-    "route.websocket": Rendered("an upgrade on any other route is answered 403"),
+    "route.websocket": Rendered(
+        "a WebSocket on any other route is answered 403; other offers of an upgrade are ignored"
+    ),
     "route.timeouts.request": Rendered(),
     "route.timeouts.idle": Rendered("no byte in either direction"),
     "route.retry": Rendered("a request longer than 1 MiB, or than max_body where that is more, is tried once"),

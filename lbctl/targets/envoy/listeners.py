@@ -42,6 +42,17 @@ _OWN = "x-envoy-"
 """The prefix of headers with which a client could change Envoy's timeouts and retries."""
 
 
+_FRAMING: dict[str, object] = {
+    "append": {"header": {"key": matches.FRAMING_HEADER, "value": "%PROTOCOL% %REQ(transfer-encoding)%"}}
+}
+"""The mutation that gives the routes what Envoy removes before it chooses one."""
+_WEBSOCKET = "websocket"
+_OTHER_UPGRADES = "(?i)" + "|".join(
+    [*(f"{_WEBSOCKET[:i]}(?:[^{c}].*)?" for i, c in enumerate(_WEBSOCKET)), f"{_WEBSOCKET}.+"]
+)
+"""An RE2 expression for every name of a protocol except `websocket`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Chain:
     """A filter chain: the peers and server names that it is for, and its certificate."""
@@ -129,10 +140,21 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         access_log=access_log.access_logs(view, item),
         local_reply_config=local_reply.local_replies(view, item, by_address=bool(access.http_filters(view, item))),
         http_filters=filters.http_filters(view, item),
+        http_protocol_options=_http1(),
         http2_protocol_options=_http2() if item.http2 else None,
         tracing=_tracing(item, item.tracing) if item.tracing else None,
         **_client_detection(chain),
     )
+
+
+def _http1() -> dict[str, object]:
+    """Return the options of HTTP/1.
+
+    Probes and old proxies speak HTTP/1.0. A client may offer any upgrade, and a server that does not want it ignores
+    the offer; Envoy would refuse the request. So every offer but that of a WebSocket is dropped.
+    """
+    other = {"safe_regex": {"regex": _OTHER_UPGRADES}}
+    return {"accept_http_10": True, "ignore_http_11_upgrade": [other]}
 
 
 def _http2() -> dict[str, object]:
@@ -172,7 +194,7 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
 
     They remove what a client may not send, and adopt its own name for the request id.
     """
-    mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}]
+    mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}, _FRAMING]
     mutations += auth.early_mutations(view, item)
     mutations += picking.early_mutations(view, item)
     believed = chain.trusted is None or chain.believed

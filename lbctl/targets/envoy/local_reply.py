@@ -7,28 +7,27 @@ flag decides: no fit or reachable replica and no capacity are 503, a silent repl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_networks, request_method
+from lbctl.targets import client_networks, request_host, request_method, request_target
 from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.envoy import access, external
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.error_body import error_body
 from lbctl.targets.reading import UNCLEAR
 
 _STATUSES = {
-    400: ("this is no valid request", "bad_request"),
+    400: ("the request is not valid HTTP", "bad_request"),
     401: ("no valid credentials", "unauthorized"),
     403: ("this is not allowed here", "forbidden"),
     404: ("no route", "not_found"),
     408: ("the request did not arrive in time", "timeout"),
     413: ("the body is too large", "too_large"),
-    426: ("this needs another version of HTTP", "bad_request"),
     429: ("too many requests", "rate_limited"),
     431: ("the headers are too large", "too_large"),
     500: ("the gateway failed", "internal"),
@@ -54,15 +53,15 @@ _RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{N
 
 def error(status: int) -> str:
     """Return the body for one of the statuses that Envoy replies with."""
-    return _error(*_STATUSES[status])
+    return error_body(*_STATUSES[status])
 
 
-def _error(message: str, kind: str) -> str:
-    return json.dumps({"error": {"message": message, "type": kind}}, separators=(",", ":"))
-
-
-UNCLEAR_MODEL = _error(UNCLEAR, "bad_request")
-METHOD = _error(request_method.MESSAGE, "bad_request")
+FRAMING = error_body("HTTP/1.0 has no transfer-encoding", "bad_request")
+HOST = error_body(request_host.MESSAGE, "bad_request")
+METHOD = error_body(request_method.MESSAGE, "bad_request")
+PATH = error_body(request_target.MESSAGE, "bad_request")
+SEVERAL_ADDRESSES = error_body("the client has several addresses", "bad_request")
+UNCLEAR_MODEL = error_body(UNCLEAR, "bad_request")
 
 
 def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[str, object]:
@@ -74,7 +73,7 @@ def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[s
         {**_flags(_BROKEN), "status_code": {"value": 502}, **_body(502)},
     ]
     addresses = [_by_details(_BY_ADDRESS, client_networks.BODY)] if by_address else []
-    refused = [_by_details(detail, _error(*reply)) for detail, reply in _REFUSED.items()]
+    refused = [_by_details(detail, error_body(*reply)) for detail, reply in _REFUSED.items()]
     users = [*_unchecked(view, listener), *_unauthorized(view, listener)]
     return {"mappers": [*flagged, *addresses, *refused, *users, *(_by_status(status) for status in _STATUSES)]}
 

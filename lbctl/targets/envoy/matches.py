@@ -14,6 +14,11 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 MODEL_HEADER = "x-model"
 FORWARDED_FOR = "x-forwarded-for"
+FRAMING_HEADER = "x-envoy-framing"
+"""The header in which the listener writes the version of HTTP and the transfer-encoding, or `-` without one.
+
+Clients cannot send it, and replicas do not get it.
+"""
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
@@ -60,6 +65,11 @@ def ambiguous_path() -> dict[str, object]:
 def malformed_host() -> dict[str, object]:
     """Return the header condition of an invalid Host; Envoy joins several lines with commas."""
     return {**_header(":authority", {"safe_regex": {"regex": request_host.HOST_WITHOUT_DOT}}), "invert_match": True}
+
+
+def chunked_http_10() -> dict[str, object]:
+    """Return the header condition of a chunked body in HTTP/1.0, whose end other proxies may see elsewhere."""
+    return _header(FRAMING_HEADER, {"safe_regex": {"regex": "HTTP/1\\.0 [^-].*"}})
 
 
 def refused_method() -> dict[str, object]:

@@ -36,7 +36,7 @@ from lbctl.targets.envoy.protos import header_option
 
 _BODY = 4_096
 _JSON = "application/json"
-_INTERNAL = ("x-envoy-external-address",)
+_INTERNAL = ("x-envoy-external-address", matches.FRAMING_HEADER)
 _SAFE = ("GET", "HEAD")
 
 
@@ -110,13 +110,15 @@ def _no_route(table: RouteInputs) -> route_components_pb2.Route:
 def _refused(table: RouteInputs) -> Iterator[route_components_pb2.Route]:
     method = _narrowed(_everything(), [matches.refused_method()])
     yield _direct(table, method, "", 405, local_reply.METHOD, _JSON)
+    chunked = _narrowed(_everything(), [matches.chunked_http_10()])
+    yield _direct(table, chunked, "", 400, local_reply.FRAMING, _JSON)
     host = _narrowed(_everything(), [matches.malformed_host()])
-    yield _direct(table, host, "", 400, local_reply.error(400), _JSON)
-    yield _direct(table, matches.ambiguous_path(), "", 400, local_reply.error(400), _JSON)
+    yield _direct(table, host, "", 400, local_reply.HOST, _JSON)
+    yield _direct(table, matches.ambiguous_path(), "", 400, local_reply.PATH, _JSON)
     client = table.listener.client_address
     if client is not None and client.header != matches.FORWARDED_FOR:
         several = _narrowed(_everything(), [matches.several(client.header)])
-        yield _direct(table, several, "", 400, local_reply.error(400), _JSON)
+        yield _direct(table, several, "", 400, local_reply.SEVERAL_ADDRESSES, _JSON)
 
 
 def _everything() -> route_components_pb2.RouteMatch:

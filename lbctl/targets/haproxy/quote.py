@@ -7,12 +7,12 @@ repairs: text that HAProxy cannot hold (control characters other than the line f
 
 from __future__ import annotations
 
-import json
 import re
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.address import Address
 from lbctl.targets import lua as lua_text
+from lbctl.targets.error_body import error_body
 from lbctl.targets.token import Token, UnquotedError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -76,8 +76,7 @@ def lua(value: str) -> Token:
 
 def error(message: str, kind: str) -> str:
     """Return the body of a response of the proxy's own, for `return`; the arguments are lbctl's own text."""
-    body = json.dumps({"error": {"message": message, "type": kind}}, separators=(",", ":"))
-    return f"content-type application/json string {word(body).text}"
+    return f"content-type application/json string {word(error_body(message, kind)).text}"
 
 
 def address(value: Address, source: Path = ()) -> Token:

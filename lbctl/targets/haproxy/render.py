@@ -34,6 +34,15 @@ from lbctl.targets.token import Token, write
 
 MAIN, FRAGMENT = "haproxy.cfg", "lbctl.cfg"
 _LARGE_ANSWERS = Token("accepted_payload_size 8192")
+_ERRORS = {
+    "not_http": Token(quote.error("the request is not valid HTTP", "bad_request")),
+    "too_slow": Token(quote.error("the request did not arrive in time", "timeout")),
+    "broke_off": Token(quote.error("the replica broke off its answer", "bad_gateway")),
+    "no_replica": Token(quote.error("no replica available", "unavailable")),
+    "went_silent": Token(quote.error("the replica went silent", "timeout")),
+    "no_route": Token(quote.error("no route", "not_found")),
+}
+"""The answers that HAProxy gives by itself, as the template writes them."""
 
 
 def render(view: View) -> Bundle:
@@ -52,6 +61,7 @@ def render(view: View) -> Bundle:
         "global_lines": [*_global(view, others), *_variables(parts)],
         "own_global": own_lines.tokens(view.proxy, "global"),
         "resolvers": [_resolver(item, view.proxy) for item in view.pools.values() if _resolves(item)],
+        "errors": _ERRORS,
         "frontends": [listener.frontend(item, view, readers) for item in view.listeners],
         "metrics": _metrics(view.proxy),
         "tables": [table for route in view.routes.values() for table in limits.tables(route, view.proxy)],

@@ -173,6 +173,8 @@ class ServerBlock:
     """The variables of the tenant, the variant and the copy, where the fleet uses them."""
     has_grpc: bool
     """Whether one of its pools speaks gRPC, so that nginx answers gRPC clients in their way."""
+    by_model: bool
+    """Whether a rule reads the header x-model."""
     has_regex: bool
     """Whether a rule has a regular expression, whose evaluation may give up."""
     locations: tuple[Location, ...]

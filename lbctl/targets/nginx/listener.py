@@ -15,6 +15,7 @@ from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.place import STREAMS, SYSTEM_LOG, is_system_wide, log_file
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
+from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
 _HAS_HTTP2_ON = (1, 25, 1)
@@ -55,6 +56,7 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         only=only,
         variables=log.variables(context.view),
         has_grpc=_has_grpc(context, listener),
+        by_model=by_model(listener),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
         locations=() if only else routes.locations(listener, inlet),
         refused=() if only else clients.conditions(context, access(listener)),

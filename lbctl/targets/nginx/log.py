@@ -20,6 +20,7 @@ from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.pool import shown
 from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
 HARMLESS = r" !#-\[\]-~"
@@ -103,7 +104,7 @@ def _json(listener: Listener, request_id: str, view: View) -> str:
         "pool": "$lb_log_pool",
         "variant": "$lb_log_variant" if _VARIANT in variables(view) else "null",
         "replica": "$lb_replica",
-        "model": "$lb_log_model" if _by_model(listener) else "null",
+        "model": "$lb_log_model" if by_model(listener) else "null",
         "status": "$lb_log_status",
         "bytes_in": "$request_length",
         "bytes_out": "$body_bytes_sent",
@@ -133,7 +134,7 @@ def maps(context: RenderContext) -> None:
         context.map(f"$lb_{name}", f"$lb_log_{name}", [(_DEFAULT, Token(f"$lb_{name}")), (Token('""'), _NULL)])
     if _TENANT in used:
         context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
-    if any(_by_model(item) for item in context.view.listeners):
+    if any(by_model(item) for item in context.view.listeners):
         whole = f"~^([{HARMLESS}]+)\\z"
         context.map("$http_x_model", "$lb_log_model", [(_DEFAULT, _NULL), (quote.plain(whole), _script('"$1"'))])
     unknown = [(Token(status), _NULL) for status in ("000", "009")]
@@ -143,10 +144,6 @@ def maps(context: RenderContext) -> None:
     _milliseconds(context, "$request_time", "$lb_t_total")
     _retries(context)
     _replicas(context)
-
-
-def _by_model(listener: Listener) -> bool:
-    return any(rule.models for rule in listener.rules)
 
 
 def _script(text: str) -> Token:

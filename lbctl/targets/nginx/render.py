@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterable
 
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_networks, credentials, own_lines
+from lbctl.targets import credentials, own_lines
 from lbctl.targets.locality import placeless
 from lbctl.targets.nginx import busy, fallback_limits, limits, listener, log, names, pick, quote
 from lbctl.targets.nginx.blocks import LogFormat, ServerBlock
+from lbctl.targets.nginx.own_answers import ERRORS
 from lbctl.targets.nginx.place import is_system_wide
 from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
-from lbctl.targets.nginx.route import NO_REPLICA, Routes
+from lbctl.targets.nginx.route import Routes
 from lbctl.targets.request_host import HOST
 from lbctl.targets.request_target import AMBIGUOUS
 from lbctl.targets.target import Bundle, File
@@ -137,15 +137,8 @@ def _values(context: RenderContext) -> dict[str, object]:
         "names_hosts": any(host for server, _ in built for identity in server.identities for host in identity.hosts),
         "chooses": bool(view.proxy.include) or any(server.only is None or server.checks for server, _ in built),
         "limits_rates": any(zone.rate is not None for zone in context.zones),
-        "refused_address": Token(f"'{client_networks.BODY}'"),
-        "no_replica": Token(f"'{NO_REPLICA}'"),
-        "broke_off": _error("the replica broke off its answer", "bad_gateway"),
-        "went_silent": _error("the replica went silent", "timeout"),
+        "errors": ERRORS,
     }
-
-
-def _error(message: str, kind: str) -> Token:
-    return Token(f"'{json.dumps({'error': {'message': message, 'type': kind}}, separators=(',', ':'))}'")
 
 
 def _metrics(proxy: Proxy) -> Token | None:

@@ -16,6 +16,7 @@ from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
 from lbctl.targets import own_lines
 from lbctl.targets.assess import CLOSED
+from lbctl.targets.error_body import NO_REPLICA
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import auth, busy, external, header_text, limits, names, pick, quote, split
 from lbctl.targets.nginx.forward import forwarding
@@ -34,7 +35,6 @@ from lbctl.targets.nginx.pool import Upstreams
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
-NO_REPLICA = json.dumps({"error": {"message": "no replica available", "type": "unavailable"}}, separators=(",", ":"))
 _CONTENT_TYPE = "content-type"
 """nginx adds a header beside its own `Content-Type`; in a response of its own that one is set instead."""
 _COUNTING = frozenset({"limit_req", "limit_conn"})

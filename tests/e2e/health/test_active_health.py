@@ -57,7 +57,12 @@ def test_pool_without_ready_replica_answers_503(kind: Kind) -> None:
         answer = gateway.post()
         assert a.requests + b.requests == served
     assert (answer.status, answer.header("content-type"), answer.replica) == (503, "application/json", None)
-    assert answer.json["error"] == {"message": "no replica available", "type": "unavailable"}
+    assert answer.json["error"] == {
+        "message": "no replica available",
+        "type": "unavailable",
+        "param": None,
+        "code": "unavailable",
+    }
 
 
 @_CHECKING

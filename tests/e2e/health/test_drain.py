@@ -19,7 +19,12 @@ def test_fully_drained_pool_answers_503(kind: Kind) -> None:
     with replicas("a") as (a,), running(kind, fleet_of(_pool(a, drained="a"))) as gateway:
         answer = gateway.post()
     assert (answer.status, answer.header("content-type"), a.requests) == (503, "application/json", 0)
-    assert answer.json["error"] == {"message": "no replica available", "type": "unavailable"}
+    assert answer.json["error"] == {
+        "message": "no replica available",
+        "type": "unavailable",
+        "param": None,
+        "code": "unavailable",
+    }
 
 
 def test_drain_finishes_running_requests(kind: Kind) -> None:

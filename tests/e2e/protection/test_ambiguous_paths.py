@@ -72,6 +72,13 @@ def test_ambiguous_path_is_refused(kind: Kind) -> None:
         assert a.requests == 0
 
 
+def test_refusal_of_an_ambiguous_path_gives_the_reason(kind: Kind) -> None:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a], routes=_ROUTES), files=_FILES) as proxy:
+        answer = proxy.get("/open//x", {"host": "h"})
+    error = {"message": "the path is ambiguous", "type": "bad_request", "param": None, "code": "bad_request"}
+    assert answer.json == {"error": error}
+
+
 def test_unambiguous_path_arrives_unchanged(kind: Kind) -> None:
     with (
         shared_replicas("a") as (a,),

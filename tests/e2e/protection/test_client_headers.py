@@ -85,8 +85,22 @@ def test_ambiguous_framing_is_refused(kind: Kind, header: bytes) -> None:
 def test_http_1_0_with_chunks_is_refused(kind: Kind) -> None:
     with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
         lines = b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
-        assert _raw(gateway, lines).split(b" ")[1] in (b"400", b"426")
+        assert _raw(gateway, lines).split(b" ")[1] == b"400"
         assert a.requests == 0
+
+
+def test_http_1_0_is_served(kind: Kind) -> None:
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
+        assert _raw(gateway, b"GET / HTTP/1.0\r\nHost: h\r\n\r\n").split(b" ")[1] == b"200"
+    assert a.seen[0].header("x-envoy-framing") is None
+
+
+@pytest.mark.parametrize("offer", ["TLS/1.2", "h2c", "websockets", "TLS/1.0, HTTP/1.1"])
+def test_offered_upgrade_is_ignored(kind: Kind, offer: str) -> None:
+    """Apache HttpClient 5.4 offers TLS with every cleartext request."""
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
+        answer = gateway.post("/", b"x", {"Connection": "Upgrade", "Upgrade": offer})
+    assert (answer.status, a.seen[0].body, a.seen[0].header("upgrade")) == (200, b"x", None)
 
 
 def test_connection_header_removes_no_proxy_header(kind: Kind) -> None:

@@ -81,7 +81,14 @@ def test_refusal_precedes_credentials_and_has_the_usual_form(kind: Kind) -> None
         assert (Client(gateway.port).get("/").status, Client(gateway.port).get("/", key).status) == (401, 200)
         log = gateway.access_log(4)
     assert [answer.status for answer in answers] == [403, 403]
-    error = {"error": {"message": "clients of this address are not served here", "type": "forbidden"}}
+    error = {
+        "error": {
+            "message": "clients of this address are not served here",
+            "type": "forbidden",
+            "param": None,
+            "code": "forbidden",
+        }
+    }
     assert [(answer.json, answer.header("content-type")) for answer in answers] == [(error, "application/json")] * 2
     assert {answer.header("access-control-allow-origin") for answer in answers} == {"*"}
     assert all(answer.header("x-request-id") for answer in answers)

@@ -29,7 +29,7 @@ _SIGNER = ec.generate_private_key(ec.SECP256R1())
 _ISSUER = "https://issuer.example.com"
 _BY_KEY = {"file": "keys"}
 _BY_TOKEN = {"issuer": _ISSUER, "jwks_file": "jwks.json", "audiences": ["inference"], "tenant_claim": "org"}
-_DENIED = {"error": {"message": "no valid credentials", "type": "unauthorized"}}
+_DENIED = {"error": {"message": "no valid credentials", "type": "unauthorized", "param": None, "code": "unauthorized"}}
 
 
 def _b64(data: bytes) -> str:

@@ -117,7 +117,14 @@ def test_refusal_states_its_reason(kind: Kind) -> None:
         assert answer.status == _GUARDED
         return
     assert (answer.status, answer.header("content-type")) == (400, "application/json")
-    assert answer.json == {"error": {"message": "the path is too complex to match", "type": "bad_request"}}
+    assert answer.json == {
+        "error": {
+            "message": "the path is too complex to match",
+            "type": "bad_request",
+            "param": None,
+            "code": "bad_request",
+        }
+    }
     assert answer.header("x-request-id")
 
 

@@ -158,6 +158,16 @@ def test_nginx_reports_that_it_reads_no_body(started: _Start) -> None:
     assert _chat(gateway, {"model": "gpt"}) == "other"
 
 
+def test_nginx_404_names_the_header_of_the_model() -> None:
+    with replicas("gpt") as (gpt,):
+        route = {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"}
+        with running("nginx", {**fleet_of([gpt]), "routes": {"gpt": route}}) as gateway:
+            in_body = gateway.post("/v1/chat", b'{"model": "gpt"}', _JSON)
+            in_header = gateway.post("/v1/chat", b"{}", {**_JSON, "x-model": "other"})
+    assert (in_body.status, "x-model" in in_body.json["error"]["message"]) == (404, True)
+    assert (in_header.status, in_header.json["error"]["message"]) == (404, "no route")
+
+
 @_READS_BODIES
 def test_model_routing_does_not_delay_events(kind: Kind) -> None:
     with replicas("llama", "gpt", "other") as pools:

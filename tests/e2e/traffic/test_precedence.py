@@ -124,7 +124,9 @@ def test_request_without_a_route_is_404_in_json(gateway: Gateway) -> None:
     answers = [gateway.get("/nowhere?x=1"), gateway.post("/nowhere", b"x" * 100_000), gateway.get("/only-post")]
     for answer in answers:
         assert (answer.status, answer.header("content-type"), answer.replica) == (404, "application/json", None)
-        assert answer.json == {"error": {"message": "no route", "type": "not_found"}}
+        assert answer.json == {
+            "error": {"message": "no route", "type": "not_found", "param": None, "code": "not_found"}
+        }
 
 
 def test_encoded_path_matches_its_decoded_form(gateway: Gateway) -> None:

@@ -64,7 +64,9 @@ def test_answer_without_any_replica_is_503_in_json(kind: Kind) -> None:
         b.refuse()
         answers = [gateway.post() for _ in range(6)]
     assert [(answer.status, answer.header("content-type")) for answer in answers] == [(503, "application/json")] * 6
-    assert answers[0].json == {"error": {"message": "no replica available", "type": "unavailable"}}
+    assert answers[0].json == {
+        "error": {"message": "no replica available", "type": "unavailable", "param": None, "code": "unavailable"}
+    }
 
 
 def test_answer_of_a_replica_is_passed_on_without_retry(kind: Kind) -> None:

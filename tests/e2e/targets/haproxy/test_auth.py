@@ -127,7 +127,9 @@ def test_only_valid_tokens_are_accepted(tmp_path: Path, version: Any) -> None:
             log = proxy.output.read_text()
     assert absent.status == 401
     assert absent.headers["www-authenticate"] == "Bearer"
-    assert json.loads(absent.body) == {"error": {"message": "no valid credentials", "type": "unauthorized"}}
+    assert json.loads(absent.body) == {
+        "error": {"message": "no valid credentials", "type": "unauthorized", "param": None, "code": "unauthorized"}
+    }
     assert [item["headers"]["x-tenant"] for item in a1.seen] == ["acme"] * len(good)
     assert not any("authorization" in item["headers"] for item in a1.seen)
     assert log.count('"tenant":"acme"') == len(good)

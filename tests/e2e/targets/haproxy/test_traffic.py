@@ -93,7 +93,9 @@ def test_first_matching_rule_decides(tmp_path: Path, version: Any) -> None:
         "not a segment": 404,
         "dots": 400,
     }
-    assert json.loads(nothing.body) == {"error": {"message": "no route", "type": "not_found"}}
+    assert json.loads(nothing.body) == {
+        "error": {"message": "no route", "type": "not_found", "param": None, "code": "not_found"}
+    }
     assert nothing.headers["content-type"] == "application/json"
 
 
@@ -241,7 +243,9 @@ def test_pool_without_replica_answers_503_with_json(tmp_path: Path) -> None:
         with running(make_view((listener(port, *rules),), routes, pools), tmp_path, port) as proxy:
             answers = [proxy.send(f"/{pool.name}") for pool in pools]
     assert [item.status for item in answers] == [503] * 3
-    assert {item.body for item in answers} == {'{"error":{"message":"no replica available","type":"unavailable"}}'}
+    assert {item.body for item in answers} == {
+        '{"error":{"message":"no replica available","type":"unavailable","param":null,"code":"unavailable"}}'
+    }
     assert {item.headers["content-type"] for item in answers} == {"application/json"}
     assert not a1.seen
 

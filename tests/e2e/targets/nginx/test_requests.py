@@ -245,7 +245,10 @@ def test_unreachable_pool_answers_503(directory: Path) -> None:
         for pool in pools:
             status, body, headers = send_request(directory, f"/{pool.name}", "POST", body=b"x")
             assert (status, headers["content-type"]) == (503, "application/json")
-            assert body == '{"error":{"message":"no replica available","type":"unavailable"}}'
+            assert (
+                body
+                == '{"error":{"message":"no replica available","type":"unavailable","param":null,"code":"unavailable"}}'
+            )
 
 
 def test_fallback_gets_requests_that_reached_no_replica(directory: Path, replicas: EchoServers) -> None:

@@ -68,7 +68,8 @@ def front() -> Iterator[Path]:
 def test_first_matching_rule_decides(front: Path, path: str, headers: dict[str, str], route: str | None) -> None:
     status, body, response_headers = send_request(front, path, headers=headers)
     if route is None:
-        assert (status, body) == (404, '{"error":{"message":"no route","type":"not_found"}}')
+        assert status == 404
+        assert body.startswith('{"error":{"message":"no route')
         assert response_headers["content-type"] == "application/json"
     else:
         assert (status, body) == (200, route)
