@@ -133,6 +133,7 @@ def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPla
     show_log = "document.querySelector('.log')?.innerText ?? ''"
     page.evaluate("location.hash = 'log'")
     page.wait(f"({show_log}).includes('a broken fan') && ({show_log}).includes('alice')")
+    page.wait(f"({show_log}).split('a broken fan').length === 2")  # one line for one act
 
 
 def test_dialogs_set_a_share_a_split_and_an_earlier_fleet(page: Page) -> None:

@@ -156,7 +156,7 @@ class Chart {
       width: 1.5,
       points: { show: false },
       spanGaps: false,
-      value: (_plot, value) => (value === null || value === undefined ? "–" : this.spec.format([value])[0]),
+      value: (plot, value, series) => this.legend(plot.cursor.idx == null ? this.data[series].at(-1) : value),
     }));
     return {
       width: this.place.clientWidth || 320,
@@ -169,6 +169,11 @@ class Chart {
       ],
       cursor: { y: false, points: { size: 6 } },
     };
+  }
+
+  /** The text of a value in the legend: the one below the pointer, else the newest. */
+  legend(value) {
+    return value === null || value === undefined ? "–" : this.spec.format([value])[0];
   }
 
   add(at, values) {

@@ -48,7 +48,8 @@ export class Heat {
   constructor(element, store, open) {
     this.store = store;
     this.open = open;
-    this.pool = h("select", { on: { change: () => this.load() } });
+    this.chosen = false;
+    this.pool = h("select", { on: { change: () => ((this.chosen = true), this.load()) } });
     this.metric = h("select", { on: { change: () => this.load() } });
     keyed(
       this.metric,
@@ -103,7 +104,9 @@ export class Heat {
       (item) => h("option", { value: item.name, text: item.name }),
       () => {},
     );
-    if (this.visible() && !this.columns.length) this.load();
+    if (!this.visible() || this.columns.length) return;
+    if (!this.chosen) this.pool.value = busiest(this.store.pools);
+    this.load();
   }
 
   visible() {
@@ -197,6 +200,9 @@ export class Heat {
       most === null
         ? NAMES.map((name) => [STATE_COLOURS[name], name])
         : [0, 0.25, 0.5, 0.75, 1].map((part) => [`rgb(${shade(part)})`, text(part * most)]);
+    const known = this.columns.some(({ values }) => values.some((value) => value !== null && value !== undefined));
+    if (!known) setText(this.about, `${title} is not known for any replica of ${this.pool.value}.`);
+    this.legend.hidden = !known;
     keyed(
       this.legend,
       marks,
@@ -246,6 +252,12 @@ export class Heat {
     const name = this.rows[this.place(event).row];
     if (name) this.open(this.pool.value, name);
   }
+}
+
+/** The name of the pool with the most requests; empty where there is none. */
+function busiest(pools) {
+  const rate = (pool) => pool.requests_per_second ?? 0;
+  return pools.reduce((best, pool) => (rate(pool) > rate(best) ? pool : best), pools[0])?.name ?? "";
 }
 
 function shade(part) {

@@ -6,12 +6,17 @@ import { dateAndClock, plural } from "/dashboard/format.js";
 
 const AUDIT_ROWS = 200;
 const LOG_ROWS = 300;
+/** Events whose act is in the audit log, with its author. */
+const AUDITED = ["overrides", "rollback"];
+/** Milliseconds between an event and the record of the same act, at most. */
+const SAME_ACT = 2000;
 
 export class Log {
   constructor(element, store) {
     this.element = element;
     this.store = store;
     this.audit = [];
+    this.audited = false;
     this.list = h("ol", { class: "log", "aria-label": "Decisions and actions, the newest first" });
     this.about = h("p", { class: "muted", text: "Events of this control plane, and the audit log: the newest first." });
     element.append(this.about, this.list);
@@ -30,8 +35,10 @@ export class Log {
     this.due = Date.now() + 2000;
     try {
       this.audit = (await read(`/api/v1/audit?last=${AUDIT_ROWS}`)).records;
+      this.audited = true;
       setText(this.about, "Events of this control plane, and the audit log: the newest first.");
     } catch (error) {
+      this.audited = false;
       setText(this.about, `The audit log cannot be read: ${error.message}`);
     }
     this.update();
@@ -39,8 +46,9 @@ export class Log {
 
   draw() {
     if (this.element.hidden) return;
+    const events = this.store.events.filter(({ kind, data }) => data.at && !(this.audited && AUDITED.includes(kind)));
     const lines = [
-      ...this.audit.map((item) => ({
+      ...this.audit.filter((item) => !events.some((event) => covers(event, item))).map((item) => ({
         key: `a${item.number}`,
         at: item.at,
         kind: "action",
@@ -48,9 +56,13 @@ export class Log {
         text: [item.action, item.subject].join(" "),
         more: item.reason,
       })),
-      ...this.store.events
-        .map(({ kind, data, id }) => ({ key: `e${id}`, at: data.at, kind, author: "lbctl", ...described(kind, data) }))
-        .filter((line) => line.at),
+      ...events.map(({ kind, data, id }) => ({
+        key: `e${id}`,
+        at: data.at,
+        kind,
+        author: "lbctl",
+        ...described(kind, data),
+      })),
     ]
       .sort((one, other) => Date.parse(other.at) - Date.parse(one.at))
       .slice(0, LOG_ROWS);
@@ -70,6 +82,12 @@ export class Log {
       () => {},
     );
   }
+}
+
+/** Whether an event is about the same act of lbctl as a record of the audit log, and says more about it. */
+function covers({ kind, data }, record) {
+  if (record.actor !== "lbctl" || Math.abs(Date.parse(data.at) - Date.parse(record.at)) > SAME_ACT) return false;
+  return (kind === "published" && record.action === "publish") || (kind === "rollout" && record.subject === data.route);
 }
 
 /** What an event says, as a sentence. */
