@@ -22,6 +22,8 @@ def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *
     """Protect a route by keys; `secrets` are the directives that hold them."""
     _put(draft, route, {"api_keys": {"file": KEY_FILE, "header": header}}, *statements, *secrets)
     for item in secrets:
+        if draft.ledger.is_reported(item):
+            continue
         draft.ledger.secret(
             item,
             f"the keys in {header} are secrets and were not copied",

@@ -103,6 +103,10 @@ class Ledger:
         self._reported.update(walk([statement]))
         self.diagnostics.add(Diagnostic("LB984", message, statement.position, hint=hint, severity="warning"))
 
+    def is_reported(self, statement: Statement) -> bool:
+        """Whether the secrets of a directive, or of a block around it, are reported already."""
+        return statement in self._reported
+
     def report_secrets(self) -> None:
         """Report each secret of the configuration about which nothing is said yet."""
         for item in self.secrets:
@@ -113,6 +117,8 @@ class Ledger:
         for item in [each for each in walk([statement]) if each in self.secrets] or [statement]:
             if item in self._reported:
                 continue
+            parent = self._parents.get(item)
+            item = parent if parent is not None and parent.name in {"map", "geo"} else item
             name = " ".join(item.tokens[:2]) if item.name in {"stats", "set"} else item.name
             what = f"`{name}`" if name != "-" and name == self.secrets.masked(name, item) else "this"
             hint = "write it into a file (0600) where the fleet has a key for it, or let it go"

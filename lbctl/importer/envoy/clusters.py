@@ -50,6 +50,17 @@ def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = (
     return path
 
 
+def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
+    """Have a pool with a hash for which no route names a key choose at random, as Envoy does."""
+    if context.draft.get((*path, "balance")) != {"algorithm": "hash"}:
+        return
+    policy = cluster.get("lb_policy") or cluster.get("load_balancing_policy")
+    context.put((*path, "balance"), {"algorithm": "random"}, policy)
+    message = f"{cluster.get('name').text} has a hash, and no route has a `hash_policy`: replicas are chosen at random"
+    hint = "write `balance: {algorithm: hash, hash: {key: …}}` with what names a session, or `least_request`"
+    context.draft.ledger.advise(policy.statement, message, hint)
+
+
 def aggregate(cluster: ConfigView) -> list[str]:
     """Return the clusters of an aggregate cluster, the first one first; none for another cluster."""
     typed = cluster.get("cluster_type", "typed_config")

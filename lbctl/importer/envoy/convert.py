@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer import headers
 from lbctl.importer.draft import Draft
-from lbctl.importer.envoy.clusters import aggregate, pool
+from lbctl.importer.envoy.clusters import aggregate, pool, without_key
 from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import filters
 from lbctl.importer.envoy.listeners import Manager, managers
@@ -55,6 +55,8 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
         _routes(context, manager)
     headers.settle(context.draft)
     _unused(context)
+    for (name, _), path in context.pools.items():
+        without_key(context, path, context.clusters[name])
     types = [item for item in view.all if item.name == "@type"]
     ledger.imply("it only names the message", *types)
     ledger.settle(_REASONS, whole_blocks=True)

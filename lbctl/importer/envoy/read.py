@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
+from lbctl.importer.envoy.yaml import read as read_yaml
 from lbctl.importer.limits import read_text
 from lbctl.model.node import Node, plain_value
-from lbctl.model.yaml import read as read_yaml
 
 _ADMIN = "envoy.admin.v3."
 _DUMPS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -34,7 +34,7 @@ _SECTION = {"Listeners": "listeners", "Clusters": "clusters", "Routes": "route_c
 def read(file: str, diagnostics: Diagnostics) -> Node | None:
     """Return the tree of the configuration, or None after diagnostics."""
     text = read_text(Path(file), file, diagnostics)
-    root = read_yaml(text.encode(), file, diagnostics) if text is not None else None
+    root = read_yaml(text, file, diagnostics) if text is not None else None
     if root is None:
         return None
     if _field(root, "configs") is not None:

@@ -53,6 +53,8 @@ class HaproxyImport:
     draft: Draft
     sections: dict[str, HaproxySection] = field(default_factory=dict)
     """The name of a backend or listen section → the section."""
+    tcp: dict[str, HaproxySection] = field(default_factory=dict)
+    """The name of a section in TCP mode → the section."""
     pools: dict[str, Path] = field(default_factory=dict)
     """The name of a backend → its pool."""
     globals: tuple[Statement, ...] = ()

@@ -71,12 +71,12 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     for item in filter(_is_statistics, http):
         if item not in exporters:
             ledger.omit(item.block, _REASONS["stats"])
+    context.tcp.update({item.name: item for item in all_sections if not item.is_http})
     context.sections.update({item.name: item for item in http if item.block.name in {"backend", "listen"}})
     fronts = [item for item in http if item.block.name in {"frontend", "listen"} and not _is_statistics(item)]
     entries = [item for item in fronts if item not in exporters]
     if not entries:
-        hint = "give the files with `frontend` or `listen` sections of `mode http`"
-        diagnostics.add(Diagnostic("LB982", "there is no frontend to import", Position(file, 1, 1), hint=hint))
+        _report_no_frontend(all_sections, file, diagnostics)
         return draft
     bound = [(item, *listeners(context, item)) for item in entries]
     for item, plain, encrypted in bound:
@@ -88,6 +88,19 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     own_lines.collect(context, http)
     ledger.settle(_REASONS)
     return draft
+
+
+def _report_no_frontend(all_sections: Sequence[HaproxySection], file: str, diagnostics: Diagnostics) -> None:
+    fronts = [item for item in all_sections if item.block.name in {"frontend", "listen"} and not item.is_http]
+    message, position = "there is no frontend to import", Position(file, 1, 1)
+    hint = "give the files with `frontend` or `listen` sections of `mode http`"
+    if fronts:
+        message = f"{' '.join(fronts[0].block.tokens)} is in TCP mode, and lbctl balances HTTP"
+        position = fronts[0].block.position
+        if fronts[0].last("mode") is None:
+            message += ": HAProxy's mode is TCP where no `mode http` holds"
+        hint = "write `mode http` there or in `defaults` if it carries HTTP, and import again"
+    diagnostics.add(Diagnostic("LB982", message, position, hint=hint))
 
 
 def _is_statistics(section: HaproxySection) -> bool:

@@ -260,9 +260,7 @@ def _route(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute
         return path
     target = context.sections.get(rule.value)
     if target is None:
-        reason = f"the fleet has no backend {rule.value!r}" if "%" not in str(rule.value) else "a name with variables"
-        context.draft.ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
-        context.draft.close(path, "its backend is not known")
+        _close_unknown(context, path, rule)
         return path
     if rule.value not in context.pools:
         context.pools[rule.value] = pool(context, target)
@@ -274,6 +272,24 @@ def _route(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute
         _protect(context, [rule for rule in rules.rules(target) if rule.when.matches() == [{}]], [path])
         _refused_in_backend(context, path, target)
     return path
+
+
+def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
+    """Close a route whose backend is not one for HTTP."""
+    ledger, tcp = context.draft.ledger, context.tcp.get(str(rule.value))
+    if tcp is None:
+        reason = f"there is no backend {rule.value!r}" if "%" not in str(rule.value) else "a name with variables"
+        ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
+        context.draft.close(path, "its backend is not known")
+        return
+    reason = f"backend {rule.value!r} is in TCP mode, and HAProxy does not start with it behind a frontend for HTTP"
+    if tcp.name not in context.pools:
+        context.pools[tcp.name] = pool(context, tcp)
+    context.draft.put((*path, "pool"), context.pools[tcp.name][1], rule.line)
+    policy.times(context, path, tcp)
+    ledger.omit(rule.line, f"{reason}: the route refuses its requests", path)
+    ledger.advise(tcp.block, reason, "write `mode http` there or in `defaults`, and import again")
+    context.draft.close(path, "its backend is in TCP mode")
 
 
 def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer import headers
@@ -21,7 +22,6 @@ _FRAGMENT = "/etc/nginx/conf.d/lbctl.conf"
 """Where a fleet goes that was a file of conf.d."""
 _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
-    "events": WRITTEN, "worker_connections": WRITTEN, "multi_accept": WRITTEN, "use": WRITTEN,
     "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "modules are the operator's", "sendfile": WRITTEN,
     "tcp_nopush": WRITTEN, "types": WRITTEN, "default_type": WRITTEN, "server_tokens": WRITTEN,
     "types_hash_max_size": WRITTEN, "log_format": "the access log has fields of its own, in JSON",
@@ -43,6 +43,11 @@ _OWN = {
     "resolver": WRITTEN, "resolver_timeout": WRITTEN, "server_names_hash_bucket_size": WRITTEN,
 }  # fmt: skip
 
+_EVENTS = frozenset(
+    {"accept_mutex", "accept_mutex_delay", "debug_connection", "multi_accept", "use", "worker_aio_requests",
+     "worker_connections"}
+)  # fmt: skip
+
 
 def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
     """Return the draft of a fleet; without a server that forwards anything there is a diagnostic."""
@@ -63,6 +68,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     figures = [item for item in blocks if metrics.server(context, item)]
     _servers(context, [item for item in blocks if item not in figures])
     _unused_upstreams(context, http)
+    _events(context, root)
     for table in context.maps.values():
         for entry in table.block if is_credential(table.args[0]) else ():
             ledger.omit_secret(entry, "a map of keys")
@@ -70,6 +76,22 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     own_lines.collect(context)
     ledger.settle(_OWN)
     return draft
+
+
+def _events(context: NginxImport, root: Statement) -> None:
+    """Account for `events`, and report what nginx does not have there."""
+    ledger = context.draft.ledger
+    for block in flat(root, "events"):
+        ledger.imply(WRITTEN, block)
+        for item in flat(block):
+            if item.name in _EVENTS:
+                ledger.imply(WRITTEN, item)
+                continue
+            near = get_close_matches(item.name, sorted(_EVENTS), 1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            ledger.omit(item, f"nginx has no such directive in `events`{meant}")
+            message = f"{item.name}: nginx has no such directive in `events`, and does not start with it"
+            ledger.advise(item, message, f"write `{near[0]}`" if near else "leave it out")
 
 
 def _is_server(item: Statement) -> bool:

@@ -9,6 +9,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
 from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
+from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 from lbctl.ir.secrets import may_hold_credential
 
@@ -167,7 +168,19 @@ def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, pr
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
+    """Report headers of the levels above that a location drops, since it sets some of its own."""
+    own = list(flat(scope.block, name))
+    above = [item for level in scope.levels[1:] for item in flat(level, name) if item.args]
+    kept = {item.args[0].lower() for item in own if item.args}
+    dropped = list(dict.fromkeys(item.args[0] for item in above if item.args[0].lower() not in kept))
+    if own and dropped:
+        message = f"nginx drops the `{name}` of the levels above here, since this one has its own: {', '.join(dropped)}"
+        context.draft.ledger.advise(own[0], message, "write them here too if they are meant to hold")
+
+
 def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
+    _advise_inheritance(context, scope, f"{prefix}_set_header")
     for item in scope.all(f"{prefix}_set_header"):
         if len(item.args) >= 1:
             value = item.args[1] if len(item.args) > 1 else ""
@@ -185,7 +198,19 @@ def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]
         "server_port": {str(item["bind"]).rpartition(":")[2] for item in bound},
         "server_name": {word for each in flat(scope.server.block, "server_name") for word in each.args[:1]},
     }
-    return _MEANINGS | {name: next(iter(values)) for name, values in constants.items() if len(values) == 1}
+    return (
+        _MEANINGS
+        | {name: next(iter(values)) for name, values in constants.items() if len(values) == 1}
+        | {name.removeprefix("$"): "{tenant}" for name, table in context.maps.items() if _gives_tenant(table)}
+    )
+
+
+def _gives_tenant(table: Statement) -> bool:
+    """Whether a `map` gives the tenant of a key, and nothing without one."""
+    if table.name != "map" or not is_credential(table.args[0]):
+        return False
+    given = {item.name: " ".join(item.args) for item in table.block}
+    return given.pop("default", "") == "" and not set(given.values()) & {"", "0", "1"} and bool(given)
 
 
 def _request_header(
@@ -234,6 +259,7 @@ def secret_header(context: NginxImport, route: Path, item: Statement, name: str)
 
 
 def _response_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
+    _advise_inheritance(context, scope, "add_header")
     draft, meanings = context.draft, _meanings(context, route, scope)
     for item in scope.all("add_header"):
         text = headers.text(item.args[1], _VARIABLE, meanings) if len(item.args) > 1 else None

@@ -24,3 +24,16 @@ def test_replacements_for_the_check_are_listed(kind: Kind, tmp_path: Path, capfd
     assert "files that are not here (tls/a.crt, tls/a.key)" in line
     assert "host names, which a proxy may look up when it starts (vllm-0.ml.svc)" in line
     assert line.endswith("access logs, which it opens when it starts (/var/log/edge.log)") == (kind != "haproxy")
+
+
+def test_missing_file_of_certificate_and_key_passes(
+    kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    require(kind)
+    pair = {"certificate": "tls/site.pem", "key": "tls/site.pem"}
+    listener = {"tls": {"certificates": [pair], "client_ca": "tls/site.pem"}}
+    tls = {"ca": "tls/ca.pem", "certificate": "tls/client.pem", "key": "tls/client.pem"}
+    pool = {"tls": tls, "replicas": [replica("b", "10.0.0.1:8000")]}
+    file = write_fleet(tmp_path, fleet_of(pool, listener=listener))
+    assert run(["render", "-t", kind, "--check", "-d", str(tmp_path / "out"), str(file)]) == 0
+    assert "files that are not here (tls/ca.pem, tls/client.pem, tls/site.pem)" in capfd.readouterr().err

@@ -151,7 +151,7 @@ def test_rule_for_some_paths_becomes_a_separate_route(rule: str, key: str, value
 
 
 NETWORK = (
-    '- name: n\n        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC, '
+    '- name: rbac\n        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC, '
     "stat_prefix: x, rules: {action: DENY, policies: {}}}\n      - name: hcm"
 )
 

@@ -201,6 +201,15 @@ def test_exit_code_tells_whether_a_route_serves(
     assert ("error LB988" in (errors := capsys.readouterr().err), "LB988" in errors) == (bool(code), True)
 
 
+def test_pool_of_a_backend_in_tcp_mode_is_kept(tmp_path: Path) -> None:
+    text = "frontend f\n mode http\n bind :80\n default_backend t\nbackend t\n server s 10.0.0.1:80\n"
+    result, diagnostics = imported_text("haproxy", text, tmp_path)
+    assert result.draft.fleet["pools"]["t"]["replicas"] == [{"name": "s", "address": "10.0.0.1:80"}]
+    assert "# To open it, replace `respond` with:\n    #   pool: t\n" in result.text
+    findings = [item for item in diagnostics if "'t' is in TCP mode" in item.message]
+    assert [(item.code, item.position.line) for item in findings if item.position] == [("LB985", 5)]
+
+
 def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
     text = (
         "defaults\n mode http\n default-server inter 3s maxconn 8\nfrontend f\n bind :80\n default_backend t\n"
@@ -218,7 +227,12 @@ def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
         ("frontend 'x\n", ":1:10: error LB980: HAProxy would not read this: a quote is not closed"),
         ("bind :80\n", ":1:1: error LB980: HAProxy would not read this: `bind` stands outside of a section"),
         ("frontend\n", ":1:1: error LB980: HAProxy would not read this: `frontend` needs a name"),
-        ("listen x\n mode tcp\n", ":1:1: error LB982: there is no frontend to import"),
+        ("backend x\n mode http\n", ":1:1: error LB982: there is no frontend to import"),
+        ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, and lbctl balances HTTP (write"),
+        (
+            "global\nfrontend x\n bind :80\n",
+            ":2:1: error LB982: frontend x is in TCP mode, and lbctl balances HTTP: HA",
+        ),
     ],
 )
 def test_invalid_input_is_reported_at_its_position(

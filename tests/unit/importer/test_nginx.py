@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run as command
 from lbctl.importer.run import run
-from tests.support.importer import SAMPLES, fleet_from_text, imported
+from tests.support.importer import SAMPLES, fleet_from_text, imported, imported_text
 
 NGINX = SAMPLES / "nginx"
 
@@ -154,6 +154,63 @@ def test_invalid_includes_are_reported(tmp_path: Path) -> None:
     assert "includes itself" in reasons[2][1]
     assert "no such file" in reasons[3][1]
     assert "leaked" not in result.text
+
+
+MAP = 'map $http_authorization $who {{ default "{0}"; "Bearer sk-aaaaaaaa" {1}; "Bearer sk-bbbbbbbb" b; }} '
+TENANTS = (
+    'server {{ listen 80; location / {{ if ($who = "") {{ return 401; }} proxy_pass http://10.0.0.1:80; '
+    "proxy_set_header X-Tenant $who; }} }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "first", "expected"), [("", "a", {"x-tenant": "{tenant}"}), ("", "1", None), ("nobody", "a", None)]
+)
+def test_variable_of_a_map_of_keys_is_the_tenant(
+    otherwise: str, first: str, expected: dict[str, str] | None, tmp_path: Path
+) -> None:
+    result, diagnostics = imported_text("nginx", MAP.format(otherwise, first) + TENANTS.format(), tmp_path)
+    (route,) = result.draft.fleet["routes"].values()
+    assert route.get("headers", {}).get("request", {}).get("set") == expected
+    assert [item.code for item in diagnostics].count("LB984") == 1
+
+
+def test_secrets_of_an_unused_map_are_one_finding(tmp_path: Path) -> None:
+    text = MAP.format("", "a") + "server { listen 80; location / { proxy_pass http://10.0.0.1:80; } }"
+    result, diagnostics = imported_text("nginx", text, tmp_path)
+    assert [item.message for item in diagnostics if item.code == "LB984"] == [
+        "`map` holds a secret, which was not copied"
+    ]
+    assert "sk-" not in result.text
+
+
+def test_unknown_directive_of_events_is_reported(tmp_path: Path) -> None:
+    text = (
+        "events { work_connections 9; worker_connections 8; use epoll; }\n"
+        "http { server { listen 80; location / { proxy_pass http://10.0.0.1:80; } } }"
+    )
+    result, diagnostics = imported_text("nginx", text, tmp_path)
+    messages = [f"{item.message} ({item.hint})" for item in diagnostics if "`events`" in item.message]
+    expected = "nginx has no such directive in `events`, and does not start with it (write `worker_connections`)"
+    assert messages == [f"work_connections: {expected}"]
+    assert "work_connections 9: nginx has no such directive in `events`" in " ".join(result.text.split())
+    assert {item.name for item, fate in result.draft.ledger.fates() if fate == "lbctl"} >= {"worker_connections", "use"}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "dropped"),
+    [
+        ("proxy_set_header", "proxy_set_header X-B b;", "X-A"),
+        ("proxy_set_header", "proxy_set_header x-a b;", ""),
+        ("proxy_set_header", "", ""),
+        ("add_header", "add_header X-B b;", "X-A"),
+    ],
+)
+def test_headers_that_a_location_drops_are_reported(name: str, own: str, dropped: str, tmp_path: Path) -> None:
+    text = f"server {{ listen 80; {name} X-A a; location / {{ proxy_pass http://10.0.0.1:80;\n{own} }} }}"
+    findings = [item for item in imported_text("nginx", text, tmp_path)[1] if "drops" in item.message]
+    assert [item.message.rpartition(": ")[2] for item in findings] == ([dropped] if dropped else [])
+    assert [item.position.line for item in findings if item.position] == ([2] if dropped else [])
 
 
 def test_import_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
