@@ -20,6 +20,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 install: $(VENV)/.demo  ## lbctl and an Envoy into .venv, for this user
+	@echo 'installed. Next: export PATH="$$PWD/$(BIN):$$PATH", then lbctl up --from http://HOST:PORT, or make demo without a GPU'
 
 demo: $(VENV)/.demo  ## a real Envoy and serve before replicas that fail, live; ARGS="--headless" for figures alone
 	$(BIN)/lbctl demo $(ARGS)

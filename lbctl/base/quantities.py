@@ -92,6 +92,8 @@ class Endpoint:
 
 def parse_duration(value: object) -> Duration:
     """Parse a number with ms, s, m or h, from 1ms to 720h; returns milliseconds. Raises QuantityError."""
+    if value == "unlimited":
+        raise QuantityError("'unlimited' is not a duration", "a limit is needed: write a long one, for example 24h")
     number, unit = _split(value, "a duration", "a number with ms, s, m or h, as 250ms or 5s")
     if unit not in _DURATION_UNITS:
         raise QuantityError(f"{show(value)} is not a duration", "write a number with ms, s, m or h, as 250ms or 5s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lbctl.base.diagnostics import Path, dotted
@@ -10,7 +10,10 @@ from lbctl.compile.fleet import Compiled
 from lbctl.compile.origin import origin
 from lbctl.ir import settings
 from lbctl.ir.listeners import Listener
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Respond, Route
+from lbctl.ir.snapshot import Snapshot, view
 
 Row = dict[str, Any]
 _LISTENER = ("allow_from", "deny_from", "max_body", "timeouts")
@@ -21,29 +24,42 @@ _ROUTE = (
 _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit_breaker")
 
 
-def policy(compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
+def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
     """Return the settings of the listener, of the route, and of the pools that the request may go to.
 
-    `at` is None for a default.
+    A limit that is divided among the instances of proxies has the value of one instance. `at` is None for a default.
     """
+    served = view(Snapshot(compiled.topology), proxy)
+    in_files = dict(_applicable(listener, route, [item for item in compiled.topology.pools if item.name in pools]))
+    listeners = {item.name: item for item in served.listeners}
+    on_instance = dict(
+        _applicable(
+            listeners.get(listener.name, listener),
+            served.routes.get(route.name, route),
+            [served.pools[name] for name in pools if name in served.pools],
+        )
+    )
     return [
-        {"path": dotted(path), "value": value, "at": str(place) if (place := origin(compiled.sources, path)) else None}
-        for path, value in _applicable(compiled, listener, route, pools)
+        {
+            "path": dotted(path),
+            "value": _value(value, on_instance.get(path, value)),
+            "at": str(place) if (place := origin(compiled.sources, path)) else None,
+        }
+        for path, value in in_files.items()
     ]
 
 
-def _applicable(
-    compiled: Compiled, listener: Listener, route: Route, pools: tuple[str, ...]
-) -> Iterator[tuple[Path, str]]:
+def _value(in_files: str, on_instance: str) -> str:
+    return in_files if in_files == on_instance else f"{on_instance} on each instance (together {in_files})"
+
+
+def _applicable(listener: Listener, route: Route, pools: Iterable[Pool]) -> Iterator[tuple[Path, str]]:
     yield from _select(settings.of_listener(listener), _LISTENER)
     yield from _select(settings.of_route(route, ()), ("headers",) if isinstance(route.action, Respond) else _ROUTE)
-    for pool in compiled.topology.pools:
-        if pool.name in pools:
-            pool_settings = settings.of_pool(pool)
-            yield from _select(pool_settings, _POOL)
-            yield from (
-                (path, value) for path, value in pool_settings.items() if path[2:4] == ("health", "load_shedding")
-            )
+    for pool in pools:
+        pool_settings = settings.of_pool(pool)
+        yield from _select(pool_settings, _POOL)
+        yield from ((path, value) for path, value in pool_settings.items() if path[2:4] == ("health", "load_shedding"))
 
 
 def _select(values: settings.Settings, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:

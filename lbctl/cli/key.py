@@ -44,4 +44,6 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
     click.echo(
         f"lbctl: appended to {file}" if file is not None else f"lbctl: the line for the key file: {line}", err=True
     )
+    if not plain:
+        click.echo("lbctl: the line holds a hash: HAProxy accepts the key, nginx and Envoy need --plain", err=True)
     return 0

@@ -26,6 +26,7 @@ from lbctl.control import splits
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
+from lbctl.lint.collapse import collapse_equal
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.drivers.eligibility import undriven
 from lbctl.serve.fleet.unsupported import done_by_control_plane_for
@@ -97,7 +98,7 @@ def command(
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_files)
     code = _render(loaded, options, diagnostics) if loaded else 1
-    show(diagnostics)
+    show(collapse_equal(diagnostics))
     return code
 
 

@@ -74,21 +74,21 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
         losses = [item for item in prepared.losses if item.path[:2] in owners or item.path[:1] == ("defaults",)]
         protection_losses = [str(item) for item in losses if item.code in _PROTECTING]
         return row | {"status": 503, "why": "closed here: this proxy cannot protect it", "losses": protection_losses}
-    return row | _action(compiled, listener, route, request)
+    return row | _action(compiled, prepared.view.proxy, listener, route, request)
 
 
-def _action(compiled: Compiled, listener: Listener, route: Route, request: Request) -> Row:
+def _action(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, request: Request) -> Row:
     action = route.action
     if isinstance(action, Respond):
         why = f"the proxy itself answers: {action.body!r}"
-        return {"status": action.status, "why": why, "policy": policy(compiled, listener, route, ())}
+        return {"status": action.status, "why": why, "policy": policy(compiled, proxy, listener, route, ())}
     if isinstance(action, Redirect):
         return {"status": 301 if request.method in ("GET", "HEAD") else 308, "why": "redirected to https"}
     chosen = choice(action, request)
     return {
         "choice": _choice(compiled, route, action, chosen),
         "pools": [_pool(compiled, route, pool, share) for pool, share in chosen.shares.items()],
-        "policy": policy(compiled, listener, route, tuple(chosen.shares)),
+        "policy": policy(compiled, proxy, listener, route, tuple(chosen.shares)),
     }
 
 

@@ -148,7 +148,7 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
         reason = reason_of(error).lower()
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
-    hint = _similar(location) or "put the file there, or mount it where the proxy is rendered"
+    hint = _similar(location, source) or "put the file there, or mount it where the proxy is rendered"
     effect = "requests go without it" if file.is_sent else "no request is authenticated by it"
     message = f"{show(file.written)} cannot be read ({reason})" + ("" if required else f": {effect}")
     severity: Severity = "error" if required else "warning"
@@ -156,13 +156,15 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
     return None
 
 
-def _similar(file: File) -> str:
-    """A suggestion: a file of the same directory with a similar name."""
+def _similar(file: File, source: FleetSource) -> str:
+    """A suggestion: a file of the same directory with a similar name that is not one of the fleet's YAML files."""
+    yaml = {File(name).name for name in source.roots}
     try:
         with os.scandir(file.parent) as entries:
-            return did_you_mean(file.name, [entry.name for entry in islice(entries, _MAX_SIBLINGS) if entry.is_file()])
+            names = [entry.name for entry in islice(entries, _MAX_SIBLINGS) if entry.is_file()]
     except OSError:
         return ""
+    return did_you_mean(file.name, [name for name in names if name not in yaml])
 
 
 def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> HeaderSecret | None:

@@ -1,11 +1,14 @@
-"""Collapses the findings of one fault in many replicas of a pool into the first one, with the number of the others."""
+"""Collapses findings that repeat one another into the first one, with the number of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.base.diagnostics import Diagnostic, Path, dotted
+
+_MAX_PLACES = 3
+"""The other places of a finding that are named."""
 
 
 def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -16,6 +19,40 @@ def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
             finding
         )
     return [_with_count(group) for group in groups.values()]
+
+
+def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Collapse warnings that say the same of several places; keep all others, in the same order."""
+    groups: dict[object, list[Diagnostic]] = {}
+    for finding in findings:
+        key = finding if finding.severity == "error" else (finding.code, finding.message, finding.hint)
+        groups.setdefault(key, []).append(finding)
+    return [_with_other_places(group) for group in groups.values()]
+
+
+def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
+    """Return the first of several equal findings, with the places of the others."""
+    first = group[0]
+    places = list(dict.fromkeys(_place(item, first) for item in group[1:]))
+    if not places:
+        return first
+    more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+    return replace(first, message=f"{first.message} (also at {', '.join(places[:_MAX_PLACES])}{more})")
+
+
+def _place(item: Diagnostic, first: Diagnostic) -> str:
+    """Return the position of a finding; its path where `defaults` give both findings the same position."""
+    if item.position is None or first.position is None or item.position == first.position:
+        return dotted(item.path)
+    is_same_file = item.position.file == first.position.file
+    return f"{item.position.line}:{item.position.column}" if is_same_file else str(item.position)
+
+
+def with_places(group: Sequence[Diagnostic]) -> Diagnostic:
+    """Return the first of several findings, with the number of the others."""
+    others = len(group) - 1
+    more = f" (and in {others} more place{'s' if others > 1 else ''})" if others else ""
+    return replace(group[0], message=f"{group[0].message}{more}")
 
 
 def _is_of_replica(path: Path) -> bool:

@@ -13,7 +13,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
-from lbctl.lint.collapse import collapse
+from lbctl.lint.collapse import collapse, with_places
 from lbctl.targets import KINDS, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
@@ -94,10 +94,7 @@ def one_per_code(findings: Sequence[UnsupportedFinding]) -> Iterator[Diagnostic]
     for unsupported in findings:
         groups.setdefault((unsupported.finding.code, unsupported.kinds), []).append(unsupported.finding)
     for same in groups.values():
-        first = min(same, key=lambda finding: (finding.position is None, finding.position))
-        others = len(same) - 1
-        more = f" (and in {others} more place{'s' if others > 1 else ''})" if others else ""
-        yield replace(first, message=f"{first.message}{more}")
+        yield with_places(sorted(same, key=lambda finding: (finding.position is None, finding.position)))
 
 
 def summary(findings: Sequence[UnsupportedFinding]) -> Iterator[str]:

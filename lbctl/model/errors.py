@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -13,10 +13,12 @@ from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, quoti
 from lbctl.model import other_names
 from lbctl.model.node import Node, position_of
 from lbctl.model.section import Section
-from lbctl.model.shape import section_at
+from lbctl.model.shape import is_named_map, section_at, section_below
 
 _CODES_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
 """Codes that concern a key, or what should be below it, not its value."""
+_MAX_PLACES = 3
+"""The most maps that a hint names for a key that stands beside them."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
 
 
@@ -58,13 +60,14 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
         section = section_at(shape, inner[:-1])
         keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
         key = str(inner[-1])
-        return "LB011", f"unknown key {show(key)}", _instead_of_key(key, keys) or f"known here: {', '.join(keys)}"
+        hint = _instead_of_key(key, keys) or (section and _further_in(key, section)) or did_you_mean(key, keys)
+        return "LB011", f"unknown key {show(key)}", hint or f"known here: {', '.join(keys)}"
     if kind == "missing":
         return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"
     nested = section_at(shape, inner) if kind == "model_type" else None
     if nested is not None and not nested.model_fields:
         return "LB013", f"{show(detail['input'])} is not an empty map", f"write {inner[-1]}: {{}}"
-    if nested is not None and isinstance(detail["input"], str):
+    if nested is not None and isinstance(detail["input"], str | int):
         return "LB013", f"{show(detail['input'])} is not a map", _as_map(nested, detail["input"])
     code, describe = _KINDS.get(kind, ("LB013", _plain))
     message, hint = describe(detail["input"], ctx, detail["msg"])
@@ -72,10 +75,24 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
 
 
 def _instead_of_key(key: str, keys: list[str]) -> str:
-    """Return a hint for an unknown key, or an empty string."""
+    """Return a hint for a key of other proxies' configurations, or an empty string."""
     other = other_names.KEYS.get(key, "")
-    is_known = any(candidate in other for candidate in keys)
-    return f"write {other}" if is_known else did_you_mean(key, keys)
+    return f"write {other}" if re.split(r"\W", other)[0] in keys else ""
+
+
+def _further_in(key: str, section: type[Section]) -> str:
+    """Return a hint for a key that belongs into a map of this section, or an empty string."""
+    places = []
+    for name, field in section.model_fields.items():
+        inner = None if is_named_map(section, name) else section_below(section, name)
+        if inner is not None and key in inner.model_fields:
+            entry = f"{{{key}: …}}"
+            places.append(f"{name}: {f'[{entry}]' if _is_list(field.annotation) else entry}")
+    return f"write {' or '.join(places)}" if 0 < len(places) <= _MAX_PLACES else ""
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
 
 
 def _as_one(inner: Path, value: Any) -> str:
@@ -87,12 +104,30 @@ def _as_one(inner: Path, value: Any) -> str:
     return f"{one}, as `{inner[-1]}: {first}`" if isinstance(inner[-1], str) else f"{one}, as `{first}`"
 
 
-def _as_map(section: type[Section], value: str) -> str:
-    """Return a hint for a text in the place of a section: the map whose only required key, or its path, has it."""
+def _as_map(section: type[Section], value: str | int) -> str:
+    """Return a hint for a single value in the place of a section: the map with the key that takes such a value."""
+    if not isinstance(value, str):
+        keys = [name for name, field in section.model_fields.items() if _takes(field.annotation, value)]
+        return f"write {{{keys[0]}: {value}}}" if len(keys) == 1 else "write key: value"
     keys = [name for name, field in section.model_fields.items() if field.is_required()]
     if not keys and value.startswith("/"):
         keys = [name for name in section.model_fields if name in ("path_prefix", "path")][-1:]
-    return f'write {{{keys[0]}: "{value}"}}' if len(keys) == 1 and value.isprintable() else "write key: value"
+    if len(keys) == 1 and value.isprintable():
+        return f'write {{{keys[0]}: "{value}"}}'
+    choice = other_names.VALUES.get(value.lower(), value)
+    keys = [name for name, field in section.model_fields.items() if _takes(field.annotation, choice)]
+    return f"write {{{keys[0]}: {choice}}}" if len(keys) == 1 else "write key: value"
+
+
+def _takes(annotation: Any, value: str | int) -> bool:
+    """Return whether a key with this annotation takes the value: one of its choices, or any whole number."""
+    if get_origin(annotation) in (list, dict):
+        return False
+    if get_origin(annotation) is Literal:
+        return value in get_args(annotation)
+    if annotation is int:
+        return type(value) is int
+    return any(_takes(part, value) for part in get_args(annotation))
 
 
 _Describe = Callable[[Any, dict[str, Any], str], tuple[str, str]]
@@ -125,8 +160,10 @@ def _boolean(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]
 
 
 def _whole(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
-    digits = isinstance(value, str) and value.lstrip("+-0").isdigit()
-    return f"{show(value)} is not a whole number", f"write {value.lstrip('+0')}, unquoted" if digits else ""
+    number = value.removesuffix("%").lstrip("+0") if isinstance(value, str) else ""
+    if not number.lstrip("-").isdigit():
+        return f"{show(value)} is not a whole number", ""
+    return f"{show(value)} is not a whole number", f"write {number}, unquoted{', without %' if '%' in value else ''}"
 
 
 def _string(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:

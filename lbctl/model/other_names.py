@@ -12,8 +12,13 @@ KEYS = {
     "upstreams": "pools",
     "backend": "pool",
     "backends": "pools",
+    "retries": "retry: {attempts: …}",
+    "port": "address: HOST:PORT",
+    "host": "address: HOST:PORT",
+    "gpus": "gpu_count",
+    "canary": "split: {POOL: 95, OTHER: 5}, and `rollout` for steps",
 }
-"""An unknown key → what to write instead."""
+"""An unknown key → what to write instead, which begins with a key."""
 VALUES = {
     "least_conn": "least_request",
     "leastconn": "least_request",

@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from lbctl.cli import run
 from tests.docs.pages import ROOT, blocks
 from tests.docs.reader import beside_another_envoy
 from tests.support.processes import background
@@ -35,11 +35,11 @@ pools: {llama: {replicas: [{address: "127.0.0.1:9"}]}}
 @pytest.mark.parametrize("kind", KINDS)
 def test_proxy_starts_as_shown_with_files_next_to_its_own(kind: Kind, tmp_path: Path) -> None:
     port = free_port()
-    (tmp_path / "fleet.yaml").write_text(GUARDED.replace("PORT", str(port)))
-    (tmp_path / "keys").write_text("sk-abc: acme\n")
-    assert run(["render", "-t", kind, "-d", str(tmp_path / "out"), str(tmp_path / "fleet.yaml")]) == 0
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "fleet" / "fleet.yaml").write_text(GUARDED.replace("PORT", str(port)))
+    (tmp_path / "fleet" / "keys").write_text("sk-abc: acme\n")
     tmp_path.chmod(0o755)
-    path = os.pathsep.join([str(require(kind).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(sys.executable).parent), str(require(kind).parent), os.environ["PATH"]])
     command = ["bash", "-c", STARTS[kind].partition("   #")[0]]
     client, env = Client(port), os.environ | {"PATH": path}
     quiet = subprocess.DEVNULL

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -114,12 +114,8 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     picker_is_elsewhere = lacks_picker(server.url, running.status)
     for bound in ports.of_fleet(topology, picker_is_elsewhere=picker_is_elsewhere) if topology else ():
         yield ports.port(bound)
-    if _has_control(source):
-        for path, address in (
-            ("control.xds.bind", chosen.control.xds_bind),
-            ("control.api.bind", chosen.control.api_bind),
-        ):
-            yield ports.port(ports.BoundAddress(path, address, ports.SERVE))
+    if source is not None:
+        yield from _own_ports(chosen, needed=_has_control(source))
     yield from logs(topology) if topology else ()
     yield machine.files(topology.listeners if topology else ())
     yield machine.clock([*skews, *running.skews])
@@ -134,6 +130,16 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     picker_check = picker(bind, server.url, running.status)
     if picker_check is not None:
         yield picker_check
+
+
+def _own_ports(chosen: ServeSettings, *, needed: bool) -> Iterator[DoctorResult]:
+    """Check the ports of `serve`. Unless it is `needed`, a port that is taken is a warning: render alone needs none."""
+    from lbctl.cli.doctor import ports
+
+    control = chosen.control
+    for path, address in (("control.xds.bind", control.xds_bind), ("control.api.bind", control.api_bind)):
+        result = ports.port(ports.BoundAddress(path, address, ports.SERVE))
+        yield replace(result, state="warn") if result.state == "failed" and not needed else result
 
 
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:

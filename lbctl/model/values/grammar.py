@@ -38,7 +38,8 @@ def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
         if not isinstance(value, str):
             raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
         if not _compiled(pattern).fullmatch(value):
-            raise refuse("LB013", f"{show(value)} is not {noun}", hint)
+            lower_case = f"write {value.lower()}; " if _compiled(pattern).fullmatch(value.lower()) else ""
+            raise refuse("LB013", f"{show(value)} is not {noun}", lower_case + hint)
         return value.lower() if lower else value
 
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import of_pools
@@ -36,6 +37,22 @@ def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Colle
         effects = [text for route in routes if (text := _effect(route, pool, regions))]
         if effects:
             yield f"nobody serves the pool {pool}: {'; '.join(effects)}, until one of its replicas is back"
+
+
+def with_returned(pools: Iterable[schema.Pool], pool: str, replica: str) -> Iterator[schema.Pool]:
+    """Yield the pools with a replica whose drain has just ended as `in`.
+
+    Until their next report, the proxies are known to send it nothing; that is the end of its drain.
+    """
+    for item in pools:
+        if item.name == pool:
+            returned = (
+                replace(each, state="in") if each.name == replica and each.state == "draining" else each
+                for each in item.replicas
+            )
+            yield replace(item, replicas=tuple(returned))
+        else:
+            yield item
 
 
 def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) -> str:

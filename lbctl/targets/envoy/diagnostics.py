@@ -15,13 +15,26 @@ from lbctl.targets.locality import placeless
 from lbctl.targets.rounding import rounded
 
 
-def diagnostics(view: View) -> tuple[Diagnostic, ...]:
-    """Return a diagnostic for each setting of the view that Envoy implements differently or not at all."""
+def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]:
+    """Return a diagnostic for each setting of the view that Envoy implements differently or not at all.
+
+    `of_files`: whether they are about rendered files. An Envoy that has a `config` reads such files.
+    """
     items = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
     items += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
     items += [item for route in view.routes.values() for item in _separate_buckets(view, route)]
     items += [item for route in view.routes.values() for item in _route(view, route)]
+    if of_files or view.proxy.config is not None:
+        items += _without_certificate(view)
     return (*items, *_metrics(view), *placeless(view))
+
+
+def _without_certificate(view: View) -> Iterator[Diagnostic]:
+    """Yield that an Envoy of files cannot ask the picker, if that one wants a certificate."""
+    if view.picker is not None and view.picker_tls:
+        message = f"the picker at {view.picker} wants a certificate, and an Envoy of files has none for it"
+        hint = "an Envoy by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl picker` beside it"
+        yield Diagnostic("LB308", message, path=("control", "picker", "bind"), hint=hint, severity="warning")
 
 
 def _metrics(view: View) -> Iterator[Diagnostic]:

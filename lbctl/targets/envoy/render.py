@@ -7,14 +7,13 @@ places, and its text is also produced only once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy.diagnostics import diagnostics
 from lbctl.targets.envoy.sources import SECRETS, Tree, managers, sources
@@ -34,15 +33,7 @@ def render(view: View, form: str) -> Bundle:
     if configuration.secret_listeners.resources:
         files.append(_file(f"{SECRETS}.{form}", configuration.secret_listeners, tables, form))
     files += (_file(name, message, {}, form) for name, message in configuration.header_secrets.items())
-    return Bundle(tuple(files), (*diagnostics(view), *_without_certificates(view)))
-
-
-def _without_certificates(view: View) -> Iterator[Diagnostic]:
-    """Yield that an Envoy with these files cannot ask the picker, if that one wants a certificate. Reports LB308."""
-    if view.picker is not None and view.picker_tls:
-        message = f"the picker at {view.picker} wants a certificate, and an Envoy of files has none for it"
-        hint = "an Envoy by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl picker` beside it"
-        yield Diagnostic("LB308", message, path=("control", "picker", "bind"), hint=hint, severity="warning")
+    return Bundle(tuple(files), diagnostics(view, of_files=True))
 
 
 def _file(name: str, message: Message, tables: Mapping[str, Tree], form: str) -> File:

@@ -24,6 +24,7 @@ from lbctl import __version__
 from lbctl.apply.listening_sockets import bind_error
 from lbctl.cli import run
 from lbctl.cli.doctor import ports
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
 from lbctl.serve.state.sqlite import DATABASE, VERSION
 from tests.support.fleet import OLDEST
@@ -252,6 +253,18 @@ def test_port_in_use_by_the_proxy_itself_is_ok(doctor: Doctor) -> None:
             proxy.kill()
     assert (doctor.code, row["state"]) == (0, "ok")
     assert row["message"] == f"in use by nginx (process {proxy.pid})"
+
+
+def test_default_ports_of_serve_are_checked(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(bound: ports.BoundAddress) -> DoctorResult:
+        return DoctorResult(f"{bound.path} {bound.address}", "failed", "in use by another program")
+
+    monkeypatch.setattr(ports, "port", taken)
+    given = local_fleet()
+    given.pop("control", None)
+    names = ("control.xds.bind 127.0.0.1:18000", "control.api.bind 127.0.0.1:18080")
+    assert [doctor(given)[name]["state"] for name in names] == ["warn", "warn"], "it may be for render alone"
+    assert [doctor(given | {"control": {"state": "x"}})[name]["state"] for name in names] == ["failed", "failed"]
 
 
 def test_address_of_another_machine_is_a_warning(doctor: Doctor) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lbctl.cli import run
+from tests.support.fleets import fleet_of, yaml_of
 
 FLEET = """\
 version: 1
@@ -118,6 +119,20 @@ def test_each_setting_has_its_line_or_is_a_default(explain: Explain) -> None:
     assert policy["pools.a.timeouts.connect"] == ("3s", f"{explain.path}:23:25")
     assert policy["pools.b.timeouts.connect"] == ("2s", None)
     assert policy["listeners.public.max_body"] == ("unlimited", None)
+
+
+def test_limit_is_shown_as_each_instance_has_it(explain: Explain) -> None:
+    limit = {"rate_limit": [{"by": "all", "rate": "20/s"}]}
+    fleet = fleet_of(route=limit, proxies={"edge": {"kind": "envoy", "instances": 3}})
+    explain.path.write_text(yaml_of(fleet))
+    (row,) = explain.rows("GET", "/")
+    policy = {item["path"]: item["value"] for item in row["policy"]}
+    (shown,) = [value for path, value in policy.items() if ".rate_limit[0]" in path]
+    assert shown == "by all: 7/s, burst 7 on each instance (together by all: 20/s, burst 20)"
+    (breaker,) = [value for path, value in policy.items() if path.endswith("circuit_breaker.max_requests")]
+    assert breaker == "171 on each instance (together 512)"
+    (idle,) = [value for path, value in policy.items() if path.startswith("routes.") and path.endswith("timeouts.idle")]
+    assert idle == "5m"
 
 
 def test_port_selects_the_listener(explain: Explain) -> None:

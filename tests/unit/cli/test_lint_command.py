@@ -205,6 +205,12 @@ def test_lint_reports_the_same_diagnostics_as_render(kind: str) -> None:
     assert count
 
 
+def test_envoy_of_files_without_certificate_is_reported() -> None:
+    text = (ROOT / "tests" / "golden" / "picker-beyond-loopback" / "in.yaml").read_text()
+    for config, expected in (("", False), (", config: /etc/envoy/envoy.yaml", True)):
+        assert (ONLY_IN_FILES in codes(f"{text}proxies: {{edge: {{kind: envoy{config}}}}}\n")) == expected
+
+
 # ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

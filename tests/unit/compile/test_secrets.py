@@ -167,6 +167,15 @@ def test_a_missing_file_suggests_a_similar_name(tmp_path: Path) -> None:
     assert "did you mean 'keys.yaml'?" in diagnostics[0]
 
 
+def test_a_missing_file_suggests_no_file_of_the_fleet(tmp_path: Path) -> None:
+    fleet = fleet_of(route={"auth": {"api_keys": {"file": "fleet-keys.yaml"}}})
+    _, diagnostics = secrets_of(tmp_path, fleet)
+    assert "did you mean" not in diagnostics[0]
+    (tmp_path / "fleet-key.yaml").write_text("sk-1: acme\n")
+    _, diagnostics = secrets_of(tmp_path, fleet)
+    assert "did you mean 'fleet-key.yaml'?" in diagnostics[0]
+
+
 def test_a_duplicate_key_is_an_error(tmp_path: Path) -> None:
     _, diagnostics = read_key_files(tmp_path, "sk-1: acme\nsk-1: globex\n", JWKS)
     assert [line.split(" ")[:3] for line in diagnostics] == [["keys:2:1:", "error", "LB507:"]]

@@ -12,6 +12,14 @@ ROUTES = {
     "{pool: a, retry: {attempts: ▶eleven}}": ("LB013", ""),
     '{pool: a, retry: {attempts: ▶"3"}}': ("LB013", "write 3, unquoted"),
     "{pool: a, retry: {attempts: ▶11}}": ("LB016", "at most 10"),
+    "{pool: a, retry: ▶3}": ("LB013", "write {attempts: 3}"),
+    "{pool: a, ▶retries: 3}": ("LB011", "write retry: {attempts: …}"),
+    "{pool: a, ▶path: /v1}": ("LB011", "write match: {path: …}"),
+    "{pool: a, ▶model: [m]}": ("LB011", "write match: {model: …}"),
+    "{pool: a, ▶path_prefix: /v1}": ("LB011", "write match: {path_prefix: …} or rewrite: {path_prefix: …}"),
+    "{pool: a, ▶canary: {pool: b}}": ("LB011", "write split: {POOL: 95, OTHER: 5}"),
+    "{split: {a: ▶95%, b: 5}}": ("LB013", "write 95, unquoted, without %"),
+    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is needed: write a long one"),
     "{pool: a, listeners: ▶[]}": ("LB016", "at least one entry is needed"),
     "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that begin with -"),
     "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
@@ -46,6 +54,8 @@ ROUTES = {
 }
 POOLS = {
     "weighting: {composite: {▶gqu: 1}}": ("LB013", "did you mean 'gpu'?"),
+    "▶algorithm: hash": ("LB011", "write balance: {algorithm: …}"),
+    "balance: ▶least_conn": ("LB013", "write {algorithm: least_request}"),
     "balance: {algorithm: ▶least_conn}": ("LB013", "write least_request"),
     "balance: {algorithm: ▶leastconn}": ("LB013", "write least_request"),
     "balance: {algorithm: ▶roundrobin}": ("LB013", "write round_robin"),
@@ -154,6 +164,28 @@ def test_a_size_in_other_units_suggests_the_right_unit(size: str, right: str) ->
     assert_one_error(
         f'version: 1\nlisteners: {{l: {{bind: "127.0.0.1:1", max_body: ▶{size}}}}}\n', "LB013", f"write {right}"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("port: 8000", "write address: HOST:PORT"),
+        ("host: a", "write address: HOST:PORT"),
+        ("gpus: 8", "write gpu_count"),
+    ],
+)
+def test_keys_of_other_formats_suggest_those_of_a_replica(key: str, hint: str) -> None:
+    assert_one_error(f'version: 1\npools: {{p: {{replicas: [{{address: "a:1", ▶{key}}}]}}}}\n', "LB011", hint)
+
+
+def test_kind_in_upper_case_suggests_lower_case() -> None:
+    assert_one_error("version: 1\nproxies: {e: {kind: ▶Envoy}}\n", "LB013", "write envoy; lower-case letters")
+
+
+def test_key_of_an_entry_suggests_the_list() -> None:
+    text = 'version: 1\nlisteners: {l: {bind: "127.0.0.1:1", tls: {certificates: [], ▶certificate: x}}}\n'
+    _, diagnostics = reading(text.replace("▶", "").replace("[]", "[{certificate: a, key: b}]"))
+    assert [(item.code, item.hint) for item in diagnostics] == [("LB011", "write certificates: [{certificate: …}]")]
 
 
 @pytest.mark.parametrize("name", ["P", "-p", "p p", "p" * 64, "é", "", "p/q", "p;q"])

@@ -1,0 +1,31 @@
+"""`lbctl validate` confirms a valid fleet on a terminal, and prints nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import run
+from tests.support.fleets import fleet_of, write_fleet
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_valid_fleet_is_one_line_on_a_terminal(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_fleet(tmp_path, fleet_of())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert run(["validate", str(file)]) == 0
+    line = "lbctl: valid: 1 listener, 1 route, 1 pool, 1 replica\n"
+    assert tuple(capsys.readouterr()) == ("", line if is_terminal else "")
+
+
+def test_invalid_fleet_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text("version: 1\nrouts: {}\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["validate", str(tmp_path / "fleet.yaml")]) == 1
+    assert "lbctl: valid" not in capsys.readouterr().err
