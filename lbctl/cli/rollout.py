@@ -74,8 +74,14 @@ _TO_ITS_END = (
 _IN_PROXIES = "Until all connected proxies have it; exit code 3 if not in time."
 
 
+def _allow_unavailable(function: _Command) -> _Command:
+    text = "Move requests to the pool even if none of its replicas is available; recorded in the audit log."
+    return options_of("rollout")("--allow-unavailable", is_flag=True, help=text)(function)
+
+
 @command.command("start")
 @_options(wait=_TO_ITS_END)
+@_allow_unavailable
 def start(route: str, wait: bool, **more: Any) -> int:
     """Begin with the first step; also again, after the rollout has ended."""
     return _act(route, "start", wait, **more)
@@ -83,6 +89,7 @@ def start(route: str, wait: bool, **more: Any) -> int:
 
 @command.command("promote")
 @_options(wait=_TO_ITS_END)
+@_allow_unavailable
 def promote(route: str, wait: bool, **more: Any) -> int:
     """Go to the next step now."""
     return _act(route, "promote", wait, **more)
@@ -97,6 +104,7 @@ def pause(route: str, wait: bool, **more: Any) -> int:
 
 @command.command("resume")
 @_options(wait=_TO_ITS_END)
+@_allow_unavailable
 def resume(route: str, wait: bool, **more: Any) -> int:
     """Go on with the current step; its time goes on where it was paused."""
     return _act(route, "resume", wait, **more)
@@ -111,6 +119,7 @@ def abort(route: str, wait: bool, **more: Any) -> int:
 
 @command.command("set")
 @_options(wait=_IN_PROXIES)
+@_allow_unavailable
 @click.argument("percent", callback=_percent)
 def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
     """Give the pool this share in percent, and pause there until `resume` or `promote`."""
@@ -119,10 +128,10 @@ def set_(route: str, percent: float, wait: bool, **more: Any) -> int:
 
 def _act(
     route: str, action: schema.RolloutAction, wait: bool, reason: str | None, server: str, token_file: str | None,
-    tls_ca: str | None, percent: float | None = None,
+    tls_ca: str | None, percent: float | None = None, allow_unavailable: bool = False,
 ) -> int:  # fmt: skip
     remote = ServeClient(server, token_file, tls_ca)
-    request = schema.RolloutRequest(route, action, percent, reason)
+    request = schema.RolloutRequest(route, action, percent, reason, allow_unavailable or None)
     answer = remote.post(_PATH, request, schema.RolloutResult)
     row = answer.rollout
     click.echo(f"lbctl: {_sentence(row)}", err=True)
@@ -137,7 +146,7 @@ def _act(
 def _await_end(remote: ServeClient, row: schema.Rollout) -> int:
     """Report every step and its evidence until the rollout has ended, or until a person has to go on."""
     reported = _last(row)
-    while row.phase == "progressing" and (row.next_at is not None or row.hold_waits_for):
+    while _moves_by_itself(row):
         time.sleep(_LOOK_INTERVAL)
         latest = _look(remote, row.route)
         reported = _report(row, latest, reported)
@@ -145,6 +154,12 @@ def _await_end(remote: ServeClient, row: schema.Rollout) -> int:
     if row.phase in ("aborted", "rolled_back", "superseded") or (row.phase == "paused" and row.mode != "manual"):
         return _DEGRADED
     return await_proxies(remote)
+
+
+def _moves_by_itself(row: schema.Rollout) -> bool:
+    if row.phase == "waiting":
+        return row.mode != "manual"
+    return row.phase == "progressing" and (row.next_at is not None or row.hold_waits_for is not None)
 
 
 def _look(remote: ServeClient, route: str) -> schema.Rollout:
@@ -216,10 +231,13 @@ def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
         for row in rows
         if row.hold_waits_for
     ]
+    unavailable = [f"{row.route} waits: {row.unavailable}" for row in rows if row.unavailable]
     evaluations = [(row, item) for row in rows if row.analysis for item in row.analysis.evaluations[-_SHOWN:]]
     table = table_text(_EVALUATIONS, (_evaluation_cells(row, item) for row, item in evaluations))
     rest = ["", table] if evaluations else []
-    return "\n".join([table_text(_HEAD, map(_cells, rows)), *map(plain, (*held, *still, *waiting)), *rest])
+    return "\n".join(
+        [table_text(_HEAD, map(_cells, rows)), *map(plain, (*unavailable, *held, *still, *waiting)), *rest]
+    )
 
 
 def _evaluation_cells(row: schema.Rollout, item: schema.RolloutEvaluation) -> tuple[str, ...]:
@@ -265,7 +283,8 @@ def place_of(row: schema.Rollout) -> str:
 def _clauses(row: schema.Rollout) -> Iterator[str]:
     yield row.phase
     if row.percent is None:
-        yield f"the split of the files holds: {split_of(row)}" + (f": {row.reason}" if row.reason else "")
+        reason = row.reason or row.unavailable
+        yield f"the split of the files holds: {split_of(row)}" + (f": {reason}" if reason else "")
         return
     yield f"step {row.step} of {len(row.steps)}: {row.to} has {row.percent:g} %"
     if row.phase == "promoted":

@@ -4,7 +4,9 @@ A rollout is identified by its route, its target pool, the model of that pool, a
 route until the files change the split or the rollout itself, and while it runs also until they change the model of an
 old pool, since it has been compared with another one. The hold of a step passes while a proxy has the step, and stands
 still otherwise. In the mode `analysis` a step ends after its hold if the evidence since its beginning is good, and the
-rollout ends when too many evaluations in a row are bad. This is pure: times are arguments, in seconds since the epoch.
+rollout ends when too many evaluations in a row are bad. In every mode a step does not begin while the target pool has
+no available replica, and a running rollout ends then, unless an operator has allowed it. This is pure: times are
+arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ from typing import Literal
 from lbctl.base.records import dataclass
 from lbctl.control.analysis import judge
 from lbctl.control.analysis.evidence import AnalysisState, IntervalObservation
+from lbctl.control.outages import NO_OUTAGES, PATIENCE, Outage, Outages
 from lbctl.control.splits import MAX_SHARE, Shares, shares_of
 from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
 
 Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
-"""waiting: nobody has started it. progressing: a step is held. paused: the share stays until somebody goes on.
-promoted: all steps are done, and the last share stays. aborted: the split of the files holds again. rolled_back: the
-same, because the analysis has found the new pool bad. superseded: the files have another split, or other models of the
-old pools, and their split holds."""
+"""waiting: it has not begun. progressing: a step is held. paused: the share stays until somebody goes on. promoted: all
+steps are done, and the last share stays. aborted: the split of the files holds again. rolled_back: the same, because
+the analysis has found the new pool bad, or the pool has no available replica. superseded: the files have another split,
+or other models of the old pools, and their split holds."""
 PHASES: tuple[Phase, ...] = (
     "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
 )  # fmt: skip
@@ -87,6 +90,8 @@ class RolloutState:
     """Digest of the models of the old pools; empty where it is not known yet."""
     earlier: tuple[EndedRollout, ...] = ()
     """The earlier rollouts of the route, the newest last."""
+    allows_unavailable: bool = False
+    """Whether an operator lets it go on without an available replica in the target pool."""
 
     @property
     def runs(self) -> bool:
@@ -178,28 +183,30 @@ def _superseded_by(state: RolloutState, files: _Files) -> str:
     return ""
 
 
-def follow(states: Rollouts, topology: Topology, now: float) -> Rollouts:
+def follow(states: Rollouts, topology: Topology, now: float, outages: Outages = NO_OUTAGES) -> Rollouts:
     """Return the states of the rollouts that the files have now.
 
-    A new rollout waits in the mode `manual`, and starts in the other modes. One that is as it was goes on. An earlier
+    A new rollout waits in the mode `manual`, and during an outage of its target pool; otherwise it starts. One that is
+    as it was goes on. An earlier
     one that the files have again, as after a rollback, stays as it ended. A changed split of the files ends a rollout
     that is otherwise as it was, and a changed model of an old pool one that runs.
     """
     by_route = {state.route: state for state in states}
     return tuple(
-        _followed(by_route.get(route.name), route, rollout, topology, now) for route, rollout in _rollouts(topology)
+        _followed(by_route.get(route.name), route, rollout, topology, now, outages)
+        for route, rollout in _rollouts(topology)
     )
 
 
 def _followed(
-    state: RolloutState | None, route: Route, rollout: Rollout, topology: Topology, now: float
+    state: RolloutState | None, route: Route, rollout: Rollout, topology: Topology, now: float, outages: Outages
 ) -> RolloutState:
     key, files = key_of(route, rollout, topology), _files(route, rollout, topology)
     same = _of_key(state, key) if state is not None else None
     if same is None:
         earlier = _ends(state) if state is not None else ()
         new = RolloutState(route.name, key, files.base, since=now, models=files.models, earlier=earlier)
-        return new if rollout.mode == "manual" else _at_step(new, rollout, 0, now)
+        return new if rollout.mode == "manual" or rollout.to in outages else _at_step(new, rollout, 0, now)
     if same is not state:
         same = replace(same, since=now, reason=same.reason or "as it ended before")
     reason = _superseded_by(same, files)
@@ -230,27 +237,63 @@ def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
     return (*state.earlier, ended)[-_KEPT:]
 
 
-def advance(states: Rollouts, topology: Topology, now: float, in_force: Collection[str]) -> Rollouts:
-    """Return the states after the steps that end by themselves now: at most one step for each rollout.
+def advance(
+    states: Rollouts, topology: Topology, now: float, in_force: Collection[str], outages: Outages = NO_OUTAGES
+) -> Rollouts:
+    """Return the states after what happens by itself now: starts, ends, and at most one step for each rollout.
 
     `in_force`: the routes whose current step a proxy has. The holds of the others stand still.
     """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
-        _advanced(state, rollouts[state.route], state.route in in_force, now)
+        _ended(state, rollout, outages, now)
+        or _advanced(state, rollout, state.route in in_force, unavailable(state, rollout, outages), now)
         for state in states
-        if state.route in rollouts
+        if (rollout := rollouts.get(state.route)) is not None
     )
 
 
-def _advanced(state: RolloutState, rollout: Rollout, is_in_force: bool, now: float) -> RolloutState:
+def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") -> frozenset[str]:
+    """Return the pools whose outages matter: those of rollouts that have not ended, and of the route `acted_on`."""
+    return frozenset(
+        pool
+        for state in states
+        if state.runs or state.phase == "waiting" or state.route == acted_on
+        for pool in (*dict(state.base), *(rollout.to for _, rollout in _rollouts(topology, state.route)))
+    )
+
+
+def unavailable(state: RolloutState, rollout: Rollout, outages: Outages) -> Outage | None:
+    """Return the outage of the target pool that keeps the next step from beginning; None where none does."""
+    return None if state.allows_unavailable else outages.get(rollout.to)
+
+
+def _ended(state: RolloutState, rollout: Rollout, outages: Outages, now: float) -> RolloutState | None:
+    """Return the state of a running rollout that ends because of an outage of its target; None where it goes on.
+
+    While the old pools have an outage too, the rollout goes on, since its end would help nobody.
+    """
+    outage = unavailable(state, rollout, outages)
+    if not state.runs or outage is None or outage.seen - outage.since < PATIENCE:
+        return None
+    old = {pool for pool, share in state.base if share and pool != rollout.to}
+    if old and old <= outages.keys():
+        return None
+    return replace(state, phase="rolled_back", since=now, held_since=None, reason=outage.reason)
+
+
+def _advanced(
+    state: RolloutState, rollout: Rollout, is_in_force: bool, outage: Outage | None, now: float
+) -> RolloutState:
+    if state.phase == "waiting" and rollout.mode != "manual":
+        return state if outage is not None else _at_step(state, rollout, 0, now)
     if _hold(state, rollout) is None:
         return state
     if not is_in_force:
         return replace(state, elapsed=_elapsed(state, now), held_since=None)
     state = state if state.held_since is not None else replace(state, held_since=now)
     due = next_step(state, rollout)
-    is_over = due is not None and due <= now and not blocker(state, rollout, now)
+    is_over = due is not None and due <= now and outage is None and not blocker(state, rollout, now)
     return _at_step(state, rollout, state.step + 1, now) if is_over else state
 
 
@@ -328,8 +371,19 @@ def evaluate(state: RolloutState, rollout: Rollout, observation: IntervalObserva
 # ── Operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def act(state: RolloutState, rollout: Rollout, action: Action, now: float, percent: float = 0.0) -> RolloutState:
+def act(
+    state: RolloutState,
+    rollout: Rollout,
+    action: Action,
+    now: float,
+    percent: float = 0.0,
+    outage: Outage | None = None,
+    allow_unavailable: bool = False,
+) -> RolloutState:
     """Return the state after the action of an operator. Raises ValueError for users where it cannot be done.
+
+    `outage` is that of the target pool: an action that gives the pool requests is rejected then, unless
+    `allow_unavailable` is true, now or since the rollout began.
 
     start: the first step, also of a rollout that has ended. promote: the next step now. pause: the share stays.
     resume: the current step goes on. set: the share is `percent` until somebody resumes or promotes. abort: the split
@@ -340,10 +394,19 @@ def act(state: RolloutState, rollout: Rollout, action: Action, now: float, perce
     if action == "start":
         if state.runs:
             raise ValueError(f"it is {state.phase}, at step {state.step + 1}")
-        return _at_step(replace(state, analysis=AnalysisState()), rollout, 0, now)
-    if not state.runs:
+        state = replace(state, analysis=AnalysisState(), allows_unavailable=False)
+    elif not state.runs:
         raise ValueError(f"it is {state.phase}: start it first")
+    state = replace(state, allows_unavailable=state.allows_unavailable or allow_unavailable)
+    if outage is not None and not state.allows_unavailable and _gives_requests(action, percent):
+        raise ValueError(f"{outage.reason}; --allow-unavailable moves requests to it nevertheless")
+    if action == "start":
+        return _at_step(state, rollout, 0, now)
     return _act_on_running(state, rollout, action, now, percent)
+
+
+def _gives_requests(action: Action, percent: float) -> bool:
+    return action in ("start", "promote", "resume") or (action == "set" and percent > 0)
 
 
 def _act_on_running(state: RolloutState, rollout: Rollout, action: Action, now: float, percent: float) -> RolloutState:

@@ -1,4 +1,4 @@
-"""Which latencies the rollouts of a fleet are judged by: the pools, and what is measured of their requests."""
+"""Which requests the rollouts of a fleet are judged by: the pools, and the latencies that are measured."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def measured(routes: Iterable[Route]) -> frozenset[LatencyKey]:
         LatencyKey(share.pool, metric)
         for route in routes
         if (metric := _metric(route)) and isinstance(route.action, Forward)
+        for share in route.action.shares
+    )
+
+
+def judged(routes: Iterable[Route]) -> frozenset[str]:
+    """Return the pools whose errors decide an analysis of these routes."""
+    return frozenset(
+        share.pool
+        for route in routes
+        if route.rollout is not None and route.rollout.mode == "analysis" and isinstance(route.action, Forward)
         for share in route.action.shares
     )
 

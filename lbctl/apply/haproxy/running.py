@@ -15,8 +15,10 @@ QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 """The commands whose answers `read` takes, in this order; 4 selects servers alone."""
 SLOTS = f"show map {slots.MAP}"
 """The command that shows which replica each slot has; it fails where the configuration has no slots."""
-COUNTERS = f"{QUESTIONS[0]};{SLOTS};{QUESTIONS[2]}"
-"""The commands, asked of one worker at once, whose answer `counters` takes."""
+COUNTERS = f"{QUESTIONS[0]};{SLOTS};show stat -1 6 -1"
+"""The commands, asked of one worker at once, whose answer `counters` takes; 6 selects backends and servers."""
+_BACKEND = "BACKEND"
+"""The name of a backend's own row."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
@@ -90,6 +92,20 @@ class ServerCounters:
     """What HAProxy says of the last check."""
     queued: int = 0
     """Requests that wait until it may get them."""
+    unreached: int = 0
+    """Requests for which no connection was made."""
+    moved: int = 0
+    """Requests that were sent to another server after a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendCounters:
+    """What a worker has counted at one backend since it started."""
+
+    errors: int
+    """Requests that the client got a status of 500 or more for, from a server or from HAProxy itself."""
+    unreached: int
+    """Requests for which no connection was made, those without any server to connect to included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,8 @@ class WorkerCounters:
     """What it has counted at each server."""
     slots: Mapping[Place, str] = field(default_factory=dict)
     """Slot → the replica that has it, or the slot's own name."""
+    backends: Mapping[str, BackendCounters] = field(default_factory=dict)
+    """What it has counted at each backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +180,10 @@ def counters(text: str) -> WorkerCounters:
     """Parse the answer to `COUNTERS`. Raises UnreadableAnswerError."""
     info, head, stat = text.partition(_STAT_HEAD)
     try:
-        servers = {place: _counters(row) for place, row in _stat_rows(head + stat)}
-        return WorkerCounters(int(_info(info)["Pid"]), servers, occupants(servers, info))
+        rows = dict(_stat_rows(head + stat))
+        servers = {place: _counters(row) for place, row in rows.items() if place[1] != _BACKEND}
+        backends = {place[0]: _of_backend(row) for place, row in rows.items() if place[1] == _BACKEND}
+        return WorkerCounters(int(_info(info)["Pid"]), servers, occupants(servers, info), backends)
     except _MALFORMED as error:
         raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
 
@@ -184,7 +204,13 @@ def _counters(row: Mapping[str, str]) -> ServerCounters:
         check=row["check_status"].removeprefix("* "),
         last_check=row["last_chk"],
         queued=int(row["qcur"] or 0),
+        unreached=int(row["econ"] or 0),
+        moved=int(row["wredis"] or 0),
     )
+
+
+def _of_backend(row: Mapping[str, str]) -> BackendCounters:
+    return BackendCounters(errors=int(row["hrsp_5xx"] or 0), unreached=int(row["econ"] or 0))
 
 
 def _info(text: str) -> dict[str, str]:

@@ -47,11 +47,12 @@ class Operations(PoolViews):
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         now = self._parts.rollouts.now()
-        states = follow(self._parts.rollouts.published, files, now)  # those that are saved may be of the files before
+        outages = self._parts.rollouts.outages
+        states = follow(self._parts.rollouts.published, files, now, outages)  # the saved ones may be of older files
         requests: Counter[str] = Counter()
         for key, count in self._parts.traffic.ledger.recent(self._parts.traffic.clock()).items():
             requests[key.pool] += count
-        rows = rollout_rows.rows(states, files, composed, served.composed.overrides, requests, now)
+        rows = rollout_rows.rows(states, files, composed, served.composed.overrides, requests, outages, now)
         return schema.Rollouts(tuple(rows))
 
     def splits(self) -> tuple[schema.LiveSplit, ...]:
@@ -62,8 +63,9 @@ class Operations(PoolViews):
     async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:
         """Start, move or end a rollout. Raises BadRequestError and NotSavedError."""
         state = await self._parts.rollouts.act(
-            request.route, request.action, actor, percent=request.percent, reason=request.reason or ""
-        )
+            request.route, request.action, actor, percent=request.percent, reason=request.reason or "",
+            allow_unavailable=bool(request.allow_unavailable),
+        )  # fmt: skip
         row = next(item for item in self.rollouts().rollouts if item.route == state.route)
         return schema.RolloutResult(row, self._warnings(row.split))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import field
 
 from lbctl.base.records import dataclass
+from lbctl.control import outages
 from lbctl.control.compose import Composed, EffectiveReplica
 from lbctl.control.health import DeepHealth
+from lbctl.control.outages import ReplicaReport
 from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_replicas
@@ -48,6 +50,19 @@ class LiveState:
 def pools(composed: Composed, live: LiveState) -> Iterator[schema.Pool]:
     """Yield every pool with its replicas, also those that are removed from the proxies."""
     return (item for item in pools_in_parts(composed, live) if item is not None)
+
+
+def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> Mapping[str, str]:
+    """Return why each of these pools has no available replica; the reason is empty where it has one."""
+    rows = _Rows(composed, live)
+    chosen = [pool for pool in composed.whole.topology.pools if pool.name in names]
+    shown = (item for pool in chosen for item in rows.pool(pool) if item is not None)
+    return {
+        item.name: outages.unavailable(
+            item.name, (ReplicaReport(each.name, each.state, each.state_reason) for each in item.replicas)
+        )
+        for item in shown
+    }
 
 
 def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool | None]:

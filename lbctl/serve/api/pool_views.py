@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 from lbctl.serve.api import pool_rows, schema
 from lbctl.serve.api.carriers import carriers
@@ -39,6 +39,11 @@ class PoolViews(PartialViews):
             pools = schema.Pools(tuple(pool_rows.pools(served.composed, self._live(served))))
             self._pools = served, time.monotonic(), pools
         return pools
+
+    def unavailable(self, pools: Collection[str]) -> Mapping[str, str]:
+        """Return why each of these pools has no available replica; the reason is empty where it has one."""
+        served = self._parts.publisher.served
+        return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
     async def follow_states(self) -> None:
         """Look at the states of the replicas now and then, so that each has the time since when it is in its state."""

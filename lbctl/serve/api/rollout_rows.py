@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from lbctl.control import rollouts
 from lbctl.control.analysis.evidence import Evaluation, LatencyValues, MetricValues, RequestCounts
+from lbctl.control.outages import Outages
 from lbctl.control.overrides import Override, Overrides
 from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
 from lbctl.control.splits import Shares, shares_of
@@ -20,7 +21,13 @@ _UNCOVERED = "the end of the split by hand"
 
 
 def rows(
-    states: Rollouts, files: Topology, served: Topology, overrides: Overrides, requests: Mapping[str, int], now: float
+    states: Rollouts,
+    files: Topology,
+    served: Topology,
+    overrides: Overrides,
+    requests: Mapping[str, int],
+    outages: Outages,
+    now: float,
 ) -> Iterator[schema.Rollout]:
     """Yield a row for each rollout of the files. `served` has the splits that the proxies get.
 
@@ -35,7 +42,18 @@ def rows(
             holder = holders.get(route.name)
             waits = rollouts.waits_for_proxy(by_route[route.name], route.rollout)
             waits_for = (_UNCOVERED if holder else _A_PROXY) if waits else None
-            yield replace(row, held_by=holder, hold_waits_for=waits_for, observed=_observed(row, requests))
+            yield replace(
+                row,
+                held_by=holder,
+                hold_waits_for=waits_for,
+                unavailable=_unavailable(by_route[route.name], route.rollout, outages),
+                observed=_observed(row, requests),
+            )
+
+
+def _unavailable(state: RolloutState, rollout: Rollout, outages: Outages) -> str | None:
+    outage = rollouts.unavailable(state, rollout, outages)
+    return outage.reason if outage is not None and (state.runs or state.phase == "waiting") else None
 
 
 def _observed(row: schema.Rollout, requests: Mapping[str, int]) -> float | None:

@@ -36,6 +36,8 @@ class _Window:
     """When the window began, on the clock of the ledger."""
     totals: Totals
     """What every proxy had counted then."""
+    own_errors: Mapping[tuple[str, str], int]
+    """(proxy, pool) → the errors that the proxy had answered itself then."""
     reporting: frozenset[str]
     """The proxies that were not silent then."""
     latencies: Latencies
@@ -78,6 +80,10 @@ class RolloutEvidence:
             if pool != rollout.to and share
         }
         counts = _by_pool(window.totals, following.totals)
+        own_errors = _own_errors_by_pool(window.own_errors, following.own_errors)
+        counts = {
+            pool: counts.get(pool, NO_REQUESTS) + own_errors.get(pool, NO_REQUESTS) for pool in counts | own_errors
+        }
         latencies = _latencies_by_pool(window.latencies, following.latencies)
         metrics = (rollout.analysis or DEFAULT_ANALYSIS).metrics if old else ()
         observation = IntervalObservation(
@@ -96,7 +102,8 @@ class RolloutEvidence:
         metric = (rollout.analysis or DEFAULT_ANALYSIS).latency_metric
         wanted = [LatencyKey(pool, metric) for pool in (rollout.to, *dict(state.base))] if metric else []
         ledger = self._ledger
-        return _Window(_step(state), now, ledger.totals(), ledger.reporting(now), ledger.latencies(frozenset(wanted)))
+        latencies = ledger.latencies(frozenset(wanted))
+        return _Window(_step(state), now, ledger.totals(), ledger.own_errors(), ledger.reporting(now), latencies)
 
 
 def _step(state: RolloutState) -> tuple[str, int, float]:
@@ -115,6 +122,18 @@ def _by_pool(before: Totals, after: Totals) -> dict[str, RequestCounts]:
         gained = counts - earlier if counts.requests >= earlier.requests else counts
         pool, errors = key[1].pool, max(0, gained.errors)
         pools[pool] = pools.get(pool, NO_REQUESTS) + RequestCounts(max(gained.requests, errors), errors)
+    return pools
+
+
+def _own_errors_by_pool(
+    before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]
+) -> dict[str, RequestCounts]:
+    """Return pool → the requests that proxies answered with an error themselves between two readings."""
+    pools: dict[str, RequestCounts] = {}
+    for key, count in after.items():
+        earlier = before.get(key, 0)
+        errors = count - earlier if count >= earlier else count
+        pools[key[1]] = pools.get(key[1], NO_REQUESTS) + RequestCounts(errors, errors)
     return pools
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import aiohttp
 
 from lbctl.base.diagnostics import show
-from lbctl.control import rollouts
+from lbctl.control import outages, rollouts
 from lbctl.control.analysis.judge import describe
+from lbctl.control.outages import NO_OUTAGES, Outages
 from lbctl.control.rollouts import Action, Rollouts, RolloutState
 from lbctl.ir.routes import Rollout
 from lbctl.ir.topology import Topology
@@ -35,6 +36,8 @@ OnChange = Callable[[Rollouts, Rollouts], None]
 """Is called with the states before and after a change."""
 InForce = Callable[[Rollouts, Topology], Collection[str]]
 """Returns the routes whose current step a proxy has, of the rollouts of the files."""
+Unavailable = Callable[[Collection[str]], Mapping[str, str]]
+"""Returns why each of these pools has no available replica; a pool that has one is absent, or its reason empty."""
 
 
 class RolloutService:
@@ -49,12 +52,16 @@ class RolloutService:
         evidence: RolloutEvidence,
         on_change: OnChange,
         in_force: InForce,
+        unavailable: Unavailable,
         saved: Rollouts = (),
         now: Callable[[], float] = time.time,
     ) -> None:
         self._evidence = evidence
         self._on_change = on_change
         self._in_force = in_force
+        self._unavailable = unavailable
+        self.outages: Outages = NO_OUTAGES
+        """The pools of rollouts that have no available replica, by the last look."""
         self._publisher = publisher
         self._reconciler = reconciler
         self._state = state
@@ -107,22 +114,26 @@ class RolloutService:
                 await asyncio.sleep(_INTERVAL)
 
     async def act(
-        self, route: str, action: Action, author: str, *, percent: float | None = None, reason: str = ""
-    ) -> RolloutState:
+        self, route: str, action: Action, author: str, *, percent: float | None = None, reason: str = "",
+        allow_unavailable: bool = False,
+    ) -> RolloutState:  # fmt: skip
         """Execute an action of the operator `author` on the rollout of a route, and return its new state.
 
-        `percent` is for the action `set`. Raises BadRequestError, and
-        NotSavedError where the state cannot be saved: then nothing is changed, except that an abort is applied all the
-        same, since the split of the files must hold.
+        `percent` is for the action `set`. `allow_unavailable` lets the rollout go on without an available replica in
+        its target pool, until it starts again. Raises BadRequestError, and NotSavedError where the state cannot be
+        saved: then nothing is changed, except that an abort is applied all the same, since the split of the files must
+        hold.
         """
         async with self._lock:
             topology = self._publisher.topology
             if topology is None:
                 raise BadRequestError("no fleet is served yet")
-            before = rollouts.follow(self._publisher.rollouts, topology, self.now())
-            state = replace(self._after(route, action, percent, before, topology), reason=reason[:_MAX_REASON])
+            before = self._followed(topology, route)
+            after = self._after(route, action, percent, allow_unavailable, before, topology)
+            state = replace(after, reason=reason[:_MAX_REASON])
             updated = tuple(state if item.route == state.route else item for item in before)
-            record = (author, f"rollout {_summary(state, action)}", state.route, state.reason)
+            override = ", unavailable target allowed" if allow_unavailable else ""
+            record = (author, f"rollout {_summary(state, action)}{override}", state.route, state.reason)
             self._recorded.discard(record)
             try:
                 await self._record_once([record])
@@ -142,7 +153,7 @@ class RolloutService:
         return state
 
     def _after(
-        self, route: str, action: Action, percent: float | None, states: Rollouts, topology: Topology
+        self, route: str, action: Action, percent: float | None, allow: bool, states: Rollouts, topology: Topology
     ) -> RolloutState:
         """Return the state after an action. Raises BadRequestError."""
         state = next((item for item in states if item.route == route), None)
@@ -154,7 +165,8 @@ class RolloutService:
         if share is None or not 0 <= share <= 100:
             raise BadRequestError("percent is a number from 0 to 100")
         try:
-            return rollouts.act(state, rollout, action, self.now(), float(share))
+            outage = self.outages.get(rollout.to)
+            return rollouts.act(state, rollout, action, self.now(), float(share), outage, allow)
         except ValueError as error:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None
 
@@ -163,10 +175,20 @@ class RolloutService:
         if topology is None:
             return
         before, now = self._publisher.rollouts, self.now()
-        followed = rollouts.follow(before, topology, now)
-        updated = rollouts.advance(followed, topology, now, self._in_force(followed, topology))
+        followed = self._followed(topology)
+        updated = rollouts.advance(followed, topology, now, self._in_force(followed, topology), self.outages)
         if updated != before or self._unsaved:
             await self._change(updated)
+
+    def _followed(self, topology: Topology, acted_on: str = "") -> Rollouts:
+        """Return the states of the rollouts that the files have now, after a look at their pools.
+
+        Pools of rollouts that have ended are not looked at, except those of the route `acted_on`.
+        """
+        states, now = self._publisher.rollouts, self.now()
+        pools = rollouts.pools_concerned(rollouts.follow(states, topology, now), topology, acted_on)
+        self.outages = outages.follow(self.outages, self._unavailable(pools) if pools else {}, now)
+        return rollouts.follow(states, topology, now, self.outages)
 
     async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
         """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""

@@ -231,6 +231,7 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
         analysis=_analysis(row["analysis"]) if "analysis" in row else AnalysisState(),
         models=_text(row.get("models", "")),
         earlier=tuple(map(_ended, row.get("earlier", ()))),
+        allows_unavailable=row.get("allows_unavailable") is True,
     )
 
 

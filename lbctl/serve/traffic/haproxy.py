@@ -7,11 +7,12 @@ the last poll is lost. The first poll after the start of `lbctl serve` is the ba
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lbctl.apply.haproxy import running
-from lbctl.apply.haproxy.running import Place, ServerCounters, UnreadableAnswerError, WorkerCounters
+from lbctl.apply.haproxy.running import BackendCounters, Place, ServerCounters, UnreadableAnswerError, WorkerCounters
 from lbctl.apply.haproxy.runtime import Runtime
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.interface import TrafficReport
@@ -24,6 +25,8 @@ _MOST_REASON = 160
 """Characters that are kept of what HAProxy says of a check."""
 _BY_PASSIVE_CHECK = "HANA"
 """The result of a check that stands for errors of requests ("health analyze")."""
+_NO_ERRORS = BackendCounters(0, 0)
+_NOTHING = ServerCounters(0, 0, 0, "", "", "")
 _WORST_FIRST = ("down", "ejected", "up", "draining")
 
 
@@ -46,7 +49,8 @@ class HaproxySource:
         except UnreadableAnswerError:
             return None
         own = {place: item for place, item in now.servers.items() if place[0].startswith(self._sections)}
-        before, self._before = self._before, replace(now, servers=own)
+        backends = {name: item for name, item in now.backends.items() if name.startswith(self._sections)}
+        before, self._before = self._before, replace(now, servers=own, backends=backends)
         return report(self._before, before)
 
 
@@ -79,7 +83,32 @@ def report(now: WorkerCounters, before: WorkerCounters | None) -> TrafficReport:
         in_flight,
         {key: _worst(each) for key, each in conditions.items()},
         assigned,
+        _own_errors(now, before) if before is not None else {},
     )
+
+
+def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
+    """Return pool → the requests that HAProxy answered with an error itself, without a server, between two polls.
+
+    A request without a server counts as a failed connection of the backend alone. A request that a limit of the pool
+    refuses counts by its status alone; failures of servers are subtracted, so that none counts twice.
+    """
+    earlier = before if before.pid == now.pid else WorkerCounters(now.pid, {})
+    unreached: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    for place, item in now.servers.items():
+        old = earlier.servers.get(place)
+        old = _NOTHING if old is None or item.failed < old.failed or item.unreached < old.unreached else old
+        unreached[place[0]] += item.unreached - old.unreached
+        failed[place[0]] += item.failed - item.moved - (old.failed - old.moved)
+    errors: Counter[str] = Counter()
+    for name, backend in now.backends.items():
+        old_backend = earlier.backends.get(name, _NO_ERRORS)
+        without_server = backend.unreached - old_backend.unreached - unreached[name]
+        own = max(without_server, backend.errors - old_backend.errors - failed[name])
+        if own > 0:
+            errors[desired.pool_name(name)] += own
+    return dict(errors)
 
 
 def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, ServerCounters]) -> Counts:

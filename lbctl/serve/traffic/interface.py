@@ -28,6 +28,8 @@ class TrafficReport:
     """What it thinks of each replica."""
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """`in_flight`, and the requests that wait in the proxy for this replica alone."""
+    own_errors: Mapping[str, int] = field(default_factory=dict)
+    """Pool → the requests that it answered with an error itself, without a replica, since its last report."""
 
 
 class Assigned(NamedTuple):

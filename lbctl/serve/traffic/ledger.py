@@ -1,9 +1,10 @@
 """The ledger of what the proxies report about their replicas: totals since the start, and the last minute.
 
-A source adds what a proxy has counted since the source's last report, and replaces what the proxy says of this moment
-(requests in flight, conditions). A proxy that has not reported for `STALE_AFTER` seconds counts as silent: its requests
-of the last minute, its requests in flight and its conditions are unknown. Times are seconds on any one clock that never
-goes back; each method takes the current time as its argument.
+A source adds what a proxy has counted since the source's last report, and replaces what the proxy reports of this
+moment (requests in flight, conditions). Errors that a proxy answered itself, without a replica, are counted by pool. A
+proxy that has not reported for `STALE_AFTER` seconds counts as silent: its requests of the last minute, its requests in
+flight and its conditions are unknown. Times are seconds on any one clock that never goes back; each method takes the
+current time as its argument.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class _Reports:
     conditions_at: float = -inf
     """When it last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
+    own_errors: Counter[str] = field(default_factory=Counter)
+    """Pool → the requests that the proxy answered with an error itself, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
     """What is measured → bucket → the requests since this process started."""
     recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
@@ -129,6 +132,17 @@ class TrafficLedger:
         reports.window.update(requests)
         reports.expire(now)
 
+    def add_own_errors(self, proxy: str, errors: Mapping[str, int], now: float) -> None:
+        """Add the requests of each pool that the proxy answered with an error itself, without a replica.
+
+        They do not say that it reports its requests.
+        """
+        self._proxies.setdefault(proxy, _Reports(now)).own_errors.update(errors)
+
+    def own_errors(self) -> dict[tuple[str, str], int]:
+        """Return (proxy, pool) → the errors that the proxy answered itself since this process started."""
+        return {(name, pool): count for name, item in self._proxies.items() for pool, count in item.own_errors.items()}
+
     def add_latencies(self, proxy: str, latencies: Latencies, now: float) -> None:
         """Add the latencies that the proxy has reported. They do not say that it reports its requests."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
@@ -169,9 +183,11 @@ class TrafficLedger:
         self._proxies = {name: reports for name, reports in self._proxies.items() if name in kept}
 
     def keep_replicas(self, replicas: Collection[ReplicaKey], measured: Collection[LatencyKey]) -> None:
-        """Forget what was counted at every replica but these, and every latency but these."""
+        """Forget what was counted at every replica but these and for every other pool, and every latency but these."""
+        pools = {key.pool for key in replicas}
         self._answered = Counter({key: count for key, count in self._answered.items() if key in replicas})
         for reports in self._proxies.values():
+            reports.own_errors = Counter({pool: count for pool, count in reports.own_errors.items() if pool in pools})
             reports.totals = {key: each for key, each in reports.totals.items() if key in replicas}
             reports.latencies = {key: each for key, each in reports.latencies.items() if key in measured}
 

@@ -24,20 +24,26 @@ DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
 """The status from which on an answer says nothing about how fast a replica works."""
+_ERROR = "500"
+"""The lowest status of an error."""
 _MOST_TRIES = 64
 _SECONDS = re.compile(r"[0-9]{1,9}\.[0-9]{3}")
 _LINE = re.compile(
     rb"<[0-9]{1,3}>[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} lbctl: "
-    rb"([A-Za-z0-9._-]{1,128})\|\"?([A-Za-z0-9._-]{1,128})\"?\|([0-9]{3})\|([ -{}~]{1,3000})\|([0-9, :-]{1,500})"
-    rb"(?:\|([0-9., :-]{1,800})\|([0-9., :-]{1,800}))?"
+    rb"([A-Za-z0-9._-]{1,128})\|\"?([A-Za-z0-9._-]{1,128})\"?\|([0-9]{3})\|([ -{}~]{0,3000})\|([0-9, :-]{0,500})"
+    rb"(?:\|([0-9., :-]{0,800})\|([0-9., :-]{0,800}))?"
 )
+
+
+NO_REPLICA = ""
+"""The name of the replica in a try that was none: nginx answered with an error itself."""
 
 
 class Try(NamedTuple):
     """One attempt at a replica."""
 
     replica: ReplicaKey
-    """Whom the request was sent to."""
+    """The replica that the request was sent to; `NO_REPLICA` where nginx had none for it."""
     failed: bool
     """Whether the replica answered with a status of 500 or more, or not at all."""
     first_byte: float | None = None
@@ -48,7 +54,10 @@ class Try(NamedTuple):
 
 
 class ReplicaAddresses:
-    """Finds a replica by the address that nginx logs. `hosts` maps a host name to its IPs."""
+    """Finds a replica by the address that nginx logs. `hosts` maps a host name to its IPs.
+
+    Where no replica of a pool is left, nginx logs the name of the pool in place of an address.
+    """
 
     def __init__(self, pools: Iterable[Pool], hosts: Mapping[str, tuple[str, ...]]) -> None:
         self._by_pool: dict[str, dict[str, ReplicaKey]] = {}
@@ -64,6 +73,10 @@ class ReplicaAddresses:
         key = self._by_pool.get(pool, {}).get(address)
         port = address.rpartition(":")[2]
         return key or (self._by_port.get(pool, {}).get(int(port)) if port.isdecimal() else None)
+
+    def has(self, pool: str) -> bool:
+        """Return whether the fleet has this pool."""
+        return pool in self._by_pool
 
     def _add(self, pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> None:
         """Add a pool. A replica with a host name is also found by its port where no other such replica has it."""
@@ -97,6 +110,8 @@ def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) 
         for row in rows
         if (replica := addresses.find(row.address, pool if row.group == last else None)) is not None
     ]
+    if status >= _ERROR and addresses.has(pool) and all(":" not in row.address for row in rows if row.group == last):
+        tries.append(Try(ReplicaKey(pool, NO_REPLICA), failed=True))
     return (proxy, tries) if tries else "replica"
 
 

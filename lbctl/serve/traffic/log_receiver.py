@@ -15,7 +15,7 @@ from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
 from lbctl.ir.latencies import LatencyKey
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, Latencies, ReplicaKey
-from lbctl.serve.traffic.log_line import MOST_BYTES, Dropped, ReplicaAddresses, tries_of
+from lbctl.serve.traffic.log_line import MOST_BYTES, NO_REPLICA, Dropped, ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import timers_of
 
 _BATCH = 500
@@ -40,6 +40,7 @@ class LogReceiver:
         self._timed: frozenset[str] = frozenset()
         self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
+        self._own_errors: dict[str, Counter[str]] = {}
         self._latencies: dict[str, dict[LatencyKey, Counter[int]]] = {}
 
     def open(self, bind: Address) -> None:
@@ -83,6 +84,11 @@ class LogReceiver:
         counts, self._counts = self._counts, {}
         return counts
 
+    def collect_own_errors(self) -> Mapping[str, Mapping[str, int]]:
+        """Return proxy → pool → the errors that the proxy answered itself since the last call."""
+        errors, self._own_errors = self._own_errors, {}
+        return errors
+
     def collect_latencies(self) -> Mapping[str, Latencies]:
         """Return proxy → the latencies that have been reported since the last call."""
         latencies, self._latencies = self._latencies, {}
@@ -103,6 +109,9 @@ class LogReceiver:
         proxy, tries = result
         counts = self._counts.setdefault(proxy, {})
         for replica, failed, first_byte, total in tries:
+            if replica.replica == NO_REPLICA:
+                self._own_errors.setdefault(proxy, Counter())[replica.pool] += 1
+                continue
             counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
             self._measure(proxy, replica.pool, first_byte, total)
 

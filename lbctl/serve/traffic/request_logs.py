@@ -1,4 +1,4 @@
-"""Adds the latencies in Envoys' request logs to the ledger: cluster → pool, by the published fleet."""
+"""Adds the latencies and Envoy's own errors in Envoys' request logs to the ledger: cluster → pool, by the fleet."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from lbctl.control.analysis.latency import bucket
-from lbctl.ir.latencies import LatencyKey, measured
+from lbctl.ir.latencies import LatencyKey, judged, measured
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.traffic.ledger import TrafficLedger
 from lbctl.targets.envoy.plan import pool_name
-from lbctl.xds.protocol.request_logs import RequestLatency
+from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
 
 class RequestLogs:
@@ -21,18 +21,25 @@ class RequestLogs:
         self._ledger = ledger
         self._clock = clock
         self._measured: frozenset[LatencyKey] = frozenset()
+        self._judged: frozenset[str] = frozenset()
 
     def follow(self, served: PublishedFleet) -> None:
-        """Keep the latencies that this fleet's rollouts are judged by from now on."""
-        self._measured = measured(served.composed.whole.topology.routes)
+        """Keep the latencies and errors that this fleet's rollouts are judged by from now on."""
+        routes = served.composed.whole.topology.routes
+        self._measured, self._judged = measured(routes), judged(routes)
 
-    def observed(self, node_id: str, requests: Iterator[RequestLatency]) -> None:
+    def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         """Add the requests of one message."""
         counts: dict[LatencyKey, Counter[int]] = {}
+        errors: Counter[str] = Counter()
         for request in requests:
+            if isinstance(request, OwnError):
+                errors[request.pool] += request.pool in self._judged
+                continue
             pool = pool_name(request.cluster)
             for metric, value in (("first_byte", request.first_byte), ("total", request.total)):
                 key = LatencyKey(pool, metric)
                 if key in self._measured:
                     counts.setdefault(key, Counter())[bucket(value)] += 1
+        self._ledger.add_own_errors(node_id, errors, self._clock())
         self._ledger.add_latencies(node_id, counts, self._clock())

@@ -178,6 +178,7 @@ class Traffic:
         assigned = self._of_fleet(report.assigned).items()
         self._assigned[proxy] = tuple(Assigned(proxy, key, requests, now) for key, requests in assigned)
         self.ledger.add(proxy, self._of_fleet(report.counts), now)
+        self.ledger.add_own_errors(proxy, self._of_pools(report.own_errors), now)
         self.ledger.set_in_flight(proxy, self._of_fleet(report.in_flight), now)
         self.ledger.set_conditions(proxy, self._of_fleet(report.conditions), now)
 
@@ -189,8 +190,14 @@ class Traffic:
             self._logging |= counts.keys()
             for proxy in counts.keys() | (self._logging & frozenset(self._connected())):
                 self.ledger.add(proxy, counts.get(proxy, {}), self.clock())
+            for proxy, errors in self.log.collect_own_errors().items():
+                self.ledger.add_own_errors(proxy, errors, self.clock())
             for proxy, latencies in self.log.collect_latencies().items():
                 self.ledger.add_latencies(proxy, latencies, self.clock())
+
+    def _of_pools(self, values: Mapping[str, int]) -> dict[str, int]:
+        pools = {key.pool for key in self._replicas}
+        return {name: value for name, value in values.items() if name in pools}
 
     def _of_fleet(self, values: Mapping[ReplicaKey, _V]) -> dict[ReplicaKey, _V]:
         return {key: value for key, value in values.items() if key in self._replicas}

@@ -64,7 +64,9 @@ def build(inputs: Inputs) -> Services:
     fleet = rooms.build_fleet(inputs, guard, observed.traffic, events, picker=lambda: picker)
     telemetry = rooms.build_telemetry(inputs, guard, fleet, observed.traffic)
     steps = rooms.build_steps(inputs, lambda: supervisor, lambda: recent, lambda: member)
-    operator = rooms.build_operator(inputs, fleet, telemetry, observed.traffic, events, steps)
+    operator = rooms.build_operator(
+        inputs, fleet, telemetry, observed.traffic, events, steps, lambda pools: views.unavailable(pools)
+    )
     supervisor = rooms.build_drivers(inputs, guard, telemetry)
     picker = rooms.build_picker(inputs, fleet, telemetry, supervisor, observed.traffic)
     recent = rooms.build_recent(inputs, supervisor)

@@ -20,7 +20,7 @@ from lbctl.serve.ha.presence import steps_of_others
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
-from lbctl.serve.operator.rollouts import RolloutService
+from lbctl.serve.operator.rollouts import RolloutService, Unavailable
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.tables import FleetMeasurements
@@ -138,6 +138,7 @@ def build_operator(
     traffic: Traffic,
     events: EventLog,
     steps: StepsInForce,
+    unavailable: Unavailable,
 ) -> OperatorParts:
     """Build overrides, rollouts with the evidence about them, and rollbacks."""
     publisher, reconciler, audit, state = fleet.publisher, fleet.reconciler, fleet.audit, inputs.state
@@ -146,7 +147,7 @@ def build_operator(
     )
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(
-        publisher, reconciler, state, audit, evidence, events.rollouts_changed, steps.routes,
+        publisher, reconciler, state, audit, evidence, events.rollouts_changed, steps.routes, unavailable,
         inputs.restored.rollouts, inputs.now,
     )  # fmt: skip
     return OperatorParts(overrides, rollouts, RollbackService(reconciler, fleet.history))

@@ -11,7 +11,7 @@ from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_pb2
 from envoy.extensions.access_loggers.stream.v3 import stream_pb2
 from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
-from lbctl.ir.latencies import measured
+from lbctl.ir.latencies import judged, measured
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
@@ -30,6 +30,10 @@ _LOCALITY = "xds.upstream_host_locality_metadata"
 _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
 _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
+_OWN = "response.code >= 500 && (!has(upstream.address) || response.code_details.contains('{overflow'))"
+"""The expression for an error that Envoy answered itself: it had no replica, or a limit refused the request."""
+ERRORS_OF = "lbctl-errors/"
+"""What the name of the log with Envoy's own errors for a pool begins with; the pool's name follows."""
 POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
 """The expression for the pool of a request: that of its replica, if it has one already."""
 _FIELDS = {
@@ -115,18 +119,26 @@ def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def request_log(view: View) -> list[dict[str, object]]:
-    """Return the logger that sends the requests of measured pools to the control plane; the list is empty without any.
+    """Return the loggers that send requests of the pools of analyses to the control plane; empty without any.
 
-    Envoy buffers them, and drops those that the control plane does not read in time.
+    One sends all requests of measured pools. One for each pool sends the requests that Envoy answered with an error
+    itself, which its load reports do not count. Envoy buffers them, and drops those that are not read in time.
     """
-    pools = sorted({item.pool for item in measured(view.routes.values())})
-    if not pools:
-        return []
-    expression = " || ".join(f"{_CLUSTER}['pool'] == '{pool}'" for pool in pools)
+    routes = view.routes.values()
+    timed = [_of_pool(pool) for pool in sorted({item.pool for item in measured(routes)})]
+    latencies = [_sent("lbctl", " || ".join(timed))] if timed else []
+    return [*latencies, *(_sent(ERRORS_OF + pool, f"{_of_pool(pool)} && {_OWN}") for pool in sorted(judged(routes)))]
+
+
+def _of_pool(pool: str) -> str:
+    return f"{_CLUSTER}['pool'] == '{pool}'"
+
+
+def _sent(log: str, expression: str) -> dict[str, object]:
     service = {"envoy_grpc": {"cluster_name": CONTROL_PLANE}}
-    common = {"log_name": "lbctl", "grpc_service": service, "transport_api_version": "V3"}
+    common = {"log_name": log, "grpc_service": service, "transport_api_version": "V3"}
     logger = extension("envoy.access_loggers.http_grpc", grpc_pb2.HttpGrpcAccessLogConfig(common_config=common))
-    return [{**logger, **_filter(expression)}]
+    return {**logger, **_filter(expression)}
 
 
 def _json(view: View, listener: Listener, path: str) -> dict[str, object]:

@@ -30,6 +30,8 @@ _HARMLESS_PATH = r"!#->@-\[\]-~"
 _DEFAULT = Token("default")
 _NULL = Token("null")
 _LOGGED = Token("$lb_logged")
+_OWN_ERRORS = ("500", "502", "503", "504")
+"""The statuses that nginx answers itself with when a pool has no replica for a request."""
 _MOST_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
 
@@ -144,6 +146,9 @@ def maps(context: RenderContext) -> None:
     _milliseconds(context, "$request_time", "$lb_t_total")
     _retries(context)
     _replicas(context)
+    if context.view.traffic_log is not None:
+        own_errors = [(Token(status), Token("1")) for status in _OWN_ERRORS]
+        context.map("$status", "$lb_counted", [(_DEFAULT, Token("$upstream_addr")), *own_errors])
 
 
 def _script(text: str) -> Token:

@@ -32,14 +32,17 @@ class RequestLogSession(ReportSession):
         self._receiver = receiver
         self._spent = 0.0
         """Seconds that the last message took."""
+        self._failing = ""
+        """The pool whose own errors the stream has; empty for a stream of latencies."""
 
     def _node(self, message: bytes) -> XdsNode | None:
+        self._failing = request_logs.failing_pool(message)
         return request_logs.node_in(message)
 
     def _take(self, message: bytes) -> None:
         assert self._identity is not None, "the first message names the node"
         began = time.perf_counter()
-        self._receiver.observed(self._identity.node.id, request_logs.read(message))
+        self._receiver.observed(self._identity.node.id, request_logs.read(message, self._failing))
         self._spent = time.perf_counter() - began
 
     def _pace(self) -> float:

@@ -1,7 +1,7 @@
-"""Request logs: an Envoy's gRPC access log, of which lbctl reads how long the answers of each cluster took.
+"""Request logs: an Envoy's gRPC access log, with the latencies of each cluster and the errors of Envoy itself.
 
 An Envoy sends them where its listeners say so, which lbctl renders for the pools that a rollout is judged by. Envoy
-names itself in the first message of a stream.
+names itself and the log in the first message of a stream.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 from google.protobuf.message import DecodeError
 
+from lbctl.targets.envoy.access_log import ERRORS_OF
 from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
@@ -33,10 +34,17 @@ class RequestLatency(NamedTuple):
     """Milliseconds until the last byte of the answer; where the client left before, until then."""
 
 
-class LatencyReceiver(Protocol):
-    """Takes the latencies of all streams."""
+class OwnError(NamedTuple):
+    """Envoy answered a request with an error itself: the pool had no replica for it, or its limits refused it."""
 
-    def observed(self, node_id: str, requests: Iterator[RequestLatency]) -> None:
+    pool: str
+    """The pool of the request."""
+
+
+class LatencyReceiver(Protocol):
+    """Takes the latencies and Envoy's own errors of all streams."""
+
+    def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         """A node has sent these requests, which are decoded while they are iterated."""
 
 
@@ -45,12 +53,24 @@ def node_in(message: bytes) -> XdsNode | None:
     return node_of(_parsed(message).identifier)
 
 
-def read(message: bytes) -> Iterator[RequestLatency]:
+def failing_pool(message: bytes) -> str:
+    """Return the pool whose own errors the log of this first message has; empty for a log of latencies.
+
+    An entry without a replica does not name its cluster, so each pool has a log. Raises StreamError.
+    """
+    prefix, _, pool = _parsed(message).identifier.log_name.partition(ERRORS_OF)
+    return "" if prefix else str(pool)
+
+
+def read(message: bytes, failing: str = "") -> Iterator[RequestLatency | OwnError]:
     """Yield the requests of a message that a replica has answered well, or has not answered in time.
+
+    In the log of a `failing` pool each entry is an error of Envoy's own.
 
     Raises StreamError if the bytes are no message of a log.
     """
-    return _latencies(_parsed(message))
+    parsed = _parsed(message)
+    return (OwnError(failing) for _ in parsed.http_logs.log_entry) if failing else _latencies(parsed)
 
 
 def _parsed(message: bytes) -> Any:

@@ -14,7 +14,7 @@ from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from lbctl.ir.proxies import Proxy
 from lbctl.xds.protocol import report_session, request_logs
-from lbctl.xds.protocol.request_logs import RequestLatency
+from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 from tests.support.xds import CachedSnapshot, Running, channel, cluster, running, until
 
 PATH = f"/{request_logs.SERVICE}/{request_logs.METHOD}"
@@ -25,9 +25,9 @@ class RecordingReceiver:
     """A receiver that keeps all latencies."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, RequestLatency]] = []
+        self.requests: list[tuple[str, RequestLatency | OwnError]] = []
 
-    def observed(self, node_id: str, requests: Iterator[RequestLatency]) -> None:
+    def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         self.requests.extend((node_id, each) for each in requests)
 
 
@@ -49,8 +49,8 @@ def entry(status: int, cluster_name: str = "llama", *, left: bool = False, **tim
     }
 
 
-def message(*entries: dict[str, Any], node: str = "") -> bytes:
-    identifier = {"node": {"id": node}, "log_name": "lbctl"} if node else None
+def message(*entries: dict[str, Any], node: str = "", log: str = "lbctl") -> bytes:
+    identifier = {"node": {"id": node}, "log_name": log} if node else None
     logs = StreamAccessLogsMessage(identifier=identifier, http_logs={"log_entry": entries})  # type: ignore[arg-type]
     return logs.SerializeToString()
 
@@ -87,6 +87,17 @@ def test_only_answered_requests_have_a_latency() -> None:
             assert xds.observer.streams == ["requests"]
             call.cancel()
             await until(lambda: xds.server.streams == 0)
+
+    asyncio.run(scenario())
+
+
+def test_log_of_own_errors_counts_for_its_pool() -> None:
+    async def scenario() -> None:
+        async with served() as (_, received, call):
+            await call.write(message(entry(503, ""), node="edge-1", log="lbctl-errors/llama"))
+            await call.write(message(entry(503, ""), entry(503, "")))
+            await until(lambda: len(received.requests) == 3)
+            assert received.requests == [("edge-1", OwnError("llama"))] * 3
 
     asyncio.run(scenario())
 

@@ -107,10 +107,10 @@ class Rollout:
     mode: Literal["manual", "timed", "analysis"]
     """What ends a step: an operator, its hold, or its hold with good evaluations."""
     phase: RolloutPhase
-    """`waiting`: nobody has started it. `progressing`: a step is held. `paused`: the share stays. `promoted`: all steps
-    are done. `aborted`: the split of the files holds again. `rolled_back`: the same, because the analysis has found the
-    target pool bad. `superseded`: the files have another split, or another model of an old pool, and their split
-    holds."""
+    """`waiting`: it has not begun. `progressing`: a step is held. `paused`: the share stays. `promoted`: all steps are
+    done. `aborted`: the split of the files holds again. `rolled_back`: the same, because the analysis has found the
+    target pool bad, or the pool has no available replica. `superseded`: the files have another split, or another model
+    of an old pool, and their split holds."""
     step: int
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
@@ -133,6 +133,9 @@ class Rollout:
     does."""
     hold_waits_for: str | None = None
     """Why the hold of the current step stands still; None while it passes, and without a hold."""
+    unavailable: str | None = None
+    """Why the target pool has no available replica, so that the rollout does not move on; None where it has one, where
+    an operator has allowed it, and after the end."""
     observed: float | None = None
     """The target's part of the last minute's requests to the pools of the split, from 0 to 1, as the proxies count
     them, those of other routes to these pools included; None without reported requests."""
@@ -158,6 +161,8 @@ class RolloutRequest:
     """The share of the target pool, from 0 to 100; for `set` alone."""
     reason: str | None = None
     """Why; at most 200 characters are kept."""
+    allow_unavailable: bool | None = None
+    """Whether the rollout may go on without an available replica in the target pool, until it starts again."""
 
 
 @dataclass(frozen=True, slots=True)

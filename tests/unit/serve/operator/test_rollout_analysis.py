@@ -31,7 +31,7 @@ from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import read_rollouts, write_rollouts
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
-from lbctl.serve.traffic.ledger import Counts, ReplicaKey
+from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
 from lbctl.serve.traffic.service import Traffic
 from lbctl.serve.wiring import Services
 from lbctl.serve.wiring.inputs import Inputs
@@ -198,6 +198,63 @@ def test_observed_share_is_counted_by_the_proxies(tmp_path: Path) -> None:
             run.report(GOOD)
             run.report(GOOD, proxy="other")
             assert run.row.observed == pytest.approx(_REQUESTS["new"] / sum(_REQUESTS.values()), abs=1e-4)
+
+    run_test(test())
+
+
+def test_errors_of_the_proxies_themselves_are_bad(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, rollout_fleet()) as run:
+            traffic = run.services.traffic
+
+            def no_replica(run: Run) -> bool:
+                counts = {ReplicaKey("old", "r"): Counts(300)}
+                traffic.ledger.add("edge", counts, traffic.clock())
+                traffic.ledger.add_own_errors("edge", {"new": 100}, traffic.clock())
+                return run.state.phase == "rolled_back"
+
+            await run.until(no_replica)
+            bad = [item for item in run.evaluations if item.verdict == "bad"]
+            assert len(bad) == 2
+            assert all(item.new.errors == item.new.requests >= 200 for item in bad)
+
+    run_test(test())
+
+
+@pytest.mark.parametrize("mode", ["manual", "timed", "analysis"])
+def test_dead_target_ends_a_rollout_and_needs_an_override(mode: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        fleet = rollout_fleet(hold="1h")
+        fleet["routes"]["chat"]["rollout"]["mode"] = mode
+        if mode != "analysis":
+            del fleet["routes"]["chat"]["rollout"]["analysis"]
+        async with serving(tmp_path, fleet) as run:
+            rollouts, traffic = run.services.rollouts, run.services.traffic
+            if mode == "manual":
+                await rollouts.act("chat", "start", "anna")
+            await run.until(lambda run: run.state.phase == "progressing")
+
+            def is_dead(*_: object) -> bool:
+                """Report the dead replica again: each publication forgets proxies that the fleet does not have."""
+                dead = {ReplicaKey("new", "r"): ReplicaCondition("down", "refused")}
+                traffic.ledger.set_conditions("edge", dead, traffic.clock())
+                return True
+
+            await run.until(lambda run: is_dead() and run.state.phase == "rolled_back")
+            assert "pool new has no available replica: r is down" in run.state.reason
+            assert (await run.actions())[-1][1] == run.state.reason
+            is_dead()
+            with pytest.raises(BadRequestError, match="--allow-unavailable"):
+                await rollouts.act("chat", "start", "anna")
+            await rollouts.act("chat", "start", "anna", allow_unavailable=True)
+            for _ in range(10):
+                is_dead()
+                await run.wait(1)
+            assert (run.state.phase, run.row.unavailable) == ("progressing", None)
+            action, _ = (await run.actions())[-1]
+            assert action == "rollout start, progressing (step 1, 25 %), unavailable target allowed"
+        async with serving(tmp_path, fleet) as run:
+            assert run.state.allows_unavailable, "it survives a restart"
 
     run_test(test())
 

@@ -60,6 +60,25 @@ def test_backends_of_a_pool_are_summed_by_replica() -> None:
     assert second.in_flight == {A: 3, OTHER: 0}
 
 
+def test_errors_of_haproxy_itself_count_once_for_the_pool() -> None:
+    first, second, third = reports_of(
+        answer("pool_llama,a,0,5,0,0,0,0,UP,,", "pool_llama,BACKEND,0,9,2,0,0,2,UP,,"),
+        # 4 of 7 requests had no server, 2 reached a server that answered 500 or broke off, 1 was moved
+        answer("pool_llama,a,0,8,1,1,1,1,DOWN,,", "pool_llama,BACKEND,0,16,7,1,0,8,DOWN,,"),
+        # a limit of the pool refuses 3 of 4; the other one fails at the server
+        answer("pool_llama,a,0,9,2,1,1,1,UP,,", "pool_llama,BACKEND,0,20,8,1,0,12,UP,,"),
+    )
+    assert [item.own_errors for item in (first, second, third)] == [{}, {"llama": 4}, {"llama": 3}]
+    assert second.counts == {A: Counts(4, 4)}
+
+
+def test_own_errors_of_a_new_worker_count_from_zero() -> None:
+    _, second = reports_of(
+        answer("pool_llama,BACKEND,0,16,7,1,0,8,DOWN,,"), answer("pool_llama,BACKEND,0,2,2,0,0,2,DOWN,,", pid=8)
+    )
+    assert second.own_errors == {"llama": 2}
+
+
 def test_new_worker_and_readded_server_count_from_zero() -> None:
     old, new = "pool_llama,a,0,70,0,0,0,3,UP,,", "pool_llama,a,0,80,0,0,0,1,UP,,"
     _, reloaded = reports_of(answer(old, pid=7), answer(new, pid=8))

@@ -46,6 +46,19 @@ def test_each_try_counts_for_its_replica_with_its_status() -> None:
     assert tries('site|"llama"|200|192.0.2.1:82|200') == ("site", [try_of("unresolved")])
 
 
+def test_errors_of_nginx_itself_count_for_the_pool() -> None:
+    own = [try_of("", failed=True)]
+    assert tries('site|"llama"|503|pool_llama|502') == ("site", own), "no replica is left"
+    assert tries('site|"llama"|503||') == tries("site|llama|503||||") == ("site", own), "refused before"
+    fallback = 'site|"llama"|503|10.0.0.9:80 : pool_llama|502 : 502'
+    assert tries(fallback) == ("site", [try_of("x", failed=True, pool="spare"), *own])
+    receiver = LogReceiver()
+    receiver.follow(PROXIES, ADDRESSES)
+    receiver.count(f'{HEAD}site|"llama"|503|pool_llama|502'.encode())
+    assert (receiver.collect(), receiver.collect_own_errors()) == ({"site": {}}, {"site": {"llama": 1}})
+    assert receiver.collect_own_errors() == {}
+
+
 def test_try_has_the_times_of_its_own_response() -> None:
     def times(text: str) -> list[tuple[float | None, float | None]]:
         parsed = tries(text)
@@ -125,7 +138,8 @@ def test_try_before_a_fallback_counts_if_its_address_is_unique() -> None:
         (f'{HEAD}other|"llama"|200|10.0.0.1:80|200', "proxy"),
         (f'{HEAD}site|"nothing"|200|10.0.0.1:80|200', "replica"),
         (f'{HEAD}site|"llama"|200|10.0.0.2:80|200', "replica"),
-        (f'{HEAD}site|"llama"|502|llama|502', "replica"),
+        (f'{HEAD}site|"llama"|404|llama|404', "replica"),
+        (f'{HEAD}site|"nothing"|503||', "replica"),
         (f'{HEAD}site|"llama"|200|10.0.0.1:80, 10.0.0.1:80|200', "malformed"),
         (f'{HEAD}site|"llama"|200|10.0.0.1:80 : 10.0.0.1:80|200', "malformed"),
         (f'{HEAD}site|"llama"|20|10.0.0.1:80|200', "malformed"),

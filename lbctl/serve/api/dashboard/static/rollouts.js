@@ -82,6 +82,7 @@ export class Rollouts {
         ...sharesOf(item.split).map(([pool, share]) => [`Share of ${pool}`, share]),
         [`Observed share of ${item.to}`, percent(item.observed)],
         ...(item.held_by ? [["Split held by", item.held_by]] : []),
+        ...(item.unavailable ? [["Waits", item.unavailable]] : []),
         ["Mode", item.mode],
         ["Since", item.since ? dateAndClock(item.since) : "–"],
         ["Reason", item.reason ?? "–"],
@@ -114,7 +115,7 @@ function sentence(item, now) {
   const when = left === null ? hold : `the next step is in ${span(left)}`;
   return (
     {
-      waiting: "Nobody has started it.",
+      waiting: "It has not begun.",
       progressing: `Step ${item.step} of ${item.steps.length}: ${item.to} gets ${item.percent} %; ${when}.`,
       paused: `Paused at ${item.percent} %, step ${item.step} of ${item.steps.length}.`,
       promoted: `All steps are done: ${item.to} gets ${item.percent} %.`,

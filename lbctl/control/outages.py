@@ -1,0 +1,68 @@
+"""Pools without an available replica: why, and since when. A rollout does not move requests to such a pool.
+
+A replica is available unless a check, an ejection or a drain keeps new requests away from it. A replica whose state
+nobody reports counts as available, since many fleets have no health checks. This is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+PATIENCE = 5.0
+"""Seconds without an available replica after which a running rollout ends: checks may fail once, and replicas may be
+replaced."""
+CALM = 10.0
+"""Seconds with an available replica after which an outage is over: a proxy that is reloaded reports a dead replica as
+up until its first check."""
+_UNAVAILABLE = frozenset({"down", "ejected", "draining", "drained", "removed"})
+"""The states of a replica in which it gets no new requests."""
+_SHOWN = 3
+"""Replicas that a reason names."""
+
+
+class ReplicaReport(NamedTuple):
+    """The state of one replica, as the API shows it."""
+
+    name: str
+    state: str
+    reason: str
+
+
+class Outage(NamedTuple):
+    """A pool has no available replica."""
+
+    reason: str
+    """The replicas with their states, for people."""
+    since: float
+    """When it was first seen, in seconds since the epoch."""
+    seen: float
+    """When it was last seen, in seconds since the epoch."""
+
+
+Outages = Mapping[str, Outage]
+"""Pool → its outage, also for a while after it was last seen; pools with an available replica are absent."""
+NO_OUTAGES: Outages = {}
+
+
+def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
+    """Return why the pool has no available replica, for people; empty where it has one."""
+    known = list(replicas)
+    if any(item.state not in _UNAVAILABLE for item in known):
+        return ""
+    if not known:
+        return f"pool {pool} has no replicas"
+    shown = [f"{item.name} is {item.state}" + (f" ({item.reason})" if item.reason else "") for item in known[:_SHOWN]]
+    more = [f"{len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
+    return f"pool {pool} has no available replica: {', '.join([*shown, *more])}"
+
+
+def follow(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
+    """Return the outages by the current reasons of each pool. One that goes on keeps its beginning."""
+    kept = {pool: item for pool, item in outages.items() if pool in reasons and now - item.seen < CALM}
+    seen = {
+        pool: Outage(reason, kept[pool].since if pool in kept else now, now)
+        for pool, reason in reasons.items()
+        if reason
+    }
+    return {**kept, **seen}

@@ -1,0 +1,168 @@
+"""Rollouts to a pool whose replicas are dead, before or in the middle, on Envoy, HAProxy and nginx.
+
+One control plane with one proxy of each kind serves all rollouts of this module. Each proxy has routes of its own, so
+that what it reports decides alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from lbctl.cli import run
+from tests.support.fleets import Fleet
+from tests.support.processes import edges
+from tests.support.processes.client import Client
+from tests.support.processes.control import ControlPlane, controlling, driven
+from tests.support.processes.fleet import pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.lbctl_process import HAPROXY_RELOADS, short_pauses
+from tests.support.processes.polling import POLLED_EACH_SECOND
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
+
+_KINDS = ("envoy", "haproxy", "nginx")
+_LONG = 60.0
+"""Seconds in which a rollout has ended, on a busy machine too."""
+_CHECKED = {"health": {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 2}}}
+
+
+@dataclass(frozen=True)
+class Site:
+    """The control plane, a client of each proxy, and the replicas by name."""
+
+    control: ControlPlane
+    clients: Mapping[str, Client]
+    replicas: Mapping[str, Replica]
+
+    def rollout(self, route: str) -> dict[str, Any]:
+        """Return the rollout of the route, once the control plane has one."""
+        rows: dict[str, dict[str, Any]] = {}
+
+        def has_row() -> bool:
+            rows.update({row["route"]: row for row in self.control.get("rollouts")["rollouts"]})
+            return route in rows
+
+        eventually(has_row)
+        return rows[route]
+
+    def actions(self, route: str) -> list[str]:
+        """Return the actions on the rollout of the route in the audit log."""
+        records = [item for item in self.control.get("audit")["records"] if item["subject"] == route]
+        return [item["action"] for item in records if item["action"].startswith("rollout")]
+
+    def cli(self, *words: str) -> int:
+        return run(
+            ["rollout", *words, "--server", self.control.url, "--token-file", str(self.control.state / "api-token")]
+        )
+
+
+def _route(name: str, kind: str, mode: str, hold: str, **keys: Any) -> dict[str, Any]:
+    steps = [{"percent": "30%", "hold": hold}, {"percent": "100%"}]
+    return {
+        "match": {"path_prefix": f"/{name}/"},
+        "listeners": [kind],
+        "split": {f"{name}-old": 100, f"{name}-new": 0},
+        "rollout": {"to": f"{name}-new", "mode": mode, "steps": steps, **keys},
+    }
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    criteria = {"interval": "2s", "min_requests": 10, "max_error_rate": "2%", "failures": 2}
+    with ExitStack() as stack:
+        stack.enter_context(short_pauses(HAPROXY_RELOADS))
+        names = [
+            *(f"dead-{kind}-old" for kind in _KINDS),
+            *(f"dies-{kind}-{end}" for kind in _KINDS for end in ("old", "new")),
+        ]
+        members = {item.name: item for item in stack.enter_context(replicas(*names))}
+        haproxy, nginx = stack.enter_context(edges.haproxy("haproxy")), stack.enter_context(edges.nginx("nginx"))
+        routes = {
+            **{f"dead-{kind}": _route(f"dead-{kind}", kind, "analysis", "1s", analysis=criteria) for kind in _KINDS},
+            **{f"dies-{kind}": _route(f"dies-{kind}", kind, "manual", "1h") for kind in _KINDS},
+        }
+        pools = {name: pool_of([item], **_CHECKED, **POLLED_EACH_SECOND) for name, item in members.items()}
+        for kind in _KINDS:
+            dead = [{"name": "gone", "address": f"{HOST}:{free_port()}"}]
+            pools[f"dead-{kind}-new"] = {"replicas": dead, **_CHECKED, **POLLED_EACH_SECOND}
+        fleet: Fleet = edges.add({"version": 1, **driven("envoy"), "routes": routes, "pools": pools}, haproxy, nginx)
+        for edge in (haproxy, nginx):
+            stack.enter_context(edges.started_edge(edge, fleet))
+        manual = {name: {**route, "rollout": {**route["rollout"], "mode": "manual"}} for name, route in routes.items()}
+        for route in manual.values():
+            route["rollout"].pop("analysis", None)
+        control = stack.enter_context(controlling({**fleet, "routes": manual}))
+        envoy = stack.enter_context(control.envoy("envoy", ["envoy"], by_socket=True))
+        fleet["proxies"]["envoy"]["admin"] = f"{HOST}:{envoy.admin}"
+        control.write({**fleet, "routes": manual})
+        site = Site(control, {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}, members)
+        eventually(lambda: all(_state(site, f"dead-{kind}-new") == "down" for kind in _KINDS), _LONG)
+        control.write(fleet)
+        yield site
+
+
+def _state(site: Site, pool: str) -> str:
+    rows = {item["name"]: item for item in site.control.get("pools")["pools"]}
+    return str(rows[pool]["replicas"][0]["state"])
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    route = f"dead-{kind}"
+    eventually(lambda: site.rollout(route)["mode"] == "analysis")
+    row = site.rollout(route)
+    assert (row["phase"], row["percent"]) == ("waiting", None)
+    assert row["unavailable"].startswith(f"pool {route}-new has no available replica: gone is down")
+    assert site.actions(route) == ["rollout waiting (split of the files)"]
+    assert site.cli("start", route) == 1
+    message = capsys.readouterr().err
+    assert f"the rollout of {route} cannot start: pool {route}-new has no available replica" in message
+    assert "--allow-unavailable" in message
+    with site.clients[kind].steady(
+        10, lambda _: Request("POST", f"/{route}/x", timeout=20.0), keep_alive=False
+    ) as load:
+        time.sleep(1)
+        assert load.load.failures == []
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> None:
+    route = f"dead-{kind}"
+    eventually(lambda: site.rollout(route)["mode"] == "analysis")
+    assert site.cli("start", route, "--allow-unavailable") == 0
+    request = Request("POST", f"/{route}/x", timeout=20.0)
+    with site.clients[kind].steady(40, lambda _: request, keep_alive=False) as load:
+        eventually(lambda: site.rollout(route)["phase"] == "rolled_back", _LONG)
+        row = site.rollout(route)
+        bad = [item for item in row["analysis"]["evaluations"] if item["verdict"] == "bad"]
+        assert len(bad) == 2
+        assert all(item["new"]["rate"] == 1 and item["old"]["errors"] == 0 for item in bad), bad
+        new, old = bad[0]["new"]["requests"], bad[0]["old"]["requests"]
+        assert 0.2 < new / old < 1, "each request counts once"
+        assert any(action.endswith("unavailable target allowed") for action in site.actions(route))
+        eventually(lambda: set(load.since(time.monotonic() - 0.5).by_replica) == {f"{route}-old"}, _LONG)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_target_that_dies_ends_a_manual_rollout(kind: str, site: Site) -> None:
+    route = f"dies-{kind}"
+    assert site.cli("start", route) == 0
+    request = Request("POST", f"/{route}/x", timeout=20.0)
+    with site.clients[kind].steady(10, lambda _: request, keep_alive=False) as load:
+        eventually(lambda: f"{route}-new" in load.since(time.monotonic() - 1).by_replica, _LONG)
+        site.replicas[f"{route}-new"].refuse()
+        eventually(lambda: site.rollout(route)["phase"] == "rolled_back", _LONG)
+        assert "has no available replica" in site.rollout(route)["reason"]
+        eventually(lambda: {item.status for item in load.since(time.monotonic() - 1).responses} == {200}, _LONG)
+        began = time.monotonic()
+        time.sleep(1)
+        after = load.since(began)
+        assert {item.status for item in after.responses} == {200}
+        assert set(after.by_replica) == {f"{route}-old"}
