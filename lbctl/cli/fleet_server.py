@@ -32,6 +32,8 @@ def server_of_fleet(path: str) -> tuple[str, str | None]:
         return _from_here(last), token
     if section.lost is not None and section.lacks("api"):
         raise click.ClickException(f"--fleet: {section.lost}")
+    if section.source is None:
+        click.echo(f"lbctl: warning: --fleet: {_problem(path)}; without `control`, its defaults are used", err=True)
     bind = chosen.control.api_bind
     if bind.path:
         raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
@@ -61,6 +63,17 @@ def _from_here(url: str) -> str:
     bind = address("--fleet", text)
     assert bind is not None, "the text was given"
     return f"{scheme}://{_reachable(bind)}"
+
+
+def _problem(path: str) -> str:
+    """Return why no fleet can be read at the path."""
+    from lbctl.base.diagnostics import Diagnostics
+    from lbctl.model.fleet import parse
+    from lbctl.model.load import texts
+
+    diagnostics = Diagnostics()
+    parse(texts((path,), diagnostics), diagnostics)
+    return next((str(item) for item in diagnostics if item.severity == "error"), f"{path} has no fleet")
 
 
 def _reachable(bind: Address) -> Address:

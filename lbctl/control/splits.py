@@ -25,6 +25,14 @@ def shares_of(route: Route) -> Shares:
     return tuple((share.pool, share.weight) for share in shares)
 
 
+def with_sum_of(base: Shares, shares: Shares) -> Shares:
+    """Return the shares with the sum of the base, if whole numbers can have it: 19 and 1 as 95 and 5."""
+    total, current = (sum(share for _, share in each) for each in (base, shares))
+    if not total or not current or total % current:
+        return shares
+    return tuple((pool, share * (total // current)) for pool, share in shares)
+
+
 def checked(shares: object, route: Route) -> Shares:
     """Return the shares of a split that the route can have. Raises ValueError for users."""
     pools = [pool for pool, _ in shares_of(route)]

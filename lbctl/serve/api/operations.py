@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from lbctl.control.overrides import Override
 from lbctl.control.rollouts import follow
-from lbctl.control.splits import shares_of
+from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.serve import log
 from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.pool_views import PoolViews
@@ -56,8 +56,13 @@ class Operations(PoolViews):
         return schema.Rollouts(tuple(rows))
 
     def splits(self) -> tuple[schema.LiveSplit, ...]:
-        """Return the splits that are published, of routes that forward to several pools."""
-        shares = ((route.name, dict(shares_of(route))) for route in self._topology().routes)
+        """Return the splits that are published, of routes that forward to several pools, on the scale of the files."""
+        files = self._parts.publisher.topology
+        in_files = {route.name: shares_of(route) for route in files.routes} if files else {}
+        shares = (
+            (route.name, dict(with_sum_of(in_files.get(route.name, ()), shares_of(route))))
+            for route in self._topology().routes
+        )
         return tuple(schema.LiveSplit(name, pools) for name, pools in shares if len(pools) > 1)
 
     async def act_on_rollout(self, request: schema.RolloutRequest, actor: str) -> schema.RolloutResult:

@@ -10,7 +10,7 @@ from lbctl.control.analysis.evidence import Evaluation, LatencyValues, MetricVal
 from lbctl.control.outages import Outages
 from lbctl.control.overrides import Override, Overrides
 from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
-from lbctl.control.splits import Shares, shares_of
+from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.ir.routes import Rollout, Route
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import schema
@@ -78,20 +78,12 @@ def _row(state: RolloutState, rollout: Rollout, served: Route, now: float) -> sc
             schema.RolloutStep(step.percent, None if step.hold is None else step.hold / 1000) for step in rollout.steps
         ),
         percent=state.percent if state.moves else None,
-        split=dict(_on_scale_of(state.base, shares_of(served))),
+        split=dict(with_sum_of(state.base, shares_of(served))),
         since=when(state.since),
         next_at=when(rollouts.next_step(state, rollout)),
         reason=state.reason or None,
         analysis=_analysis(state, rollout, now) if rollout.mode == "analysis" else None,
     )
-
-
-def _on_scale_of(base: Shares, shares: Shares) -> Shares:
-    """Return the shares with the sum of the base, where whole numbers can have it: 19 and 1 as 95 and 5."""
-    total, current = (sum(share for _, share in each) for each in (base, shares))
-    if not current or total % current:
-        return shares
-    return tuple((pool, share * (total // current)) for pool, share in shares)
 
 
 def _analysis(state: RolloutState, rollout: Rollout, now: float) -> schema.RolloutAnalysis:

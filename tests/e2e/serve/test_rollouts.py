@@ -154,7 +154,7 @@ def test_timed_rollout_is_promoted_despite_a_killed_serve(site: Site, capsys: py
         assert site.rollout("timed")["since"] > begun
         site.await_sync()
         _only(loads, new)
-        split = f"{{{new}: 1, {old}: 0}}"
+        split = f"{{{new}: 100, {old}: 0}}"
         for command in (["status", "rollouts"], ["diff", str(control.files), "--against", "live"]):
             assert run([*command, "--server", control.url]) == 0
             assert split in capsys.readouterr().out

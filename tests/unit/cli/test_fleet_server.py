@@ -66,3 +66,10 @@ def test_unreadable_address_is_an_error(tmp_path: Path) -> None:
     fleet.write_text(f"version: 1\ncontrol:\n  api: [\n  state: {tmp_path}/state\n")
     with pytest.raises(click.ClickException, match=r"--fleet: .*fleet\.yaml:3:8: error LB004"):
         server_of_fleet(str(fleet))
+
+
+def test_broken_file_without_control_means_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("version: [1\n")
+    assert server_of_fleet(str(fleet))[0] == "http://127.0.0.1:18080"
+    assert f"warning: --fleet: {fleet}:1:10: error LB004" in capsys.readouterr().err

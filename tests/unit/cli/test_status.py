@@ -203,6 +203,6 @@ def test_options_take_precedence_over_the_environment(
 def test_unreadable_fleet_is_an_error_with_its_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--fleet", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml" in capsys.readouterr().err
-    (tmp_path / "fleet.yaml").write_text("version: [1\n")
+    (tmp_path / "fleet.yaml").write_text("version: 1\ncontrol: {api: [\n")
     assert run(["status", "--fleet", str(tmp_path)]) == 1
-    assert "fleet.yaml:1:10: error LB004" in capsys.readouterr().err
+    assert "fleet.yaml:2:16: error LB004" in capsys.readouterr().err
