@@ -5,8 +5,11 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+import pytest
 import requests
 
+from lbctl.cli import run
+from tests.support.processes import lbctl_process
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.replicas import replicas
@@ -74,3 +77,27 @@ def test_damaged_state_is_set_aside_and_good_overrides_stay() -> None:
             assert [item["replica"] for item in control.status["overrides"]] == ["a"]
             assert "lost: fleet/files" in control.log
             assert list(control.state.glob("lbctl.db.damaged-*Z"))
+
+
+def _start_without_options(control: ControlPlane) -> None:
+    control.process = lbctl_process.forked(["serve", str(control.files)], control.log_file)
+    control.await_ready()
+
+
+def test_serve_and_commands_find_each_other_with_a_broken_file(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = fleet_of(
+        {"replicas": [{"name": name, "address": f"127.0.0.1:{port}"} for name, port in (("a", 9), ("b", 19))]}
+    )
+    with controlling(fleet, start=False) as control:
+        binds = {"xds": {"bind": f"127.0.0.1:{control.xds}"}, "api": {"bind": f"127.0.0.1:{control.api}"}}
+        control.write({**fleet, **driven("edge"), "control": {**binds, "state": str(control.state)}})
+        _start_without_options(control)
+        file = control.files / "fleet.yaml"
+        file.write_text(f"pools: [\n{file.read_text()}")
+        assert run(["drain", "pool/a", "--fleet", str(control.files)]) == 0
+        control.kill()
+        _start_without_options(control)
+        assert run(["status", "--fleet", str(control.files)]) == 0
+        shown = capsys.readouterr().out
+        assert "the last good one of the state" in shown
+        assert "drain pool/a, by operator" in shown
