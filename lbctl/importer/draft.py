@@ -20,6 +20,10 @@ BUSY = frozenset({429, 503, 529})
 CLOSED_STATUS = 501
 """The status of a route that could not be carried over: closed, so that no other route takes its requests."""
 
+LOCATION = ("headers", "response", "set", "location")
+"""The keys below a route that hold the address of a redirect."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+"""The statuses of a redirect."""
 _CLOSED = "lbctl import: "
 """How the body of a closed route begins."""
 
@@ -117,6 +121,11 @@ class Draft:
         self.put((*route, "retry", "when"), [*_BEFORE_WORK, "replica_busy"], *statements)
         if (busy := sorted(statuses)) != [503]:
             self.put((*route, "retry", "busy_statuses"), busy, *statements)
+
+    def redirect(self, route: Path, status: int, location: str, *statements: Statement) -> None:
+        """Have a route answer with a redirect; the location may have variables of a fleet's headers."""
+        self.put((*route, "respond"), {"status": status}, *statements)
+        self.put((*route, *LOCATION), location, *statements)
 
     def lose_sessions(self, pool: Path, statement: Statement, reason: str, hint: str) -> None:
         """Report that a pool does not keep sessions together as the directive did."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.importer.draft import Draft
+from lbctl.importer.draft import LOCATION, Draft
 
 STAND_IN = "not-copied"
 """The value of a header in a match in place of a secret: no client sends it."""
@@ -26,7 +26,7 @@ def _withhold(draft: Draft, path: Path) -> None:
     if path[2:4] == ("match", "headers"):
         draft.put(path, STAND_IN)
         hint = f"{shown} is {STAND_IN!r}: write the value there, or requests with it take another route"
-    elif path[2] in {"match", "rewrite"}:
+    elif path[2] in {"match", "rewrite"} or path[2:] == LOCATION:
         draft.close(path[:2], "it has a secret in its path")
         hint = f"the route refuses its requests: {shown} would hold the secret"
     else:

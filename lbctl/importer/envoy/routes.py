@@ -9,6 +9,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer import provider
+from lbctl.importer.draft import REDIRECTS
 from lbctl.importer.envoy import policy
 from lbctl.importer.envoy.clusters import aggregate, pool
 from lbctl.importer.envoy.context import EnvoyImport
@@ -17,6 +18,9 @@ from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.matching import Match, covers, overlaps
 
+_REDIRECTS = {
+    "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308
+}  # fmt: skip
 _METHOD, _AUTHORITY = ":method", ":authority"
 
 
@@ -210,7 +214,15 @@ def _redirect(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if view.get("https_redirect").text == "true" and len(list(view.fields())) == 1:
         context.put((*path, "respond"), {"redirect": "https"}, view)
         return
-    context.omit(view, "a fleet redirects to https only", path)
+    names, location = {name for name, _ in view.fields()}, view.get("path_redirect").text
+    code = view.get("response_code").text
+    status = _REDIRECTS.get(code or "MOVED_PERMANENTLY", int(code) if code.isdigit() else 0)
+    if location and status in REDIRECTS and names <= {"path_redirect", "response_code", "strip_query"}:
+        context.draft.redirect(path, status, location, *view.all)
+        if view.get("strip_query").text != "true" and "?" not in location:
+            context.draft.ledger.omit(view.statement, "the query is not passed on", path)
+        return
+    context.omit(view, "a fleet redirects to https, or to one address", path)
     context.draft.close(path, "its redirect could not be carried over")
 
 

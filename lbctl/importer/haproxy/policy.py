@@ -164,6 +164,11 @@ def _header(
         headers.put(draft, route, name, text, item)
 
 
+def text_of(value: str) -> str | None:
+    """Return a text with a fleet's words for HAProxy's variables; None if one has no such word."""
+    return headers.text(value, _VARIABLE, _MEANINGS)
+
+
 def _remove(context: HaproxyImport, route: Path, item: Statement, name: str, side: str) -> None:
     path = (*route, "headers", side, "remove")
     context.draft.put(path, list(dict.fromkeys([*(context.draft.get(path) or []), name])), item)

@@ -308,8 +308,13 @@ def _answer(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None
         proxy.figures(context, path, rule)
         return
     if rule.action == "respond" and rule.value is not None and rule.when.matches() is not None:
-        context.draft.put((*path, "respond"), rule.value, rule.line)
-        return
+        location = policy.text_of(rule.value.get("location", ""))
+        if not location and "location" not in rule.value:
+            context.draft.put((*path, "respond"), rule.value, rule.line)
+            return
+        if location:
+            context.draft.redirect(path, rule.value["status"], location, rule.line)
+            return
     why = "its answer could not be carried over"
     for item in (rule.line, *rule.when.statements):
         context.draft.ledger.omit(item, f"{why}: the route refuses its requests", path)

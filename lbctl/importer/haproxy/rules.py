@@ -129,6 +129,11 @@ def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition) -> Hap
     if to_https and all(encrypted):
         rest = AclCondition(tuple(tuple(t for t in terms if t.tokens[:1] != ("ssl_fc",)) for terms in when.terms))
         return HaproxyRule(item, "redirect", rest, None, when.statements)
+    words = args[args.index("redirect") + 1 :] if "redirect" in args else args
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    code = options.get("code", "302")
+    if len(words) % 2 == 0 and options.keys() <= {"location", "code"} and code.isdigit() and "location" in options:
+        return HaproxyRule(item, "respond", when, {"status": int(code), "location": options["location"]})
     return HaproxyRule(item, "unknown", when)
 
 
@@ -180,8 +185,10 @@ def _special(item: Statement, term: Term, when: AclCondition, section: HaproxySe
         return HaproxyRule(item, "allow" if term.negated else "deny", AclCondition(), values, when.statements)
     header = re.fullmatch(r"(?:req\.)?f?hdr\((authorization|x-api-key|api-key)\)", fetch.lower())
     if header is not None or fetch.startswith("http_auth_bearer"):
+        if not term.negated:
+            return HaproxyRule(item, "guard", AclCondition(), None, when.statements)
         name = header[1] if header else "authorization"
-        return HaproxyRule(item, "keys" if term.negated else "guard", AclCondition(), name, when.statements)
+        return HaproxyRule(item, "keys", AclCondition(), name, when.statements)
     if fetch == "http_auth" or fetch.startswith("http_auth("):
         return HaproxyRule(item, "guard", AclCondition(), None, when.statements)
     rate = re.fullmatch(r"sc(?:_http_req_rate\(0\)|0_http_req_rate)", fetch)

@@ -260,18 +260,30 @@ def secret_header(context: NginxImport, route: Path, item: Statement, name: str)
 
 def _response_headers(context: NginxImport, route: Path, scope: Scope, prefix: str) -> None:
     _advise_inheritance(context, scope, "add_header")
-    draft, meanings = context.draft, _meanings(context, route, scope)
+    draft = context.draft
     for item in scope.all("add_header"):
-        text = headers.text(item.args[1], _VARIABLE, meanings) if len(item.args) > 1 else None
-        if text is None:
-            draft.ledger.omit(item, "a header with variables that a fleet has not", route)
-            continue
-        draft.put((*route, "headers", "response", "set", item.args[0].lower()), text, item)
-        if item.args[-1] != "always":
-            draft.ledger.imply("headers are set whatever the status", item)
+        response_header(context, route, scope, item)
     for item in scope.all(f"{prefix}_hide_header"):
         removed = [*(draft.get((*route, "headers", "response", "remove")) or []), item.args[0].lower()]
         draft.put((*route, "headers", "response", "remove"), list(dict.fromkeys(removed)), item)
+
+
+def response_header(context: NginxImport, route: Path, scope: Scope, item: Statement) -> None:
+    """Set a header of responses, as `add_header` does."""
+    ledger, text = context.draft.ledger, None
+    if len(item.args) > 1:
+        text = text_of(context, route, scope, item.args[1])
+    if text is None:
+        ledger.omit(item, "a header with variables that a fleet has not", route)
+        return
+    context.draft.put((*route, "headers", "response", "set", item.args[0].lower()), text, item)
+    if item.args[-1] != "always":
+        ledger.imply("headers are set whatever the status", item)
+
+
+def text_of(context: NginxImport, route: Path, scope: Scope, value: str) -> str | None:
+    """Return a text with a fleet's words for nginx's variables; None if one has no such word."""
+    return headers.text(value, _VARIABLE, _meanings(context, route, scope))
 
 
 # ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────

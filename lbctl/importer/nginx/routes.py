@@ -8,6 +8,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
+from lbctl.importer.draft import REDIRECTS
 from lbctl.importer.nginx import access, forward, metrics, policy
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
@@ -39,7 +40,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
     action = next(flat(block, "return"), None)
     if action is not None:
         path = _add(context, server, block, {})
-        _respond(context, path, action)
+        _respond(context, path, server.scope, action)
         _headers_of_answer(context, path, server.scope)
         for inner in flat(block, "location"):
             context.draft.ledger.omit(inner, "the server answers before it looks for a location")
@@ -88,7 +89,7 @@ def _location(context: NginxImport, server: RoutedServer, scope: Scope, guards: 
     passing = next((item for item in flat(scope.block, *_PASSES)), None)
     if answer is not None:
         path = _add(context, server, scope.block, match)
-        _respond(context, path, answer)
+        _respond(context, path, scope, answer)
         _headers_of_answer(context, path, scope)
         access.protect(context, path, scope)
     elif passing is not None:
@@ -224,16 +225,20 @@ def _fallback_path(context: NginxImport, route: Path, pool: Path, block: Stateme
 # ── Answers and conditions ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _respond(context: NginxImport, path: Path, item: Statement) -> None:
+def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) -> None:
     """Set what the route answers by itself."""
     draft, args = context.draft, item.args
     status, text = (args[0], args[1] if len(args) > 1 else "") if args and args[0].isdigit() else ("302", args[0])
     if _HTTPS.fullmatch(text) and status in {"301", "302", "307", "308"}:
         draft.put((*path, "respond"), {"redirect": "https"}, item)
         return
-    if status in {"301", "302", "303", "307", "308"}:
-        draft.ledger.omit(item, "a fleet redirects to https only", path)
-        draft.close(path, "its redirect could not be carried over")
+    if int(status) in REDIRECTS:
+        location = policy.text_of(context, path, scope, text)
+        if location is None:
+            draft.ledger.omit(item, "an address with variables that a fleet has not", path)
+            draft.close(path, "its redirect could not be carried over")
+        else:
+            draft.redirect(path, int(status), location, item)
         return
     text = text.replace("\\n", "\n").replace("\\t", "\t")
     if "$" in text:
@@ -253,11 +258,11 @@ def _respond(context: NginxImport, path: Path, item: Statement) -> None:
 
 
 def _headers_of_answer(context: NginxImport, path: Path, scope: Scope) -> None:
-    """Keep the headers that the answer of a location has as comments: that of a route has none of its own."""
+    """Set the headers that the answer of a location has."""
     status = str((context.draft.get((*path, "respond")) or {}).get("status", ""))
     for item in scope.all("add_header"):
         if item.args[:1] and item.args[0].lower() != "content-type" and (item.args[-1] == "always" or status in _ADDED):
-            context.draft.ledger.omit(item, "an answer of the proxy itself has no headers of a route", path)
+            policy.response_header(context, path, scope, item)
 
 
 def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
@@ -284,7 +289,7 @@ def _conditions(
         if extra is not None and block in tuple(flat(scope.block, "if")):
             match = {key: value for key, value in context.draft.get((*path, "match")).items() if key != "hosts"}
             inner = _add(context, server, block, match | extra, suffix=f"{path[1]}-{answer.args[0]}")
-            _respond(context, inner, answer)
+            _respond(context, inner, scope, answer)
         elif extra is None:
             why = "a condition that protects it could not be carried over"
             context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
@@ -326,4 +331,4 @@ def _server_conditions(context: NginxImport, server: RoutedServer, blocks: Seque
         answer, extra = next(flat(block, "return"), None), forward.condition(block)
         if answer is not None and extra is not None:
             path = _add(context, server, block, dict(extra), suffix="if")
-            _respond(context, path, answer)
+            _respond(context, path, server.scope, answer)

@@ -14,9 +14,9 @@ from lbctl.importer.compare import run
 from lbctl.importer.compare.processes import running
 from lbctl.importer.run import KINDS
 from tests.benchmarks.imports import rows
-from tests.support.importer import SAMPLES
+from tests.support.importer import SAMPLES, envoy_text
 from tests.support.paths import ROOT
-from tests.support.processes.binaries import require
+from tests.support.processes.binaries import Kind, require
 
 pytestmark = [pytest.mark.e2e]
 
@@ -67,6 +67,32 @@ def test_lost_header_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixtu
     errors = capsys.readouterr().err
     assert "LB986" in errors
     assert "headers lost: x-a" in errors
+
+
+ANSWERS = {
+    "nginx": (
+        "server { listen 80; proxy_set_header Host $host; location = /a { return 301 /a/; add_header X-A b; }\n"
+        "location / { proxy_pass http://10.0.0.1; } }"
+    ),
+    "haproxy": (
+        "defaults\n mode http\nfrontend f\n bind :80\n http-request redirect location /a/ code 301 if { path /a }\n"
+        " http-request deny unless { path_beg /v1 } or { path_beg /w }\n default_backend b\n"
+        "backend b\n server s 10.0.0.1:80\n"
+    ),
+    "envoy": envoy_text()
+    .replace("route: {cluster: c}", "redirect: {path_redirect: /a/}", 1)
+    .replace("stat_prefix: x", "stat_prefix: &c c")
+    .replace("cluster: c}", "cluster: *c }"),
+}
+"""Answers of the proxy itself, conditions with exceptions, and an alias of YAML."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_imported_answers_agree(kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require(kind)
+    file = tmp_path / "source"
+    file.write_text(ANSWERS[kind])
+    assert command(["import", kind, str(file), "--compare"]) == 0, capsys.readouterr().err
 
 
 def test_lost_sessions_are_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,18 +117,61 @@ def test_source_address_of_haproxy_applies_to_lists(tmp_path: Path) -> None:
     assert route["deny_from"] == ["10.6.6.0/24"]
 
 
-def test_headers_of_direct_responses_of_nginx_are_comments(tmp_path: Path) -> None:
+NGINX_REDIRECT = "server {{ listen 80; location = /a {{ return {0}; }} location / {{ proxy_pass http://10.0.0.1; }} }}"
+HAPROXY_REDIRECT = (
+    "defaults\n mode http\nfrontend f\n bind :80\n http-request redirect {0} if {{ path /a }}\n default_backend b\n"
+    "backend b\n server s 10.0.0.1:80\n"
+)
+
+
+def envoy_redirect(redirect: str) -> str:
+    return envoy_text().replace(
+        "match: {path: /open}\n                route: {cluster: c}",
+        f"""match: {{path: /a}}
+                redirect: {{{redirect}}}""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "status", "location"),
+    [
+        ("nginx", NGINX_REDIRECT.format("301 /a/"), 301, "/a/"),
+        ("nginx", NGINX_REDIRECT.format("307 https://$host/b?c=1"), 307, "https://{host}/b?c=1"),
+        ("nginx", NGINX_REDIRECT.format("/b"), 302, "/b"),
+        ("nginx", NGINX_REDIRECT.format("301 /b$is_args$args"), 501, None),
+        ("nginx", NGINX_REDIRECT.format("301 https://example.com/?access_token=s3cr3tvalue"), 501, None),
+        ("haproxy", HAPROXY_REDIRECT.format("location /b"), 302, "/b"),
+        ("haproxy", HAPROXY_REDIRECT.format("code 308 location https://x.example/b"), 308, "https://x.example/b"),
+        ("haproxy", HAPROXY_REDIRECT.format("location https://%[hdr(host)]/b"), 302, "https://{host}/b"),
+        ("haproxy", HAPROXY_REDIRECT.format("location /b%[query]"), 501, None),
+        ("haproxy", HAPROXY_REDIRECT.format("prefix https://x.example"), 501, None),
+        ("haproxy", HAPROXY_REDIRECT.format("location /b set-cookie a=1"), 501, None),
+        ("envoy", envoy_redirect("path_redirect: /b"), 301, "/b"),
+        ("envoy", envoy_redirect("path_redirect: /b, response_code: SEE_OTHER, strip_query: true"), 303, "/b"),
+        ("envoy", envoy_redirect("path_redirect: /b, host_redirect: x.example"), 501, None),
+    ],
+)
+def test_redirect_to_one_address_is_imported(
+    kind: str, text: str, status: int, location: str | None, tmp_path: Path
+) -> None:
+    result = imported_text(kind, text, tmp_path)[0]
+    (route,) = (item for item in result.draft.fleet["routes"].values() if item["match"] == {"path": "/a"})
+    assert route["respond"]["status"] == status
+    assert route.get("headers", {}).get("response", {}).get("set", {}).get("location") == location
+    assert "s3cr3t" not in result.text
+    lost = [note for note in result.draft.ledger.notes if note.reason == "the query is not passed on"]
+    assert len(lost) == (kind == "envoy" and status == 301)
+
+
+def test_headers_of_direct_responses_of_nginx_are_set(tmp_path: Path) -> None:
     file = tmp_path / "nginx.conf"
     file.write_text(
         "server {\nlisten 80;\nadd_header X-A 1 always;\nadd_header X-B 2;\n"
         "location / { proxy_pass http://10.0.0.1:80; }\nlocation /ok { return 200 ok; }\n"
         "location /no { return 404; }\n}"
     )
-    notes = {
-        (note.text, note.place) for note in imported("nginx", file)[0].draft.ledger.notes if "itself" in note.reason
-    }
-    listener = ("listeners", "http")
-    assert notes == {
-        ("add_header X-A 1 always", listener), ("add_header X-A 1 always", ("routes", "ok")),
-        ("add_header X-A 1 always", ("routes", "no")), ("add_header X-B 2", ("routes", "ok")),
-    }  # fmt: skip
+    draft = imported("nginx", file)[0].draft
+    sent = {name: route["headers"]["response"]["set"] for name, route in draft.fleet["routes"].items()}
+    assert sent == {"default": {"x-a": "1", "x-b": "2"}, "ok": {"x-a": "1", "x-b": "2"}, "no": {"x-a": "1"}}
+    notes = {(note.text, note.place) for note in draft.ledger.notes if "itself" in note.reason}
+    assert notes == {("add_header X-A 1 always", ("listeners", "http"))}

@@ -232,7 +232,7 @@ def test_closed_routes_are_reported_in_one_finding(tmp_path: Path) -> None:
     file = tmp_path / "nginx.conf"
     file.write_text(
         "server {\nlisten 80;\nlocation / { proxy_pass http://10.0.0.1:80; }\nlocation /docs/ { root /var/www; }\n"
-        "location /old { return 302 /new; }\nlocation /none { return 501; }\n}"
+        "location /old { return 302 /new$uri; }\nlocation /none { return 501; }\n}"
     )
     findings = [item for item in imported("nginx", file)[1] if item.code == "LB988"]
     assert [item.message for item in findings] == ["2 routes answer 501: docs (nginx.conf:4), old (nginx.conf:5)"]
