@@ -1,8 +1,8 @@
-"""What `lbctl status --check` requires: the files are served, every proxy has them, and a needed picker runs.
+"""What `lbctl status --check` requires: nothing critical is wrong, and every proxy has what is published.
 
 A proxy may need time, as an nginx does that waits for its next reload: with a time to wait, the check looks again until
-nothing is missing. An Envoy that has left is no problem by itself, since nobody can say that it should be there; the
-number of expected proxies can.
+nothing is missing. An Envoy that has left fails the check where it was the last one of its entry; otherwise the number
+of expected proxies decides.
 """
 
 from __future__ import annotations
@@ -52,15 +52,10 @@ class StatusCheck:
 
 
 def summary_problems(summary: schema.Status) -> Iterator[str]:
-    """Yield a sentence for each reason why the files are not served as they are."""
-    if not summary.ready:
-        yield f"not ready: {summary.waiting}"
-    if summary.fleet.read is not None and not summary.fleet.valid:
-        yield f"the files are not served: {summary.fleet.refused or 'they have errors'}"
-    for item in summary.fleet.shrink:
-        yield item.text
-    if summary.picker is not None and not summary.picker.running and not summary.dry_run:
-        yield f"the picker at {summary.picker.listens} does not run: {summary.picker.reason or 'it starts'}"
+    """Yield a sentence for each critical problem; those of single proxies are `proxy_problems`."""
+    for item in summary.problems:
+        if item.severity == "critical" and item.kind != "proxy":
+            yield item.text
 
 
 def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from lbctl.cli.api_client import age, plain
 from lbctl.cli.rollout import place_of
 from lbctl.cli.terminal import paint, wrapped
+from lbctl.control.fitness import FIT
 from lbctl.serve.api import schema
 
 _SHORT = 12
@@ -17,14 +18,21 @@ _NAME = 11
 
 
 def summary_text(summary: schema.Status, rollouts: Sequence[schema.Rollout]) -> str:
-    """Return the summary with a line for each rollout, and the errors and warnings of the files below it."""
+    """Return what is wrong, the summary with a line for each rollout, and the errors and warnings of the files."""
     pairs = (*_lines(summary), *(("rollout", f"{row.route}: {place_of(row)}") for row in rollouts))
-    lines = [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in pairs]
+    lines = [_problem(item) for item in summary.problems]
+    lines += [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in pairs]
     serious = [item for item in summary.fleet.diagnostics if item.severity in ("error", "warning")]
     unique = dict.fromkeys((item.text, item.severity) for item in (*serious, *summary.fleet.shrink))
     colours = {"error": "red", "warning": "yellow"}
     lines += [paint(f"  {wrapped(plain(text), 4)}", colours.get(severity)) for text, severity in unique]
     return "\n".join(lines)
+
+
+def _problem(item: schema.Problem) -> str:
+    """Return the line about a problem, with the command to run next."""
+    colour, name = ("red", "PROBLEM") if item.severity == "critical" else ("yellow", "warning")
+    return paint(f"{name:<{_NAME - 1}} {wrapped(plain(f'{item.text}; run: {item.command}'), _NAME)}", colour)
 
 
 def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
@@ -46,8 +54,21 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
     yield "files", _files(fleet)
     if summary.served is not None and summary.served.rollback is not None:
         yield "rollback", _rollback(summary.served, summary.served.rollback)
+    if summary.replicas.total:
+        yield "replicas", _replicas(summary.replicas)
     yield "proxies", ", ".join(f"{count} {state}" for state, count in summary.proxies.items()) or "none"
     yield from _details(summary)
+
+
+def _replicas(row: schema.ReplicaCounts) -> str:
+    """Return how many replicas are in, and which are not."""
+    fit = sum(count for state, count in row.states.items() if state in FIT)
+    parts = [f"{fit} of {row.total} in"]
+    for state, names in row.away.items():
+        count = row.states[state]
+        more = f" and {count - len(names)} more" if count > len(names) else ""
+        parts.append(f"{count} {state}: {', '.join(names)}{more}")
+    return ", ".join(parts)
 
 
 def _member(row: schema.MemberStatus) -> str:

@@ -15,13 +15,26 @@ COLOURS: Mapping[str, str] = {
     "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
     "leader": "green", "isolated": "red",
     "GONE": "bright_black", "NOT DRIVEN": "bright_black",
-    "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "down": "red", "ejected": "red",
+    "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "unknown": "yellow",
+    "down": "red", "ejected": "red",
     "draining": "magenta", "drained": "magenta", "removed": "bright_black",
 }  # fmt: skip
 """State of a proxy or a replica → its colour on a terminal."""
 _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
-_POOLS = ("POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON")
+_POOLS = (
+    "POOL",
+    "REPLICA",
+    "STATE",
+    "DECLARED",
+    "DECIDED",
+    "ACKNOWLEDGED",
+    "OBSERVED",
+    "ERRORS",
+    "TTFB P50",
+    "TTFB P99",
+    "REASON",
+)
 _MORE_POOLS = (*_POOLS[:-1], "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
 _MEMBERS = ("MEMBER", "ROLE", "EPOCH", "VERSION", "FILES", "POOLS", "LAG", "STORE", "API", "REMARKS")
 _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REASON")
@@ -43,7 +56,15 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
     head = _MORE_POOLS if form == "wide" else _POOLS
     unable = dict(item for row in rows for item in row.unable.items())
     unknown = [plain(f"the requests of {name} are not counted: {reason}") for name, reason in unable.items()]
-    return "\n".join([table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS), *unknown])
+    table = table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
+    return "\n".join([table, *map(_answers, (row for row in rows if row.errors is not None)), *unknown])
+
+
+def _answers(row: schema.Pool) -> str:
+    """Return a line about the answers of a pool in the last minute."""
+    p50, p99 = seconds(row.first_byte_p50), seconds(row.first_byte_p99)
+    times = "" if row.first_byte_p50 is None else f", first byte after {p50} (p50), {p99} (p99)"
+    return plain(f"{row.name}: {share(row.errors)} of the last minute's requests failed{times}")
 
 
 def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
@@ -158,6 +179,9 @@ def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
         "DECIDED": share(row.share),
         "ACKNOWLEDGED": share(row.acknowledged),
         "OBSERVED": share(row.observed),
+        "ERRORS": share(row.errors),
+        "TTFB P50": seconds(row.first_byte_p50),
+        "TTFB P99": seconds(row.first_byte_p99),
         "REQ/S": "-" if row.requests_per_second is None else f"{row.requests_per_second:.3g}",
         "IN FLIGHT": "-" if row.in_flight is None else str(row.in_flight),
         "WEIGHT": f"{row.weight:g}",
@@ -171,6 +195,13 @@ def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
 def share(part: float | None) -> str:
     """Format a part from 0 to 1 as percent; `-` for None."""
     return "-" if part is None else f"{part * 100:.1f}%"
+
+
+def seconds(value: float | None) -> str:
+    """Format a latency with three digits, in milliseconds below one second; `-` for None."""
+    if value is None:
+        return "-"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:

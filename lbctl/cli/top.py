@@ -42,7 +42,7 @@ def command(server: str, token_file: str | None, tls_ca: str | None) -> int:
 class _Look:
     """What the server said at one time, and why it has said nothing since."""
 
-    pools: tuple[str, ...]
+    pools: tuple[schema.Pool, ...]
     rows: tuple[ReplicaRow, ...]
     at: float
     problem: str = ""
@@ -52,7 +52,7 @@ def _look(remote: ServeClient) -> _Look:
     """Ask the server. Raises RemoteError."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     signals = remote.get("/api/v1/signals", schema.Signals).signals
-    return _Look(tuple(pool.name for pool in pools), rows_of(pools, signals), time.monotonic())
+    return _Look(pools, rows_of(pools, signals), time.monotonic())
 
 
 class _Feed:

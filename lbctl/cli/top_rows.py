@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lbctl.base.records import dataclass
-from lbctl.cli.status_tables import share
+from lbctl.cli.status_tables import seconds, share
 from lbctl.serve.api import schema
 
 Value = str | float | None
@@ -77,6 +77,9 @@ COLUMNS: tuple[Column, ...] = (
     _number_column("DECIDED", "d", lambda row: row.replica.share, _share),
     _number_column("OBSERVED", "o", lambda row: row.replica.observed, _share),
     _number_column("REQ/S", "r", lambda row: row.replica.requests_per_second, "{:.3g}".format),
+    _number_column("ERR", "e", lambda row: row.replica.errors, _percent),
+    _number_column("P50", "5", lambda row: row.replica.first_byte_p50, seconds),
+    _number_column("P99", "9", lambda row: row.replica.first_byte_p99, seconds),
     _number_column("INFL", "i", lambda row: row.replica.in_flight, _whole),
     _number_column("QUEUE", "u", lambda row: row.signals.get("queue"), _whole),
     _number_column("KV", "k", lambda row: row.signals.get("kv_cache"), _percent),
@@ -108,8 +111,8 @@ def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) ->
     return with_value + [row for row in by_name if column.value(row) is None]
 
 
-def pool_line(name: str, rows: Sequence[ReplicaRow]) -> str:
-    """Return one line about a pool: its replicas by state, its requests, and what waits in its engines."""
+def pool_line(pool: schema.Pool, rows: Sequence[ReplicaRow]) -> str:
+    """Return one line about a pool: its replicas by state, its requests and errors, and what waits in its engines."""
     states = Counter(row.replica.state for row in rows)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     count = "1 replica" if len(rows) == 1 else f"{len(rows)} replicas"
@@ -119,4 +122,8 @@ def pool_line(name: str, rows: Sequence[ReplicaRow]) -> str:
         values = [value for row in rows if isinstance(value := column.value(row), int | float)]
         if values:
             parts.append(f"{sum(values):.4g} {label}")
-    return f"{name}  {' · '.join(parts)}"
+    if pool.errors is not None:
+        parts.append(f"{_percent(pool.errors)} errors")
+    if pool.first_byte_p50 is not None:
+        parts.append(f"first byte p50 {seconds(pool.first_byte_p50)}, p99 {seconds(pool.first_byte_p99)}")
+    return f"{pool.name}  {' · '.join(parts)}"

@@ -11,7 +11,8 @@ from rich.text import Text
 from lbctl.base.records import dataclass
 from lbctl.cli.api_client import age, plain
 from lbctl.cli.status_tables import COLOURS
-from lbctl.cli.top_rows import COLUMNS, ReplicaRow, pool_line, sorted_rows
+from lbctl.cli.top_rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
+from lbctl.serve.api import schema
 
 _POOL_LINES = 4
 """The most pools that have a line above the table."""
@@ -19,8 +20,13 @@ _REASON = 24
 """The least width of the column of reasons; with less room there is none."""
 _NAME = 13
 """The least width of a replica's name."""
-_WIDTHS = (None, 8, 7, 8, 6, 5, 5, 4, 4, 4, 6)
-"""The widths of the columns; None: what is left."""
+_WIDTHS = {
+    "REPLICA": None, "STATE": 8, "DECIDED": 7, "OBSERVED": 8, "REQ/S": 6, "ERR": 4, "P50": 6, "P99": 6, "INFL": 5,
+    "QUEUE": 5, "KV": 4, "GPU": 4, "°C": 4, "WEIGHT": 6,
+}  # fmt: skip
+"""Column → its width; None: what is left."""
+_FIRST_TO_GO = ("WEIGHT", "P50", "°C", "P99", "KV")
+"""The columns that a narrow screen leaves out, in this order."""
 _HELP = "q quit · ←→ or a letter: sort, again: reverse · p pool · space pause · ↑↓ page"
 
 
@@ -30,8 +36,8 @@ class ScreenView:
 
     rows: tuple[ReplicaRow, ...] = ()
     """The newest rows that are shown."""
-    pools: tuple[str, ...] = ()
-    """The names of all pools."""
+    pools: tuple[schema.Pool, ...] = ()
+    """All pools."""
     problem: str = ""
     """Why the rows are not newer; empty while they are."""
     seconds: float = 0.0
@@ -47,7 +53,7 @@ class ScreenView:
     page: int = 0
     """The index of the page that is shown."""
 
-    def show(self, pools: tuple[str, ...], rows: tuple[ReplicaRow, ...], problem: str, seconds: float) -> None:
+    def show(self, pools: tuple[schema.Pool, ...], rows: tuple[ReplicaRow, ...], problem: str, seconds: float) -> None:
         """Show these rows, which are so many seconds old, unless the screen is held."""
         if not self.paused:
             self.pools, self.rows = pools, rows
@@ -74,7 +80,7 @@ class ScreenView:
         self.sort, self.page = index, 0
 
     def _next_pool(self) -> None:
-        choices: list[str | None] = [None, *self.pools]
+        choices: list[str | None] = [None, *(pool.name for pool in self.pools)]
         current = choices.index(self.pool) if self.pool in choices else 0
         self.pool, self.page = choices[(current + 1) % len(choices)], 0
 
@@ -99,25 +105,38 @@ class ScreenView:
         return plain(f"{what}, {count} replicas{page}{state}{problem}")
 
     def _pool_lines(self, rows: list[ReplicaRow]) -> Iterator[Text]:
-        pools = [self.pool] if self.pool else list(self.pools)
-        for name in pools[:_POOL_LINES]:
-            line = plain(pool_line(name, [row for row in rows if row.pool == name]))
+        pools = [pool for pool in self.pools if self.pool in (None, pool.name)]
+        for pool in pools[:_POOL_LINES]:
+            line = plain(pool_line(pool, [row for row in rows if row.pool == pool.name]))
             yield Text(line, no_wrap=True, overflow="ellipsis")
         if len(pools) > _POOL_LINES:
             yield Text(f"and {len(pools) - _POOL_LINES} more pools", "dim")
 
     def _table(self, rows: list[ReplicaRow], width: int) -> Table:
-        fixed = sum(size or _NAME for size in _WIDTHS) + len(_WIDTHS)
+        columns = _columns(width)
+        fixed = _width(columns)
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="reverse")
-        for index, (column, size) in enumerate(zip(COLUMNS, _WIDTHS, strict=True)):
-            style = "bold reverse" if index == self.sort else None
-            head = Text(column.head, style or "")
-            justify = "right" if column.is_number else "left"
+        for column in columns:
+            head = Text(column.head, "bold reverse" if column is COLUMNS[self.sort] else "")
+            justify, size = "right" if column.is_number else "left", _WIDTHS[column.head]
             table.add_column(head, justify=justify, no_wrap=True, width=size, ratio=None if size else 1)  # type: ignore[arg-type]
         has_reasons = width - fixed >= _REASON + _NAME
         if has_reasons:
             table.add_column("REASON", no_wrap=True, ratio=1, overflow="ellipsis")
         for row in rows:
-            cells = [Text(plain(column.text(row)), COLOURS.get(column.text(row), "")) for column in COLUMNS]
+            cells = [Text(plain(column.text(row)), COLOURS.get(column.text(row), "")) for column in columns]
             table.add_row(*cells, *([plain(row.replica.state_reason)] if has_reasons else []))
         return table
+
+
+def _columns(width: int) -> list[Column]:
+    """Return the columns for which a screen of this width has room."""
+    columns = list(COLUMNS)
+    for head in _FIRST_TO_GO:
+        if _width(columns) > width:
+            columns = [column for column in columns if column.head != head]
+    return columns
+
+
+def _width(columns: list[Column]) -> int:
+    return sum(_WIDTHS[column.head] or _NAME for column in columns) + len(columns)

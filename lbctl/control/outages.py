@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from lbctl.control.fitness import lacks_fit_replica
+
 PATIENCE = 5.0
 """Seconds without an available replica after which a running rollout ends: checks may fail once, and replicas may be
 replaced."""
 CALM = 10.0
 """Seconds with an available replica after which an outage is over: a proxy that is reloaded reports a dead replica as
 up until its first check."""
-_UNAVAILABLE = frozenset({"down", "ejected", "draining", "drained", "removed"})
-"""The states of a replica in which it gets no new requests."""
 _SHOWN = 3
 """Replicas that a reason names."""
 
@@ -48,7 +48,7 @@ NO_OUTAGES: Outages = {}
 def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
     """Return why the pool has no available replica, for people; empty where it has one."""
     known = list(replicas)
-    if any(item.state not in _UNAVAILABLE for item in known):
+    if known and not lacks_fit_replica(item.state for item in known):
         return ""
     if not known:
         return f"pool {pool} has no replicas"

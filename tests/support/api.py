@@ -10,6 +10,7 @@ from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.api.problems import Observed, problems
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements
@@ -21,6 +22,8 @@ STATUS = schema.Status(
     since=THEN,
     ready=True,
     waiting=None,
+    problems=(),
+    replicas=schema.ReplicaCounts(0, {}, {}),
     dry_run=False,
     snapshot=None,
     fleet=FILES,
@@ -102,6 +105,9 @@ REPLICA = schema.Replica(
     acknowledged=None,
     observed=None,
     requests_per_second=None,
+    errors=None,
+    first_byte_p50=None,
+    first_byte_p99=None,
     in_flight=None,
     ramp=1.0,
     picker_ramp=1.0,
@@ -114,12 +120,17 @@ ACKNOWLEDGED = schema.Acknowledged(0, 0, ())
 
 def pool(name: str, *replicas: schema.Replica) -> schema.Pool:
     """Return the row of a pool with these replicas."""
-    return schema.Pool(name, None, "http1", "round_robin", 600.0, None, (), (), {}, replicas)
+    return schema.Pool(
+        name, None, "http1", "round_robin", 600.0, None, None, None, None, in_use=True, failing=False, reporting=(),
+        silent=(), unable={}, replicas=replicas,
+    )  # fmt: skip
 
 
 def status(**changes: Any) -> schema.Status:
-    """Return `STATUS` with these fields changed."""
-    return replace(STATUS, **changes)
+    """Return `STATUS` with these fields changed, and with the problems that follow from them."""
+    row = replace(STATUS, **changes)
+    observed = Observed(row.waiting or "", row.fleet, picker=row.picker, dry_run=row.dry_run)
+    return row if row.problems else replace(row, problems=problems(observed))
 
 
 class Fleet:

@@ -47,7 +47,7 @@ class MovingFleet(api.Fleet):
         for index, (name, size) in enumerate(self._sizes.items()):
             rows = [self._replica(name, index, number, size) for number in range(size)]
             rate = round(sum(row.requests_per_second or 0 for row in rows), 1)
-            yield schema.LivePool(name, f"example/{name}", "least_request", size, rate, ()), rows
+            yield schema.LivePool(name, f"example/{name}", "least_request", size, rate, 0.0, 0.12, 0.9, ()), rows
 
     def _replica(self, pool: str, index: int, number: int, size: int) -> schema.LiveReplica:
         wave = math.sin(self.moment / 17 + 0.7 * number + index)
@@ -64,6 +64,7 @@ class MovingFleet(api.Fleet):
             capacity=1.0, weight=round(slow, 3), declared=round(fair, 4),
             share=0.0 if gone else round(fair * slow, 4), acknowledged=0.0 if gone else round(fair * slow, 4),
             observed=round(observed, 4), requests_per_second=round(observed * 40 * size / 10, 1),
+            errors=0.0, first_byte_p50=0.12, first_byte_p99=0.9,
             in_flight=int(9 + 5 * wave) if not gone else 3 * (state == "draining"),
             queue=float(max(0, int(4 * wave))) + 14 * (state == "hot"), kv_cache=round(busy * 0.9, 2),
             gpu_utilisation=round(busy, 2), temperature=round(58 + 14 * busy + 12 * (state == "hot")),

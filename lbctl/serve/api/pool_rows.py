@@ -7,20 +7,25 @@ from dataclasses import field
 
 from lbctl.base.records import dataclass
 from lbctl.control import outages
+from lbctl.control.analysis.latency import NO_LATENCIES
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import Composed, EffectiveReplica
 from lbctl.control.health import DeepHealth
 from lbctl.control.outages import ReplicaReport
+from lbctl.control.replica_state import ReplicaFacts, StateWithReason, state_of
 from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool
-from lbctl.ir.shares import of_replicas
+from lbctl.ir.shares import of_pools, of_replicas
 from lbctl.serve.api import schema
-from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable
-from lbctl.serve.api.replica_states import ReplicaFacts, StateTimes, StateWithReason, state_of
+from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable, Unfit
+from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.status_rows import when
-from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import uncounted
+
+_ENOUGH = 3
+"""Failed requests that show that a pool answers nothing but errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,10 @@ class LiveState:
     """Node id → why the reports of that Envoy are not taken."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
+    observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
+    """The same where nothing acts on them."""
+    connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
+    """(pool, replica) → whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
     """(pool, replica) → its deep health, where it has telemetry."""
     picker_ramps: Factors = field(default_factory=dict)
@@ -80,7 +89,8 @@ class _PoolLive:
     """What the replicas of one pool have in common."""
 
     pool: Pool
-    carriers: tuple[Carrier, ...]
+    states: Mapping[str, StateWithReason]
+    in_flight: Mapping[str, int | None]
     declared: Shares
     decided: Shares
     acknowledged: Shares | None
@@ -88,9 +98,14 @@ class _PoolLive:
     """Replica → its requests in the last minute."""
     total: int
     """The sum of `requests`."""
+    failed: Mapping[str, int]
+    """Replica → its requests in the last minute that failed."""
     is_reported: bool
     """Whether a proxy reports the requests."""
-    has_websockets: bool
+
+    def errors(self, replica: str) -> float | None:
+        """Return the part of the replica's requests in the last minute that failed; None without any."""
+        return _part(self.failed.get(replica, 0), self.requests.get(replica, 0))
 
     def observed(self, replica: str) -> float | None:
         """Return the replica's part of the requests in the last minute; None without any."""
@@ -109,22 +124,32 @@ class _Rows:
         self._ramps = lowest(item.factors for item in live.carriers)
         self._with_websockets = with_websockets(composed.whole.topology)
         self._held = {(item.pool, item.replica) for item in composed.overrides if item.kind == "weight"}
-        self._requests: dict[str, dict[str, int]] = {}
-        for key, count in live.ledger.recent(live.now).items():
-            self._requests.setdefault(key.pool, {})[key.replica] = count
+        self._in_use = frozenset(name for route in composed.whole.topology.routes for name in of_pools(route.action))
+        self._requests = _by_pool(live.ledger.recent(live.now))
+        self._failed = _by_pool(live.ledger.failed(live.now))
+        self._newest = live.ledger.newest(live.now)
+        self._first_bytes = live.ledger.first_bytes(live.now)
 
     def pool(self, pool: Pool) -> Iterator[schema.Pool | None]:
         carriers = tuple(item for item in self._live.carriers if pool.name in item.pools)
-        names = {name for item in carriers for name in item.nodes or (item.proxy.name,)}
+        names = {name for item in carriers for name in _names(item)}
         reporting = tuple(sorted(names & self._reporting))
-        requests = self._requests.get(pool.name, {})
+        effective = self._composed.replicas(pool)
+        in_flight = {item.replica.name: self._in_flight(pool, item.replica.name) for item in effective}
+        states: dict[str, StateWithReason] = {}
+        for item in effective:
+            name = item.replica.name
+            states[name] = state_of(self._facts(pool, carriers, item, in_flight[name]))
+            yield None
+        unfit = self._unfit(pool, states)
+        requests, failed = self._requests.get(pool.name, {}), self._failed.get(pool.name, {})
         facts = _PoolLive(
-            pool, carriers, of_replicas(pool), self._shares.decided(pool.name), self._shares.acknowledged(pool.name),
-            requests, sum(requests.values()), bool(reporting), pool.name in self._with_websockets,
+            pool, states, in_flight, of_replicas(pool), self._shares.decided(pool.name, unfit),
+            self._shares.acknowledged(pool.name, unfit), requests, sum(requests.values()), failed, bool(reporting),
         )  # fmt: skip
         yield None
         replicas = []
-        for item in self._composed.replicas(pool):
+        for item in effective:
             replicas.append(self._replica(facts, item))
             yield None
         yield schema.Pool(
@@ -136,11 +161,49 @@ class _Rows:
             requests_per_second=(
                 round(sum(item.requests_per_second or 0.0 for item in replicas), 3) if reporting else None
             ),
+            errors=_part(sum(failed.values()), facts.total),
+            first_byte_p50=self._first_byte(ReplicaKey(pool.name, ""), 0.5),
+            first_byte_p99=self._first_byte(ReplicaKey(pool.name, ""), 0.99),
+            in_use=pool.name in self._in_use,
+            failing=self._failing(pool.name, Counts(facts.total, sum(failed.values()))),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),
             unable=self._unable(carriers, names - self._reporting),
             replicas=tuple(replicas),
         )
+
+    def _failing(self, pool: str, minute: Counts) -> bool:
+        """Return whether a pool answers nothing but errors."""
+        newest = self._newest.get(pool, NO_COUNTS)
+        counts = newest if newest.requests >= _ENOUGH else minute
+        return _ENOUGH <= counts.requests <= counts.errors
+
+    def _first_byte(self, key: ReplicaKey, share: float) -> float | None:
+        """Return the seconds to the first byte that this share of the answers does not exceed."""
+        milliseconds = self._first_bytes.get(key, NO_LATENCIES).percentile(share)
+        return None if milliseconds is None else round(milliseconds / 1000, 4)
+
+    def _in_flight(self, pool: Pool, replica: str) -> int | None:
+        if pool.name in self._with_websockets:
+            return None
+        return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
+
+    def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
+        """Return what returns the replicas that a check keeps out at a proxy.
+
+        A proxy whose own check passes still sends to a replica that another one finds down.
+        """
+        ledger, now = self._live.ledger, self._live.now
+        passed_by = {
+            name: ledger.passed_by(ReplicaKey(pool.name, name), now)
+            for name, state in states.items()
+            if state.name in ("down", "ejected")
+        }
+
+        def unfit(carrier: Carrier) -> frozenset[str]:
+            return frozenset(name for name, proxies in passed_by.items() if proxies.isdisjoint(_names(carrier)))
+
+        return unfit
 
     def _unable(self, carriers: tuple[Carrier, ...], silent: Set[str]) -> dict[str, str]:
         """Return those of the silent proxies that cannot report → why."""
@@ -153,9 +216,7 @@ class _Rows:
 
     def _replica(self, facts: _PoolLive, item: EffectiveReplica) -> schema.Replica:
         replica, live = item.replica, self._live
-        key = ReplicaKey(facts.pool.name, replica.name)
-        in_flight = None if facts.has_websockets else live.ledger.in_flight(key, live.now)
-        state = state_of(self._state_facts(facts, item, key, in_flight))
+        key, state = ReplicaKey(facts.pool.name, replica.name), facts.states[replica.name]
         return schema.Replica(
             name=replica.name,
             address=str(replica.address),
@@ -173,7 +234,10 @@ class _Rows:
             acknowledged=None if facts.acknowledged is None else _share(facts.acknowledged, replica.name),
             observed=facts.observed(replica.name),
             requests_per_second=round(self._rates.get(key, 0.0), 3) if facts.is_reported else None,
-            in_flight=in_flight,
+            errors=facts.errors(replica.name),
+            first_byte_p50=self._first_byte(key, 0.5),
+            first_byte_p99=self._first_byte(key, 0.99),
+            in_flight=facts.in_flight[replica.name],
             ramp=round(self._ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
             picker_ramp=round(live.picker_ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
             drained=when(item.drained_since),
@@ -181,22 +245,28 @@ class _Rows:
             reasons=_reasons(item, state),
         )
 
-    def _state_facts(
-        self, facts: _PoolLive, item: EffectiveReplica, key: ReplicaKey, in_flight: int | None
+    def _facts(
+        self, pool: Pool, carriers: tuple[Carrier, ...], item: EffectiveReplica, in_flight: int | None
     ) -> ReplicaFacts:
-        live = self._live
+        live, key = self._live, ReplicaKey(pool.name, item.replica.name)
+        observed, connection = live.observed_checks.get(key), live.connections.get(key)
+        answered = live.ledger.answered_at(key)
         return ReplicaFacts(
             item,
             is_held=key in self._held,
-            is_composite=facts.pool.weighting.strategy == "composite",
-            check=live.checks.get(key),
-            checked_for=tuple(each.proxy.name for each in facts.carriers if each.checked),
+            is_composite=pool.weighting.strategy == "composite",
+            check=live.checks.get(key) or (observed if observed is not None and observed.at is not None else None),
+            checked_for=tuple(each.proxy.name for each in carriers if each.checked),
+            connection=connection,
+            connection_age=0.0 if connection is None else live.at - connection.since,
+            answered_age=None if answered is None else live.now - answered,
+            passed_by=0 if pool.active is None else len(live.ledger.passed_by(key, live.now)),
             conditions=live.ledger.conditions(key, live.now),
-            carriers=sum(len(each.nodes) or 1 for each in facts.carriers),
+            carriers=sum(len(each.nodes) or 1 for each in carriers),
             ramps={
                 name: factor
                 for name, factors in (
-                    *((each.proxy.name, each.factors) for each in facts.carriers),
+                    *((each.proxy.name, each.factors) for each in carriers),
                     ("the picker", live.picker_ramps),
                 )
                 if (factor := factors.get(key.pool, {}).get(key.replica)) is not None
@@ -205,6 +275,22 @@ class _Rows:
             in_flight=in_flight,
             in_flight_known_by=live.ledger.in_flight_known_by(key, live.now),
         )
+
+
+def _names(carrier: Carrier) -> tuple[str, ...]:
+    """Return the names by which a proxy reports."""
+    return carrier.nodes or (carrier.proxy.name,)
+
+
+def _by_pool(counts: Mapping[ReplicaKey, int]) -> dict[str, dict[str, int]]:
+    pools: dict[str, dict[str, int]] = {}
+    for key, count in counts.items():
+        pools.setdefault(key.pool, {})[key.replica] = count
+    return pools
+
+
+def _part(some: int, whole: int) -> float | None:
+    return round(min(1.0, some / whole), 6) if whole else None
 
 
 def _share(shares: Shares, name: str) -> float:

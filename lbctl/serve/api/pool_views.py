@@ -9,14 +9,18 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from lbctl.serve.api import pool_rows, schema
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
-from lbctl.serve.api.replica_states import StateTimes
+from lbctl.serve.api.state_changes import StateChanges
+from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.view_parts import PartialViews, ViewParts
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.turns import in_turns
 
 _POOLS_KEPT = 0.5
 """Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""
-_STATES_INTERVAL = 2.0
+_LARGE = 500
+"""Replicas beyond which a fleet is large."""
+_STATES_INTERVAL = 1.0
+"""Seconds between two looks at the states of a small fleet."""
 _STATES_PAUSE = 100.0
 """The pause between two looks at the states, as a multiple of what a look takes."""
 
@@ -27,6 +31,9 @@ class PoolViews(PartialViews):
     def __init__(self, parts: ViewParts) -> None:
         super().__init__(parts)
         self._state_times = StateTimes()
+        self._state_changes = StateChanges(parts.telemetry.note_state)
+        self._looked_at: tuple[schema.Pool, ...] = ()
+        """The pools as the last look at all states found them."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def pools(self) -> schema.Pools:
@@ -45,16 +52,30 @@ class PoolViews(PartialViews):
         served = self._parts.publisher.served
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
+    def newest_pools(self) -> tuple[schema.Pool, ...]:
+        """Return the pools; those of a large fleet as they were a few seconds ago, since all of them take long."""
+        replicas = sum(len(pool.replicas) for pool in self._topology().pools)
+        return self._looked_at if replicas > _LARGE else self.pools().pools
+
     async def follow_states(self) -> None:
-        """Look at the states of the replicas now and then, so that each has the time since when it is in its state."""
+        """Look at the states of the replicas now and then: each has the time since when it is in its state.
+
+        Replicas that go down and return are reported.
+        """
         while True:
-            _, worked = await in_turns(self._look_at_states())
+            found: list[schema.Pool] = []
+            _, worked = await in_turns(self._look_at_states(found))
+            self._looked_at = tuple(found)
+            self._state_changes.note(found)
             await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * worked))
 
-    def _look_at_states(self) -> Generator[object, None, None]:
+    def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:
+        """Add every pool to `found`; what is yielded says nothing."""
         served = self._parts.publisher.served
-        if served is not None:
-            yield from pool_rows.pools_in_parts(served.composed, self._live(served))
+        for pool in pool_rows.pools_in_parts(served.composed, self._live(served)) if served is not None else ():
+            if pool is not None:
+                found.append(pool)
+            yield None
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
         """Yield each pool with its replicas, as the dashboard shows them, and None where others may work meanwhile."""
@@ -81,6 +102,8 @@ class PoolViews(PartialViews):
             self._parts.traffic.ledger,
             self._parts.nodes.reports_refused(),
             checks=self._parts.supervisor.checks,
+            observed_checks=self._parts.replica_checks.checks,
+            connections=self._parts.replica_checks.connections,
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
             picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,

@@ -1,13 +1,14 @@
 """The share of each replica in its pool's requests: decided by lbctl, and acknowledged by the proxies.
 
 A share is the mean over the proxies that may send to the pool, each counted as often as it has instances: proxies
-differ where lbctl does active checks or slow start for one of them. Shares are by weight alone; what the proxies really
-do with their requests is the observed share of the traffic ledger.
+differ where lbctl does active checks or slow start for one of them. A replica that a check keeps out gets nothing, and
+the others have its part. Shares are by weight alone; what the proxies really do with their requests is the observed
+share of the traffic ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from lbctl.base.records import dataclass
@@ -44,6 +45,14 @@ class Carrier:
     """The names by which it reports its traffic: the connected nodes of an Envoy, the proxy's own name otherwise."""
 
 
+Unfit = Callable[[Carrier], frozenset[str]]
+"""Returns the replicas of a pool that get nothing from a proxy, since a check keeps them out there."""
+
+
+def _none(_carrier: Carrier) -> frozenset[str]:
+    return frozenset()
+
+
 class ShareTable:
     """Computes the shares of pools. `whole`: the composed fleet with the replicas that are removed from the proxies."""
 
@@ -52,40 +61,44 @@ class ShareTable:
         self._carriers = tuple(carriers)
         self._pools: dict[int, Mapping[str, Pool]] = {}
 
-    def decided(self, pool: str) -> Shares:
+    def decided(self, pool: str, unfit: Unfit = _none) -> Shares:
         """The shares by what lbctl has decided for each proxy; by the composed fleet where no proxy has the pool."""
-        sources = [(item.decided, item.proxy.instances) for item in self._carriers if pool in item.pools]
-        return self._mean(pool, sources or [(self._whole, 1)])
+        sources = [(item.decided, unfit(item), item.proxy.instances) for item in self._carriers if pool in item.pools]
+        return self._mean(pool, sources or [(self._whole, frozenset(), 1)])
 
-    def acknowledged(self, pool: str) -> Shares | None:
+    def acknowledged(self, pool: str, unfit: Unfit = _none) -> Shares | None:
         """The shares by what the connected proxies have; None where one has nothing yet, or none is connected."""
         carriers = [item for item in self._carriers if pool in item.pools and item.connected]
-        sources = [(item.acknowledged, item.proxy.instances) for item in carriers if item.acknowledged is not None]
+        sources = [
+            (item.acknowledged, unfit(item), item.proxy.instances) for item in carriers if item.acknowledged is not None
+        ]
         return self._mean(pool, sources) if sources and len(sources) == len(carriers) else None
 
-    def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, int]]) -> Shares:
+    def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, frozenset[str], int]]) -> Shares:
         """Return the mean of the shares in the sources, each counted as often as its number says."""
-        counts: dict[int, int] = {}
-        by_id: dict[int, Snapshot | View] = {}
-        for source, count in sources:
-            by_id[id(source)] = source
-            counts[id(source)] = counts.get(id(source), 0) + count
+        counts: dict[tuple[int, frozenset[str]], int] = {}
+        by_id: dict[tuple[int, frozenset[str]], Snapshot | View] = {}
+        for source, unfit, count in sources:
+            key = id(source), unfit
+            by_id[key] = source
+            counts[key] = counts.get(key, 0) + count
         if len(by_id) == 1:
-            return self._shares(pool, *by_id.values())
+            (((_, unfit), source),) = by_id.items()
+            return self._shares(pool, source, unfit)
         total = sum(counts.values())
         mean: dict[str, float] = {}
         for key, source in by_id.items():
-            for name, share in self._shares(pool, source).items():
+            for name, share in self._shares(pool, source, key[1]).items():
                 mean[name] = mean.get(name, 0.0) + share * counts[key] / total
         return mean
 
-    def _shares(self, pool: str, source: Snapshot | View) -> Shares:
+    def _shares(self, pool: str, source: Snapshot | View, unfit: frozenset[str]) -> Shares:
         item = self._pool(pool, source)
         if item is None:
             return {}
         if isinstance(source, View):
-            return _by_weight(item, source.weights[pool], source.drained[pool])
-        return _by_weight(item, weights_of(item, source), drained_of(item, source))
+            return _by_weight(item, source.weights[pool], source.drained[pool] | unfit)
+        return _by_weight(item, weights_of(item, source), drained_of(item, source) | unfit)
 
     def _pool(self, name: str, source: Snapshot | View) -> Pool | None:
         if isinstance(source, View):

@@ -22,6 +22,7 @@ from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import TelemetryService
+from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
 
@@ -61,6 +62,8 @@ class ViewParts:
     """The events that are streamed."""
     traffic: Traffic
     """Has the ledger of the traffic."""
+    replica_checks: ReplicaChecks
+    """Has what lbctl checks of the replicas by itself."""
     recent: RecentSnapshots
     """The snapshots that proxies still run."""
     picker: PickerManager

@@ -7,14 +7,17 @@ from collections import Counter
 
 from lbctl import __version__
 from lbctl.base.diagnostics import dotted
+from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
 from lbctl.serve.api import history_rows, member_rows, pick_rows, schema, status_rows
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.decision_views import DecisionViews
 from lbctl.serve.api.forwarding import LeaderAddress
 from lbctl.serve.api.operations import Operations
+from lbctl.serve.api.problems import Observed, problems, replica_counts
 from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.picker.feed import Feed
+from lbctl.targets import xds_kinds
 
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
@@ -50,14 +53,24 @@ class Views(DecisionViews, Operations):
         """Return `/api/v1/status`."""
         served, proxies = self._parts.publisher.served, self.proxies().proxies
         envoys_and_driven = [item for item in proxies if item.kind != "reader"]
+        pools, files, picker = self.newest_pools(), self._fleet_files(), pick_rows.status(self._parts.picker)
+        sources = self._sources()
+        topology = served.composed.whole.topology if served else None
+        found = Observed(
+            self.ready(), files, pools, proxies,
+            xds_proxies(topology, xds_kinds()).named if topology else (), self._parts.member is None,
+            time.time() - self._since, picker, sources, self._unsaved(), self._parts.options.dry_run,
+        )  # fmt: skip
         return schema.Status(
             version=__version__,
             since=status_rows.timestamp(self._since),
             ready=not self.ready(),
             waiting=self.ready() or None,
+            problems=problems(found),
+            replicas=replica_counts(pools),
             dry_run=self._parts.options.dry_run,
             snapshot=self._snapshot(),
-            fleet=self._fleet_files(),
+            fleet=files,
             served=history_rows.served(self._parts.rollbacks.history),
             restart=self._parts.endpoints.restart_needed(served.loaded.source) if served else (),
             proxies=dict(sorted(Counter(item.state for item in envoys_and_driven).items())),
@@ -66,12 +79,17 @@ class Views(DecisionViews, Operations):
             ),
             overrides=self.overrides().overrides,
             control=self._control(),
-            sources=self._sources(),
+            sources=sources,
             names=tuple(status_rows.discovered_name(item) for item in self._parts.publisher.discovery.names()),
             listens=self._listens(),
-            picker=pick_rows.status(self._parts.picker),
+            picker=picker,
             member=member_rows.own(self._parts.member),
         )
+
+    def _unsaved(self) -> str:
+        """Return why what is decided is not saved; empty where it is."""
+        member = self._parts.member
+        return (member.election.problem if member is not None else "") or self._parts.audit.problem
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.compile.files import files_on_disk
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import ForProxy
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
@@ -26,7 +27,6 @@ from lbctl.serve.drivers.runner import DriverRunner
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.health_check import HealthChecker, Key
-from lbctl.serve.health.thresholds import CheckState
 
 _FIRST_CHECKS = 3.0
 """Seconds for which a proxy without active checks waits for the first results of lbctl's checks."""

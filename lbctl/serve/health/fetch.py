@@ -19,10 +19,10 @@ import yarl
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
+from lbctl.control.check_thresholds import CheckResult
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
-from lbctl.serve.health.thresholds import CheckResult
 from lbctl.serve.net.resolve import UnresolvedError, resolve
 
 Locate = Callable[[str], Path | None]

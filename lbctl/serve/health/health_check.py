@@ -18,10 +18,10 @@ import aiohttp
 
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
+from lbctl.control.check_thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
 from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of
-from lbctl.serve.health.thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.serve.net.http_client import session
 
 MAX_CONCURRENT = 256

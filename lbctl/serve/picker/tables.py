@@ -13,17 +13,18 @@ from types import MappingProxyType
 
 from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Key
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.picker.wire import EngineSample, ProxySample
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.interface import Assigned
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import ReplicaKey
 
 _STALE = 3.0
 """So many intervals of telemetry after its sample, a signal is unknown."""

@@ -24,6 +24,11 @@ class AuditLog:
         self._now = now
         self._failure = log.LastingFailure("the audit log can be written again")
 
+    @property
+    def problem(self) -> str:
+        """Why the state cannot be written; empty where the last write succeeded."""
+        return self._state.problem
+
     async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
         """Append a record. Raises NotSavedError: what cannot be recorded must not be done."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

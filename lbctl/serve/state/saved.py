@@ -6,7 +6,7 @@ A record that cannot be read is lost, not fatal: the others are still used, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from lbctl.serve.state.interface import (
     LeaseHeldError,
     StateStore,
     StoreEntry,
+    StoreError,
 )
 from lbctl.serve.state.records import ChainedAuditRecord, SavedFleet
 
@@ -56,6 +57,8 @@ class SavedState:
         """
         self._authority = authority or Authority.unlimited()
         self.lease: Lease | None = None
+        self.problem = ""
+        """Why the last write failed; empty where it succeeded."""
         self._store = store
         self._lost = lost
         self._written: dict[str, StoreEntry] = {}
@@ -182,7 +185,7 @@ class SavedState:
             self._last_audit = None  # a write that fails may have been done all the same
             number += 1
             record = ChainedAuditRecord(number, at, actor, action, subject, reason, previous)
-            await self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch)
+            await self._noting(self._store.put(_audit_key(number), records.write_audit(record), ABSENT, self._epoch))
             self._last_audit = self._newest_seen = number, record.hash
             oldest = await self._entry(_audit_key(number - _AUDIT_KEPT)) if number > _AUDIT_KEPT else None
             if oldest is not None:
@@ -262,7 +265,19 @@ class SavedState:
             self._written[key] = entry
 
     async def _put(self, key: str, value: str, before: StoreEntry | None, epoch: int) -> StoreEntry:
-        return await self._store.put(key, value, before.version if before else ABSENT, epoch)
+        return await self._noting(self._store.put(key, value, before.version if before else ABSENT, epoch))
+
+    async def _noting(self, write: Awaitable[_T]) -> _T:
+        """Return what the write returns, and note whether it has failed. A conflict is no failure of the store."""
+        try:
+            result = await write
+        except (ConflictError, FencedError):
+            raise
+        except StoreError as error:
+            self.problem = str(error)
+            raise
+        self.problem = ""
+        return result
 
     async def _entry(self, key: str) -> StoreEntry | None:
         return next((entry for entry in await self._store.read(key) if entry.key == key), None)

@@ -64,6 +64,10 @@ class DecisionAudit:
                 for replica, weight in effect.weights.items():
                     self._note_speed(effect.pool, replica, weight.speed)
 
+    def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
+        """Take a change of a replica's state that nobody has decided."""
+        self._add(_Decision(action, pool, replica, reason))
+
     def _note_speed(self, pool: str, replica: str, speed: float) -> None:
         key = pool, replica
         if key not in self._slow and speed < _SLOW:

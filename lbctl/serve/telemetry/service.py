@@ -127,6 +127,11 @@ class TelemetryService:
         """Set the replicas that active health checks have ejected: pool → names."""
         self.loop.eject(ejected)
 
+    def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
+        """Record that a replica is down or back, where this process records decisions."""
+        if self._authority.acts:
+            self._decisions.note_state(action, pool, replica, reason)
+
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks of telemetry by name; they run as long as the process."""
         return {**self.tasks_of_decisions(), "save decisions": self.save_periodically}

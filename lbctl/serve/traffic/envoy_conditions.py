@@ -16,12 +16,13 @@ from typing import Any
 import aiohttp
 
 from lbctl.base.errors import reason_of
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.net.http_client import session
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place

@@ -14,9 +14,10 @@ from dataclasses import replace
 from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.running import BackendCounters, Place, ServerCounters, UnreadableAnswerError, WorkerCounters
 from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.traffic.interface import TrafficReport
-from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey
 from lbctl.targets.haproxy import desired, sections, slots
 
 _TIMEOUT = 2.0

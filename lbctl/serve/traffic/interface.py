@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import NamedTuple, Protocol
 
 from lbctl.base.records import dataclass
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 
 
 @dataclass(frozen=True, slots=True)

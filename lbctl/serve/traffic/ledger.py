@@ -13,14 +13,17 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from math import inf
-from typing import Literal, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lbctl.base.records import dataclass
 from lbctl.control.analysis.latency import LatencyHistogram
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.latencies import LatencyKey
 
 WINDOW = 60.0
 """Seconds over which observed shares are computed."""
+SHORT_WINDOW = 15.0
+"""Seconds over which a pool is looked at that may answer nothing but errors."""
 STALE_AFTER = 30.0
 """Seconds without a report after which a proxy counts as silent."""
 _BUCKET = 5.0
@@ -57,15 +60,24 @@ Latencies = Mapping[LatencyKey, Mapping[int, int]]
 """What is measured → bucket of a histogram → requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaCondition:
-    """What one proxy thinks of one replica."""
+class _Bucket(NamedTuple):
+    """What a proxy has reported in a few seconds."""
 
-    state: Literal["up", "down", "ejected", "draining"]
-    """up: it gets requests. down: the proxy's active check fails. ejected: its passive check has taken the replica out.
-    draining: it gets no new requests."""
-    reason: str = ""
-    """The proxy's own words for the state, such as the result of its last check; empty where it gives none."""
+    end: float
+    """When the bucket ends."""
+    requests: Counter[ReplicaKey]
+    errors: Counter[ReplicaKey]
+    first_bytes: dict[ReplicaKey, Counter[int]]
+
+
+_K = TypeVar("_K")
+
+
+def _subtract(totals: Counter[_K], counts: Counter[_K]) -> None:
+    for key, count in counts.items():
+        totals[key] -= count
+        if not totals[key]:
+            del totals[key]
 
 
 @dataclass(slots=True)
@@ -83,10 +95,16 @@ class _Reports:
     """Pool → the requests that the proxy answered with an error itself, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
     """What is measured → bucket → the requests since this process started."""
-    recent: deque[tuple[float, Counter[ReplicaKey]]] = field(default_factory=deque)
-    """(end of the bucket, requests in it), the oldest first."""
+    recent: deque[_Bucket] = field(default_factory=deque)
+    """What it has reported in the last minute, the oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
-    """The sum of `recent`."""
+    """The requests in `recent`."""
+    failed: Counter[ReplicaKey] = field(default_factory=Counter)
+    """The requests in `recent` that have failed."""
+    first_bytes: dict[ReplicaKey, Counter[int]] = field(default_factory=dict)
+    """Replica, or pool with an empty name of the replica → bucket of the time to the first byte → its requests."""
+    answered: dict[ReplicaKey, float] = field(default_factory=dict)
+    """When it last reported a request that the replica has answered."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """Those that are not `up`."""
@@ -95,11 +113,20 @@ class _Reports:
 
     def expire(self, now: float) -> None:
         """Forget the requests of more than a minute ago."""
-        while self.recent and self.recent[0][0] <= now - WINDOW:
-            for key, count in self.recent.popleft()[1].items():
-                self.window[key] -= count
-                if not self.window[key]:
-                    del self.window[key]
+        while self.recent and self.recent[0].end <= now - WINDOW:
+            bucket = self.recent.popleft()
+            _subtract(self.window, bucket.requests)
+            _subtract(self.failed, bucket.errors)
+            for key, counts in bucket.first_bytes.items():
+                _subtract(self.first_bytes[key], counts)
+                if not self.first_bytes[key]:
+                    del self.first_bytes[key]
+
+    def newest(self, now: float) -> _Bucket:
+        """Return the bucket of this moment."""
+        if not self.recent or self.recent[-1].end <= now:
+            self.recent.append(_Bucket(now + _BUCKET, Counter(), Counter(), {}))
+        return self.recent[-1]
 
 
 class TrafficLedger:
@@ -125,11 +152,15 @@ class TrafficLedger:
             reports.totals[key] = reports.totals.get(key, NO_COUNTS) + each
             self.requests[key.pool] += each.requests
             self._answered[key] += each.requests - each.errors
-        if not reports.recent or reports.recent[-1][0] <= now:
-            reports.recent.append((now + _BUCKET, Counter()))
+            if each.requests > each.errors:
+                reports.answered[key] = now
+        newest = reports.newest(now)
         requests = {key: each.requests for key, each in counts.items()}
-        reports.recent[-1][1].update(requests)
+        errors = {key: each.errors for key, each in counts.items() if each.errors}
+        newest.requests.update(requests)
+        newest.errors.update(errors)
         reports.window.update(requests)
+        reports.failed.update(errors)
         reports.expire(now)
 
     def add_own_errors(self, proxy: str, errors: Mapping[str, int], now: float) -> None:
@@ -148,6 +179,30 @@ class TrafficLedger:
         reports = self._proxies.setdefault(proxy, _Reports(now))
         for key, counts in latencies.items():
             reports.latencies.setdefault(key, Counter()).update(counts)
+
+    def add_first_bytes(self, proxy: str, counts: Mapping[ReplicaKey, Mapping[int, int]], now: float) -> None:
+        """Add times to the first byte, by replica, or by pool with an empty name of the replica."""
+        if not counts:
+            return
+        reports = self._proxies.setdefault(proxy, _Reports(now))
+        newest = reports.newest(now)
+        for key, buckets in counts.items():
+            newest.first_bytes.setdefault(key, Counter()).update(buckets)
+            reports.first_bytes.setdefault(key, Counter()).update(buckets)
+        reports.expire(now)
+
+    def first_bytes(self, now: float) -> dict[ReplicaKey, LatencyHistogram]:
+        """Return the times to the first byte in the last minute, by replica and by pool (an empty name of the replica).
+
+        Those of a pool are all that are known, also where the replicas are not.
+        """
+        counts: dict[ReplicaKey, Counter[int]] = {}
+        for reports in self._proxies.values():
+            reports.expire(now)
+            for key, buckets in reports.first_bytes.items():
+                for each in {key, ReplicaKey(key.pool, "")}:
+                    counts.setdefault(each, Counter()).update(buckets)
+        return {key: LatencyHistogram(buckets) for key, buckets in counts.items()}
 
     def latencies(self, wanted: Collection[LatencyKey]) -> dict[tuple[str, LatencyKey], LatencyHistogram]:
         """Return (proxy, what is measured) → the latencies since this process started."""
@@ -189,6 +244,7 @@ class TrafficLedger:
         for reports in self._proxies.values():
             reports.own_errors = Counter({pool: count for pool, count in reports.own_errors.items() if pool in pools})
             reports.totals = {key: each for key, each in reports.totals.items() if key in replicas}
+            reports.answered = {key: at for key, at in reports.answered.items() if key in replicas}
             reports.latencies = {key: each for key, each in reports.latencies.items() if key in measured}
 
     def reporting(self, now: float) -> frozenset[str]:
@@ -208,6 +264,30 @@ class TrafficLedger:
                 requests.update(reports.window)
         return requests
 
+    def failed(self, now: float) -> Counter[ReplicaKey]:
+        """Return replica → failed requests in the last minute at all proxies that are not silent."""
+        errors: Counter[ReplicaKey] = Counter()
+        for _, reports in self._current(now):
+            reports.expire(now)
+            errors.update(reports.failed)
+        return errors
+
+    def newest(self, now: float) -> Mapping[str, Counts]:
+        """Return pool → its requests of the last `SHORT_WINDOW` seconds at all proxies that are not silent."""
+        requests, errors = Counter[str](), Counter[str]()
+        for _, reports in self._current(now):
+            for bucket in reports.recent:
+                if bucket.end > now - SHORT_WINDOW + _BUCKET:
+                    for key, count in bucket.requests.items():
+                        requests[key.pool] += count
+                    for key, count in bucket.errors.items():
+                        errors[key.pool] += count
+        return {pool: Counts(count, errors[pool]) for pool, count in requests.items()}
+
+    def answered_at(self, key: ReplicaKey) -> float | None:
+        """Return when a proxy last reported a request that the replica has answered; None: never."""
+        return max((at for item in self._proxies.values() if (at := item.answered.get(key)) is not None), default=None)
+
     def rates(self, now: float) -> Mapping[ReplicaKey, float]:
         """Return replica → its requests per second in the last minute, or since a younger proxy reports.
 
@@ -216,7 +296,7 @@ class TrafficLedger:
         rates: dict[ReplicaKey, float] = {}
         for _, reports in self._current(now):
             reports.expire(now)
-            oldest = reports.recent[0][0] - _BUCKET if reports.recent else now
+            oldest = reports.recent[0].end - _BUCKET if reports.recent else now
             seconds = max(_BUCKET, now - max(oldest, reports.since))
             for key, requests in reports.window.items():
                 rates[key] = rates.get(key, 0.0) + requests / seconds
@@ -244,6 +324,14 @@ class TrafficLedger:
             for name, condition in self._troubled.get(key, {}).items()
             if now - self._proxies[name].conditions_at <= STALE_AFTER
         }
+
+    def passed_by(self, key: ReplicaKey, now: float) -> frozenset[str]:
+        """Return the proxies that report what they think of the replica, and to which it is up."""
+        return frozenset(
+            name
+            for name, reports in self._proxies.items()
+            if key in reports.judged and key not in reports.conditions and now - reports.conditions_at <= STALE_AFTER
+        )
 
     def judged_by(self, key: ReplicaKey, now: float) -> int:
         """Return how many proxies say what they think of the replica, up or not."""

@@ -42,6 +42,7 @@ class LogReceiver:
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
         self._own_errors: dict[str, Counter[str]] = {}
         self._latencies: dict[str, dict[LatencyKey, Counter[int]]] = {}
+        self._first_bytes: dict[str, dict[ReplicaKey, Counter[int]]] = {}
 
     def open(self, bind: Address) -> None:
         """Listen on this address. Raises OSError."""
@@ -94,11 +95,19 @@ class LogReceiver:
         latencies, self._latencies = self._latencies, {}
         return latencies
 
+    def collect_first_bytes(self) -> Mapping[str, Mapping[ReplicaKey, Counter[int]]]:
+        """Return proxy → replica → the times to the first byte since the last call.
+
+        Where a line names the pool alone, the name of the replica is empty.
+        """
+        first_bytes, self._first_bytes = self._first_bytes, {}
+        return first_bytes
+
     def count(self, line: bytes) -> None:
         """Count one line."""
         if (timers := timers_of(line)) is not None:
             if timers.proxy in self._timed:
-                self._measure(timers.proxy, timers.pool, timers.first_byte, timers.total)
+                self._measure(timers.proxy, ReplicaKey(timers.pool, ""), timers.first_byte, timers.total)
             else:
                 self.dropped["proxy"] += 1
             return
@@ -113,11 +122,13 @@ class LogReceiver:
                 self._own_errors.setdefault(proxy, Counter())[replica.pool] += 1
                 continue
             counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
-            self._measure(proxy, replica.pool, first_byte, total)
+            self._measure(proxy, replica, first_byte, total)
 
-    def _measure(self, proxy: str, pool: str, first_byte: float | None, total: float | None) -> None:
+    def _measure(self, proxy: str, replica: ReplicaKey, first_byte: float | None, total: float | None) -> None:
+        if first_byte is not None:
+            self._first_bytes.setdefault(proxy, {}).setdefault(replica, Counter())[bucket(first_byte)] += 1
         for metric, value in (("first_byte", first_byte), ("total", total)):
-            key = LatencyKey(pool, metric)
+            key = LatencyKey(replica.pool, metric)
             if value is not None and key in self._measured:
                 self._latencies.setdefault(proxy, {}).setdefault(key, Counter())[bucket(value)] += 1
 

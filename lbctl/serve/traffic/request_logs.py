@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from lbctl.control.analysis.latency import bucket
 from lbctl.ir.latencies import LatencyKey, judged, measured
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.traffic.ledger import TrafficLedger
+from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.targets.envoy.plan import pool_name
 from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
@@ -32,14 +32,17 @@ class RequestLogs:
         """Add the requests of one message."""
         counts: dict[LatencyKey, Counter[int]] = {}
         errors: Counter[str] = Counter()
+        first_bytes: dict[ReplicaKey, Counter[int]] = {}
         for request in requests:
             if isinstance(request, OwnError):
                 errors[request.pool] += request.pool in self._judged
                 continue
             pool = pool_name(request.cluster)
+            first_bytes.setdefault(ReplicaKey(pool, ""), Counter())[bucket(request.first_byte)] += 1
             for metric, value in (("first_byte", request.first_byte), ("total", request.total)):
                 key = LatencyKey(pool, metric)
                 if key in self._measured:
                     counts.setdefault(key, Counter())[bucket(value)] += 1
         self._ledger.add_own_errors(node_id, errors, self._clock())
         self._ledger.add_latencies(node_id, counts, self._clock())
+        self._ledger.add_first_bytes(node_id, first_bytes, self._clock())

@@ -194,6 +194,8 @@ class Traffic:
                 self.ledger.add_own_errors(proxy, errors, self.clock())
             for proxy, latencies in self.log.collect_latencies().items():
                 self.ledger.add_latencies(proxy, latencies, self.clock())
+            for proxy, first_bytes in self.log.collect_first_bytes().items():
+                self.ledger.add_first_bytes(proxy, first_bytes, self.clock())
 
     def _of_pools(self, values: Mapping[str, int]) -> dict[str, int]:
         pools = {key.pool for key in self._replicas}

@@ -90,6 +90,7 @@ def build(inputs: Inputs) -> Services:
         load_reports=observed.load_reports,
         request_logs=observed.request_logs,
         envoy_conditions=observed.envoy_conditions,
+        replica_checks=observed.replica_checks,
         picker=picker,
         views=views,
         leading={**deciding, **acting},
@@ -112,6 +113,7 @@ def _subscribe(
     publisher.subscribe("load reports: new fleet", observed.load_reports.follow)
     publisher.subscribe("request logs: new fleet", observed.request_logs.follow)
     publisher.subscribe("checks of Envoys: new fleet", observed.envoy_conditions.follow)
+    publisher.subscribe("checks of replicas: new fleet", observed.replica_checks.follow)
     publisher.subscribe("recent snapshots: new fleet", recent.follow)
     publisher.subscribe("picker: new fleet", picker.follow)
     publisher.subscribe("events: new fleet", events.follow)
@@ -178,6 +180,7 @@ def _views(
         supervisor,
         events,
         observed.traffic,
+        observed.replica_checks,
         recent,
         picker,
         member,

@@ -28,6 +28,7 @@ from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
+from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.request_logs import RequestLogs
 from lbctl.serve.traffic.service import Traffic
 from lbctl.serve.wiring.inputs import Inputs
@@ -45,6 +46,8 @@ class TrafficParts:
     """Adds the latencies of Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
     """Reads into the ledger what Envoys' own checks say."""
+    replica_checks: ReplicaChecks
+    """Checks the replicas, to show their states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ def build_traffic(inputs: Inputs, guard: Guard, drivers: Callable[[], DriverSupe
         LoadReports(traffic.ledger, traffic.clock),
         RequestLogs(traffic.ledger, traffic.clock),
         EnvoyConditions(traffic.ledger, nodes.connected_to, traffic.clock),
+        ReplicaChecks(guard),
     )
 
 

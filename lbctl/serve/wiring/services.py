@@ -18,6 +18,7 @@ from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.telemetry.service import TelemetryService
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
 from lbctl.serve.traffic.load_reports import LoadReports
+from lbctl.serve.traffic.replica_checks import ReplicaChecks
 from lbctl.serve.traffic.request_logs import RequestLogs
 from lbctl.serve.traffic.service import Traffic
 
@@ -50,6 +51,8 @@ class Services:
     """Adds the latencies of Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
     """Reads into the ledger what Envoys' own checks say."""
+    replica_checks: ReplicaChecks
+    """Checks the replicas, to show their states."""
     picker: PickerManager
     """Runs the picker, and feeds it and others."""
     views: Views
@@ -66,6 +69,7 @@ class Services:
             **self.traffic.tasks(),
             **self.picker.tasks(),
             "checks of Envoys": self.envoy_conditions.run,
+            **self.replica_checks.tasks(),
             "states of replicas": self.views.follow_states,
             "dashboard": self.views.dashboard.run,
         }

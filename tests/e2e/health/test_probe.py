@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from lbctl.control.check_thresholds import CheckState
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, Replica, TcpCheck
 from lbctl.serve.health.health_check import HealthChecker, Key
-from lbctl.serve.health.thresholds import CheckState
 from tests.support.processes import background
 from tests.support.processes.certs import Authority, server_context
 from tests.support.processes.fleet import fleet_of, pool_of

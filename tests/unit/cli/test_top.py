@@ -20,7 +20,8 @@ from tests.support.processes.ports import free_port
 from tests.support.pseudo_terminal import on_terminal
 
 FAST = replace(
-    api.REPLICA, name="h100", share=0.7, observed=0.72, requests_per_second=12.5, in_flight=9, weight=5.5
+    api.REPLICA, name="h100", share=0.7, observed=0.72, requests_per_second=12.5, in_flight=9, weight=5.5,
+    errors=0.02, first_byte_p50=0.12, first_byte_p99=1.2,
 )  # fmt: skip
 SLOW = replace(
     api.REPLICA, name="l4", share=0.3, state="slow", state_reason="three times slower than its peers",
@@ -60,13 +61,15 @@ def names(view: ScreenView) -> list[str]:
 def test_row_has_shares_and_fresh_signals_of_its_replica() -> None:
     cells = [[item.text(row) for item in COLUMNS] for row in ROWS]
     assert cells == [
-        ["llama/h100", "in", "70.0%", "72.0%", "12.5", "9", "2", "52%", "90%", "-", "5.5"],
-        ["llama/l4", "slow", "30.0%", "-", "3", "11", "14", "-", "-", "-", "1"],
-        ["qwen/a", "in", "0.0%", "-", "-", "-", "-", "-", "-", "-", "1"],
+        ["llama/h100", "in", "70.0%", "72.0%", "12.5", "2%", "120 ms", "1.2 s", "9", "2", "52%", "90%", "-", "5.5"],
+        ["llama/l4", "slow", "30.0%", "-", "3", "-", "-", "-", "11", "14", "-", "-", "-", "1"],
+        ["qwen/a", "in", "0.0%", *["-"] * 10, "1"],
     ]
-    assert pool_line("llama", ROWS[:2]) == (
+    assert pool_line(api.pool("llama"), ROWS[:2]) == (
         "llama  2 replicas: 1 in, 1 slow · 15.5 req/s · 20 in flight · 16 queue"
     )  # fmt: skip
+    answers = replace(api.pool("llama"), errors=0.25, first_byte_p50=0.12, first_byte_p99=1.2)
+    assert pool_line(answers, ()) == "llama  no replicas · 25% errors · first byte p50 120 ms, p99 1.2 s"
 
 
 def test_unknown_values_come_last_in_either_order() -> None:
@@ -76,14 +79,14 @@ def test_unknown_values_come_last_in_either_order() -> None:
 
 
 def test_keys_select_column_order_and_pool() -> None:
-    view = ScreenView(ROWS, ("llama", "qwen"))
+    view = ScreenView(ROWS, (api.pool("llama"), api.pool("qwen")))
     assert names(view) == ["llama/h100", "llama/l4", "qwen/a"]
     view.press("i")
     assert names(view) == ["llama/l4", "llama/h100", "qwen/a"]
     view.press("i")
     assert names(view) == ["llama/h100", "llama/l4", "qwen/a"]
     view.press("left")
-    assert COLUMNS[view.sort].head == "REQ/S"
+    assert COLUMNS[view.sort].head == "P99"
     view.press("p")
     assert (view.pool, names(view)) == ("llama", ["llama/h100", "llama/l4"])
     view.press("p")
@@ -99,7 +102,7 @@ def test_thousand_replicas_are_shown_in_pages() -> None:
     many = tuple(
         replace(api.REPLICA, name=f"a-replica-with-a-long-name-{index:04}", observed=0.1) for index in range(1000)
     )
-    view = ScreenView(rows_of([api.pool("llama", *many)], ()), ("llama",))
+    view = ScreenView(rows_of([api.pool("llama", *many)], ()), (api.pool("llama"),))
     lines = screen(view)
     assert len(lines) == 24
     assert max(map(len, lines)) == 80
@@ -115,9 +118,9 @@ def test_thousand_replicas_are_shown_in_pages() -> None:
 
 
 def test_wide_terminal_shows_the_reasons() -> None:
-    view = ScreenView(ROWS, ("llama", "qwen"))
+    view = ScreenView(ROWS, (api.pool("llama"), api.pool("qwen")))
     assert not [line for line in screen(view) if "REASON" in line]
-    assert [line for line in screen(view, 140) if "three times slower than its peers" in line]
+    assert [line for line in screen(view, 160) if "three times slower than its peers" in line]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> sc
         acknowledged=_share(row.acknowledged),
         observed=_share(row.observed),
         requests_per_second=_optional(row.requests_per_second, 1),
+        errors=_optional(row.errors, 3),
+        first_byte_p50=_optional(row.first_byte_p50, 2),
+        first_byte_p99=_optional(row.first_byte_p99, 2),
         in_flight=row.in_flight,
         queue=_signal(signals, "queue", 0),
         kv_cache=_signal(signals, "kv_cache", 2),
@@ -41,7 +44,15 @@ def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> sc
 def pool(row: schema.Pool) -> schema.LivePool:
     """Return the row of a pool."""
     return schema.LivePool(
-        row.name, row.model, row.algorithm, len(row.replicas), _optional(row.requests_per_second, 1), row.silent
+        row.name,
+        row.model,
+        row.algorithm,
+        len(row.replicas),
+        _optional(row.requests_per_second, 1),
+        _optional(row.errors, 3),
+        _optional(row.first_byte_p50, 2),
+        _optional(row.first_byte_p99, 2),
+        row.silent,
     )
 
 

@@ -51,6 +51,12 @@ class LiveReplica:
     """Its share of the last minute's requests by the proxies' own counters; None where they report none."""
     requests_per_second: float | None
     """Requests a second over the last minute; None where no proxy reports them."""
+    errors: float | None
+    """The part of the last minute's requests that failed, from 0 to 1; None without reported requests."""
+    first_byte_p50: float | None
+    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    first_byte_p99: float | None
+    """The same of 99 % of the answers."""
     in_flight: int | None
     """Requests in flight; None where no proxy reports them."""
     queue: float | None
@@ -77,6 +83,12 @@ class LivePool:
     """The number of its replicas."""
     requests_per_second: float | None
     """Requests a second over the last minute; None where no proxy reports them."""
+    errors: float | None
+    """The part of the last minute's requests that failed, from 0 to 1; None without reported requests."""
+    first_byte_p50: float | None
+    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    first_byte_p99: float | None
+    """The same of 99 % of the answers."""
     silent: tuple[str, ...]
     """The proxies that may send to this pool and report no counts."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from lbctl.base.records import dataclass
+from lbctl.control.fitness import StateName
 from lbctl.serve.api.schema.values import Timestamp
 
-ReplicaState = Literal["in", "ramping", "slow", "hot", "down", "ejected", "draining", "drained", "removed"]
+ReplicaState = StateName
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Replica:
     state: ReplicaState
     """`in`: it gets its share. `ramping`: its weight rises after it has joined or come back. `slow`: its
     weight is clearly below its capacity, since it is slower than its peers. `hot`: so, since it is fuller or hotter.
-    `down`: an active check fails. `ejected`: deep health or a proxy's passive check keeps requests away. `draining`:
+    `unknown`: it gets requests, and nothing shows whether it can be reached. `down`: an active check fails, or nobody
+    can connect to it. `ejected`: deep health or a proxy's passive check keeps requests away. `draining`:
     drained, with requests in flight. `drained`: drained. `removed`: its drain deadline has passed, no proxy has it."""
     state_reason: str
     """Why it is in this state, as a sentence that names the check or the proxy; empty for `in`."""
@@ -51,6 +52,13 @@ class Replica:
     """Its part of the pool's requests in the last minute, as the proxies count them; None without reported requests."""
     requests_per_second: float | None
     """Requests in the last minute, per second; None where no proxy reports any counts."""
+    errors: float | None
+    """The part of its requests in the last minute that failed, from 0 to 1: a status of 500 or more, or no whole
+    answer. None without reported requests."""
+    first_byte_p50: float | None
+    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    first_byte_p99: float | None
+    """The same of 99 % of the answers."""
     in_flight: int | None
     """Requests that it has now, of the proxies that report them; None where none does."""
     ramp: float
@@ -81,6 +89,16 @@ class Pool:
     """Seconds that a drained replica keeps its requests."""
     requests_per_second: float | None
     """Requests in the last minute, per second; None where no proxy reports any counts."""
+    errors: float | None
+    """The part of its requests in the last minute that failed, from 0 to 1; None without reported requests."""
+    first_byte_p50: float | None
+    """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
+    first_byte_p99: float | None
+    """The same of 99 % of the answers."""
+    in_use: bool
+    """Whether a route sends requests to it."""
+    failing: bool
+    """Whether all requests of the last seconds failed, three or more; where there were fewer, of the last minute."""
     reporting: tuple[str, ...]
     """The proxies that report counts of this pool's replicas: Envoys by node id, the others by name."""
     silent: tuple[str, ...]

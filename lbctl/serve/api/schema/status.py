@@ -224,6 +224,35 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong now."""
+
+    severity: Literal["critical", "warning"]
+    """`critical`: requests fail, or what the files say is not in force. `lbctl status --check` then fails."""
+    kind: str
+    """What is wrong, as one word: `not_ready`, `files`, `pool_down`, `pool_failing`, `no_proxy`, `proxy`, `picker`,
+    `shrink`, `store`, `replica_down`, `replica_errors`, `replica_unknown`, `metrics`, `proxy_gone`."""
+    subject: str
+    """The pool, POOL/REPLICA or proxy that it is about; empty where it is about the control plane."""
+    text: str
+    """What is wrong, as a sentence."""
+    command: str
+    """The command to run next."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """All replicas of the fleet by their states."""
+
+    total: int
+    """All of them."""
+    states: Mapping[str, int]
+    """State → how many are in it."""
+    away: Mapping[str, tuple[str, ...]]
+    """State, other than `in`, `ramping`, `slow` and `hot` → its replicas as POOL/REPLICA, at most ten."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What this control plane serves, and what it waits for."""
 
@@ -235,6 +264,10 @@ class Status:
     """Whether proxies are answered with a complete fleet."""
     waiting: str | None
     """Why it is not ready; None when it is."""
+    problems: tuple[Problem, ...]
+    """What is wrong now, the worst first."""
+    replicas: ReplicaCounts
+    """The replicas of the published fleet."""
     dry_run: bool
     """Whether nothing is sent to proxies."""
     snapshot: Snapshot | None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from lbctl.control.analysis.latency import bucket
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import Composed, compose, for_proxy
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Ramps
 from lbctl.ir.pools import Pool, SlowStart
 from lbctl.ir.proxies import Proxy
@@ -14,8 +18,7 @@ from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import pool_rows
 from lbctl.serve.api.replica_shares import Carrier
-from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey, TrafficLedger
 from tests.support import fleets
 from tests.support.control import NAME, pool, replica
 from tests.support.fleet import compiled
@@ -23,6 +26,7 @@ from tests.support.fleets import fleet_text
 
 HA, SITE, EDGE = Proxy("ha", "haproxy", ()), Proxy("site", "nginx", ()), Proxy("edge", "envoy", (), instances=3)
 TWO = pool(2)
+CONNECTED = CheckState(out=False, since=0.0, at=0.0, passed=True)
 
 
 def composed_of(item: Pool, *overrides: Override) -> Composed:
@@ -71,7 +75,10 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     assert down_replica.reasons == (down_replica.state_reason,)
     assert not down_replica.out
     edge = Carrier(EDGE, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=("e1",))
-    assert shares(pool_rows.LiveState((site, edge)), composed)["r00001"][1] == 0.5 * 3 / 4
+    ledger = TrafficLedger()
+    ledger.set_conditions("e1", {ReplicaKey(NAME, "r00001"): ReplicaCondition("up")}, 0.0)
+    assert shares(replace(live, carriers=(site, edge)), composed)["r00001"][1] == 0.0
+    assert shares(replace(live, carriers=(site, edge), ledger=ledger), composed)["r00001"][1] == 0.5 * 3 / 4
 
 
 def test_acknowledged_share_is_from_the_view_of_nginx() -> None:
@@ -93,14 +100,15 @@ def test_slow_start_by_lbctl_changes_share_and_state() -> None:
     composed = composed_of(after)
     ramping_view = for_proxy(composed, {}, first_view.ramps, 10.0, 30.0)
     site = Carrier(SITE, frozenset({NAME}), ramping_view.snapshot, None, factors=ramping_view.factors)
-    (row,) = pool_rows.pools(composed, pool_rows.LiveState((site,)))
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState((site,), connections={(NAME, "b"): CONNECTED}))
     assert row.replicas[1].state_reason == "slow start: site gives it 10% of its weight"
     assert (row.replicas[1].state, row.replicas[1].ramp, row.replicas[1].share) == ("ramping", 0.1, 0.090909)
 
 
 def test_slow_start_by_the_picker_changes_the_state() -> None:
     composed = composed_of(pool((replica("a"), replica("b")), slow_start=SlowStart(60_000)))
-    (row,) = pool_rows.pools(composed, pool_rows.LiveState(picker_ramps={NAME: {"b": 0.4}}))
+    connections = {(NAME, name): CONNECTED for name in ("a", "b")}
+    (row,) = pool_rows.pools(composed, pool_rows.LiveState(picker_ramps={NAME: {"b": 0.4}}, connections=connections))
     a, b = row.replicas
     assert (b.state, b.state_reason) == ("ramping", "slow start: the picker gives it 40% of its weight")
     assert (a.state, a.picker_ramp, b.picker_ramp, b.ramp) == ("in", 1.0, 0.4, 1.0)
@@ -130,3 +138,32 @@ def test_pool_without_reports_has_no_rate() -> None:
     rows = tuple(pool_rows.pools(composed, pool_rows.LiveState((carrier(HA, composed),), ledger)))
     assert (rows[0].requests_per_second, rows[0].replicas[0].requests_per_second) == (0.0, 0.0)
     assert rows[0].replicas[0].observed is None
+
+
+def test_errors_are_a_part_of_the_last_minute() -> None:
+    ledger, (a, b) = TrafficLedger(), (ReplicaKey(NAME, "r00000"), ReplicaKey(NAME, "r00001"))
+    ledger.add("ha", {a: Counts(4, 1), b: Counts(4, 4)}, 0.0)
+    ledger.add_first_bytes("ha", {a: {bucket(200.0): 3}}, 0.0)
+    (row,) = pool_rows.pools(composed_of(TWO), pool_rows.LiveState((), ledger, now=1.0))
+    assert (row.errors, [item.errors for item in row.replicas]) == (0.625, [0.25, 1.0])
+    assert 0.19 < (row.first_byte_p50 or 0) < 0.21
+    assert row.first_byte_p50 == row.replicas[0].first_byte_p50
+    assert row.replicas[1].first_byte_p50 is None
+    (row,) = pool_rows.pools(composed_of(TWO), pool_rows.LiveState((), ledger, now=66.0))
+    assert (row.errors, row.first_byte_p50) == (None, None)
+
+
+def test_pool_that_answers_only_errors_is_failing() -> None:
+    ledger, a = TrafficLedger(), ReplicaKey(NAME, "r00000")
+
+    def failing(now: float) -> bool:
+        (row,) = pool_rows.pools(composed_of(TWO), pool_rows.LiveState((), ledger, now=now))
+        return row.failing
+
+    ledger.add("ha", {a: Counts(2, 2)}, 0.0)
+    assert not failing(1.0), "two requests prove nothing"
+    ledger.add("ha", {a: Counts(10, 0)}, 5.0)
+    ledger.add("ha", {a: Counts(10, 10)}, 20.0)
+    assert failing(21.0), "those before have been answered, and all of the last seconds fail"
+    ledger.add("ha", {a: Counts(10, 9)}, 22.0)
+    assert not failing(22.0)

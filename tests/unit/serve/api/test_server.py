@@ -429,10 +429,11 @@ def test_status_lists_replicas_without_signals_and_their_state(
         assert await asyncio.to_thread(run, ["status", "pools", *server]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert shown[0].split() == [
-            "POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "REASON",
+            "POOL", "REPLICA", "STATE", "DECLARED", "DECIDED", "ACKNOWLEDGED", "OBSERVED", "ERRORS",
+            "TTFB", "P50", "TTFB", "P99", "REASON",
         ]  # fmt: skip
-        shares = ["0.0%", "0.0%", "-", "-"]
-        assert [line.split(maxsplit=7) for line in shown[1:]] == [
+        shares = ["0.0%", "0.0%", "-", "-", "-", "-", "-"]
+        assert [line.split(maxsplit=10) for line in shown[1:]] == [
             ["llama", "a", "ejected", *shares, "ejected by deep health: XID 79"],
             ["llama", "b", "drained", *shares, "-"], ["llama", "c", "in", *shares, "-"],
         ]  # fmt: skip

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from lbctl.control.check_thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.ir.pools import ActiveCheck, HttpCheck
 from lbctl.serve.health import http2
-from lbctl.serve.health.thresholds import CheckResult, CheckState, initial_state, next_state
 
 _CHECK = ActiveCheck(HttpCheck(), unhealthy_threshold=3, healthy_threshold=2)
 _GOOD, _BAD = CheckResult(), CheckResult("status 503")

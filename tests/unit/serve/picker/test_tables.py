@@ -8,21 +8,22 @@ from typing import Any, cast
 
 import pytest
 
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Factors
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.health.thresholds import CheckState
 from lbctl.serve.picker import tables
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 from lbctl.serve.telemetry.reports import ScrapeReport
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.signals.merge import Signal, Signals
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.traffic import envoy_conditions
 from lbctl.serve.traffic.envoy_conditions import EnvoyConditions
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica
 

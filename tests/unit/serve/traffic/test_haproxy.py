@@ -9,9 +9,10 @@ from pathlib import Path
 
 from lbctl.apply.haproxy import running
 from lbctl.apply.haproxy.runtime import Runtime
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.serve.traffic.haproxy import HaproxySource, report
 from lbctl.serve.traffic.interface import TrafficReport
-from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 
 A, B, OTHER = ReplicaKey("llama", "a"), ReplicaKey("llama", "b"), ReplicaKey("other", "a")
 _HEAD = "# pxname,svname,qcur,scur,stot,econ,eresp,wredis,hrsp_5xx,status,check_status,last_chk,"

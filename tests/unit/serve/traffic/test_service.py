@@ -9,12 +9,13 @@ from typing import cast
 
 import pytest
 
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.topology import Topology
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard
 from lbctl.serve.traffic import service
 from lbctl.serve.traffic.interface import TrafficReport
-from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.traffic.service import Traffic, with_websockets
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica

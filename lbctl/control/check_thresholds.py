@@ -40,6 +40,8 @@ class CheckState:
     """How many results in a row contradict `out`."""
     at: float | None = None
     """The time of the newest result; None before the first."""
+    passed: bool = False
+    """Whether it has ever passed a check."""
 
 
 def initial_state(now: float, *, trusted: bool) -> CheckState:
@@ -53,6 +55,7 @@ def next_state(before: CheckState, check: ActiveCheck, result: CheckResult, now:
     contrary = before.contrary + 1 if result.good == before.out else 0
     needed = 1 if is_first else check.healthy_threshold if before.out else check.unhealthy_threshold
     reason = result.problem or (before.reason if before.out else "")
+    passed = before.passed or result.good
     if contrary < needed:
-        return replace(before, contrary=contrary, at=now, reason=reason)
-    return CheckState(out=not before.out, since=now, reason=result.problem, at=now)
+        return replace(before, contrary=contrary, at=now, reason=reason, passed=passed)
+    return CheckState(out=not before.out, since=now, reason=result.problem, at=now, passed=passed)

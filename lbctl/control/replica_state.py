@@ -1,30 +1,48 @@
-"""The one state of a replica, and why: by whom it is out, or what lowers its weight.
+"""The one state of a replica, and why. Every view shows it, and everything that needs a fit replica asks it.
 
-The causes are looked at in the order in which an operator acts on them: what removes the replica, what keeps requests
-away from it, what lowers its weight. The functions are pure.
+It is decided from four sources: what lbctl has decided, what the proxies report of their own checks, what lbctl checks
+by itself, and which requests the replica has answered. The causes are looked at in the order in which an operator acts
+on them: what removes the replica, what keeps requests away from it, whether anything shows that it can be reached, what
+lowers its weight. The functions are pure; times are ages in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lbctl.base.records import dataclass
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica
+from lbctl.control.fitness import StateName
 from lbctl.control.health import DeepHealth
-from lbctl.serve.api.schema import ReplicaState
-from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
 
 CLEARLY = 0.9
 """The part of its capacity below which a replica's weight is clearly lower."""
+ANSWER_MAX_AGE = 30.0
+"""Seconds for which an answered request shows that a replica can be reached."""
+_REPORT_DELAY = 10.0
+"""Seconds until the proxies have certainly reported the requests that ended before a moment."""
+_PROXIES_NOTICE = 60.0
+"""Seconds within which the checks of proxies notice what a failed connection of lbctl shows at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCondition:
+    """What one proxy thinks of one replica."""
+
+    state: Literal["up", "down", "ejected", "draining"]
+    """up: it gets requests. down: the proxy's active check fails. ejected: its passive check has taken the replica out.
+    draining: it gets no new requests."""
+    reason: str = ""
+    """The proxy's own words for the state, such as the result of its last check; empty where it gives none."""
 
 
 class StateWithReason(NamedTuple):
     """The state of a replica, and why."""
 
-    name: ReplicaState
+    name: StateName
     """The state, as the API names it."""
     reason: str = ""
     """Why, as a sentence; empty for `in`."""
@@ -46,7 +64,15 @@ class ReplicaFacts:
     check: CheckState | None = None
     """The result of lbctl's active checks; None where lbctl does not check it."""
     checked_for: tuple[str, ...] = ()
-    """The proxies for which lbctl does the active checks."""
+    """The proxies that act on lbctl's active checks."""
+    connection: CheckState | None = None
+    """Whether lbctl can connect to it; None where it does not try."""
+    connection_age: float = 0.0
+    """How long `connection` has been as it is."""
+    answered_age: float | None = None
+    """How long ago a proxy last reported a request that it has answered; None: never."""
+    passed_by: int = 0
+    """The number of proxies that do an active check of their own, and to which it is up."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
     """Proxy → what it thinks of the replica."""
     carriers: int = 0
@@ -63,7 +89,7 @@ class ReplicaFacts:
 
 def state_of(facts: ReplicaFacts) -> StateWithReason:
     """Return the state of a replica."""
-    return _left(facts) or _out(facts) or (IN if facts.is_held else _lowered(facts)) or IN
+    return _left(facts) or _out(facts) or _unknown(facts) or (IN if facts.is_held else _lowered(facts)) or IN
 
 
 def _left(facts: ReplicaFacts) -> StateWithReason | None:
@@ -104,14 +130,48 @@ def _out(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _down(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that an active check of lbctl or of a proxy keeps out."""
+    """Return the state of a replica that a check keeps out, or that nobody can connect to."""
     by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
+    reasons = [*_failed_check(facts), *([by_proxies.reason] if by_proxies else [])]
+    if not reasons and facts.connection is not None and _is_disconnected(facts, facts.connection):
+        reasons = [f"lbctl cannot connect: {facts.connection.reason}"]
+    return StateWithReason("down", "; ".join(reasons)) if reasons else None
+
+
+def _failed_check(facts: ReplicaFacts) -> list[str]:
+    """Return what keeps the replica out by lbctl's active check."""
     if facts.check is None or not facts.check.out:
-        return by_proxies
+        return []
     proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
     result = "has no result yet" if facts.check.at is None else f"fails: {facts.check.reason}"
-    reason = f"the active check of lbctl{proxies} {result}"
-    return StateWithReason("down", f"{reason}; {by_proxies.reason}" if by_proxies else reason)
+    return [f"the active check of lbctl{proxies} {result}"]
+
+
+def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
+    """Return whether lbctl's failed connection shows that the replica is down.
+
+    The proxies may reach what lbctl does not: from another network, or by a path of their own machine. So requests that
+    were answered since contradict it. Passed checks of proxies contradict it where lbctl never had a connection; where
+    it had one, they contradict it after the time in which they must have noticed.
+    """
+    if not connection.out or connection.at is None:
+        return False
+    age, answered = facts.connection_age, facts.answered_age
+    if answered is not None and age > _REPORT_DELAY and answered < age - _REPORT_DELAY:
+        return False
+    return not facts.passed_by or (connection.passed and age < _PROXIES_NOTICE)
+
+
+def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
+    """Return the state of a replica of which nothing shows that it can be reached."""
+    checks = (facts.check, facts.connection)
+    if facts.passed_by or any(item is not None and item.at is not None and not item.out for item in checks):
+        return None
+    if facts.answered_age is not None and facts.answered_age < ANSWER_MAX_AGE:
+        return None
+    if any(item is not None and item.at is None for item in checks):
+        return StateWithReason("unknown", "it has not been checked yet")
+    return StateWithReason("unknown", "nothing has checked it, and no proxy reports an answer of it")
 
 
 def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> StateWithReason | None:
@@ -123,7 +183,7 @@ def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> StateWith
     if len(of_proxy) < facts.carriers:
         proxies += f" ({len(of_proxy)} of {facts.carriers} proxies)"
     reasons = "; ".join(dict.fromkeys(filter(None, of_proxy.values())))
-    name: ReplicaState = "down" if condition == "down" else "ejected" if condition == "ejected" else "draining"
+    name: StateName = "down" if condition == "down" else "ejected" if condition == "ejected" else "draining"
     return StateWithReason(name, sentence.format(proxies=proxies) + (f": {reasons}" if reasons else ""))
 
 
@@ -166,23 +226,3 @@ def slower(speed: float) -> str:
 
 
 _NUMBERS = {"2": "two", "3": "three", "4": "four", "5": "five"}
-
-
-class StateTimes:
-    """Remembers when each replica came into its state."""
-
-    def __init__(self) -> None:
-        self._since: dict[ReplicaKey, tuple[ReplicaState, float | None]] = {}
-
-    def since(self, key: ReplicaKey, state: ReplicaState, now: float) -> float | None:
-        """Return when the replica came into this state; None where it has been `in` from the first call on."""
-        before = self._since.get(key)
-        if before is None or before[0] != state:
-            self._since[key] = state, None if before is None and state == "in" else now
-        return self._since[key][1]
-
-    def keep(self, replicas: Iterable[ReplicaKey]) -> None:
-        """Forget all replicas but these."""
-        kept = frozenset(replicas)
-        if len(self._since) > len(kept):
-            self._since = {key: value for key, value in self._since.items() if key in kept}

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica, ReplicaStatus
+from lbctl.control.fitness import lacks_fit_replica
 from lbctl.control.health import DeepHealth, Level
+from lbctl.control.replica_state import ReplicaCondition, ReplicaFacts, StateWithReason, state_of
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.serve.api.replica_states import ReplicaFacts, StateTimes, StateWithReason, state_of
-from lbctl.serve.health.thresholds import CheckState
-from lbctl.serve.traffic.ledger import ReplicaCondition, ReplicaKey
+from lbctl.serve.api.state_times import StateTimes
+from lbctl.serve.traffic.ledger import ReplicaKey
 from tests.support.control import replica
 
 REFUSED = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
+CONNECTED = CheckState(out=False, since=0.0, at=0.0, passed=True)
 
 
 def facts(
@@ -22,7 +25,7 @@ def facts(
     """Return the facts of a replica with this composed status."""
     item = replica("a", capacity=capacity)
     effective = EffectiveReplica(item, weight or from_capacity(capacity), 1.0, status, reasons, None)
-    return ReplicaFacts(effective, carriers=more.pop("carriers", 1), **more)
+    return ReplicaFacts(effective, carriers=more.pop("carriers", 1), **{"connection": CONNECTED, **more})
 
 
 def test_replica_with_full_weight_is_in_without_reason() -> None:
@@ -101,6 +104,37 @@ def test_state_names_the_cause_of_a_lower_weight() -> None:
     assert state_of(facts(ramps={"site": 0.5})) == StateWithReason(
         "ramping", "slow start: site gives it 50% of its weight"
     )
+
+
+def test_replica_that_nobody_can_reach_is_never_in() -> None:
+    refused = replace(REFUSED, passed=True)
+    unreachable = {"connection": refused, "connection_age": 1.0}
+    down = StateWithReason("down", "lbctl cannot connect: connection refused")
+    assert state_of(facts(**unreachable)) == down
+    assert state_of(facts(**unreachable, passed_by=1)) == down, "the proxies notice later"
+    assert state_of(facts(**unreachable, answered_age=3.0)) == down, "it was answered before"
+    assert state_of(facts(connection=None)) == StateWithReason(
+        "unknown", "nothing has checked it, and no proxy reports an answer of it"
+    )
+    assert state_of(facts(connection=replace(CONNECTED, at=None))).name == "unknown"
+    assert state_of(facts(connection=None, answered_age=100.0, weight=Weight(0.5, 0.5))).name == "unknown"
+
+
+def test_replica_that_a_proxy_reaches_is_in_whatever_lbctl_finds() -> None:
+    never = {"connection": REFUSED, "connection_age": 1.0}
+    assert state_of(facts(**never, passed_by=1)).name == "in", "another network, or a path of the proxy's machine"
+    assert state_of(facts(connection=replace(REFUSED, passed=True), connection_age=61.0, passed_by=1)).name == "in"
+    assert state_of(facts(connection=REFUSED, connection_age=40.0, answered_age=3.0)).name == "in"
+    assert state_of(facts(connection=None, answered_age=3.0)).name == "in"
+    assert state_of(facts(connection=None, check=replace(REFUSED, out=False))).name == "in"
+    assert state_of(facts(connection=None, passed_by=1)).name == "in"
+
+
+def test_pool_lacks_a_fit_replica_unless_one_may_answer() -> None:
+    assert lacks_fit_replica([])
+    assert lacks_fit_replica(["down", "drained", "ejected", "removed", "draining"])
+    assert not lacks_fit_replica(["down", "slow"])
+    assert not lacks_fit_replica(["unknown"])
 
 
 def test_weight_override_does_not_change_the_state() -> None:

@@ -1,0 +1,178 @@
+"""What is wrong now, the worst first, with the command to run next. `status`, `doctor` and the dashboard show it.
+
+The functions are pure. A problem is `critical` where requests fail, or where what the files say is not in force;
+everything else is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from lbctl.base.records import dataclass
+from lbctl.control.fitness import FIT, UNKNOWN
+from lbctl.control.outages import ReplicaReport, unavailable
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.api import schema
+
+_SHOWN = 5
+"""Replicas of a kind of problem that have a line of their own."""
+_LISTED = 10
+"""Replicas that are named for a state."""
+_ERRORS = 0.05
+"""The part of failed requests from which on a replica has a line."""
+_WAITED = 60.0
+"""Seconds after which an Envoy of the fleet that has never connected is missing."""
+_FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What problems are looked for in."""
+
+    waiting: str
+    """Why no proxy is answered yet; empty where they are."""
+    fleet: schema.FleetFiles
+    """The result of the last read of the files."""
+    pools: Sequence[schema.Pool] = ()
+    """The pools of the published fleet."""
+    proxies: Sequence[schema.Proxy] = ()
+    """The proxies that are connected, driven or have left."""
+    expected: Sequence[Proxy] = ()
+    """The proxies that the fleet names and that connect by themselves."""
+    is_alone: bool = True
+    """Whether there is one control plane: with several, a proxy may be connected to another one."""
+    seconds: float = 0.0
+    """How long the process runs."""
+    picker: schema.PickerStatus | None = None
+    """The picker of this process."""
+    sources: schema.SourceCounts = schema.SourceCounts(0, 0, {})
+    """The sources of telemetry."""
+    unsaved: str = ""
+    """Why what is decided is not saved; empty where it is."""
+    dry_run: bool = False
+    """Whether nothing is sent to proxies."""
+
+
+def problems(observed: Observed) -> tuple[schema.Problem, ...]:
+    """Return all problems, the worst first."""
+    found = (
+        *_of_process(observed),
+        *_of_pools(observed.pools),
+        *_of_proxies(observed),
+        *_of_replicas(observed.pools),
+        *_of_sources(observed),
+    )
+    return (*(item for item in found if item.severity == "critical"), *(i for i in found if i.severity == "warning"))
+
+
+def replica_counts(pools: Iterable[schema.Pool]) -> schema.ReplicaCounts:
+    """Count the replicas of all pools by their states."""
+    states: dict[str, int] = {}
+    away: dict[str, list[str]] = {}
+    for pool in pools:
+        for item in pool.replicas:
+            states[item.state] = states.get(item.state, 0) + 1
+            if item.state not in FIT:
+                names = away.setdefault(item.state, [])
+                if len(names) < _LISTED:
+                    names.append(f"{pool.name}/{item.name}")
+    return schema.ReplicaCounts(sum(states.values()), states, {state: tuple(names) for state, names in away.items()})
+
+
+def _critical(kind: str, subject: str, text: str, command: str) -> schema.Problem:
+    return schema.Problem("critical", kind, subject, text, command)
+
+
+def _warning(kind: str, subject: str, text: str, command: str) -> schema.Problem:
+    return schema.Problem("warning", kind, subject, text, command)
+
+
+def _of_process(observed: Observed) -> Iterator[schema.Problem]:
+    if observed.waiting:
+        yield _critical("not_ready", "", f"not ready: {observed.waiting}", "lbctl doctor")
+    fleet = observed.fleet
+    if fleet.read is not None and not fleet.valid:
+        reason = fleet.refused or "they have errors"
+        paths = " ".join(fleet.paths)
+        yield _critical("files", "", f"the files are not served: {reason}", f"lbctl validate {paths}")
+    for item in fleet.shrink:
+        yield _critical("shrink", "", item.text, "lbctl reload --allow-shrink")
+    picker = observed.picker
+    if picker is not None and not picker.running and not observed.dry_run:
+        text = f"the picker at {picker.listens} does not run: {picker.reason or 'it starts'}"
+        yield _critical("picker", "", text, "lbctl doctor")
+    if observed.unsaved:
+        yield _warning("store", "", f"decisions are not saved: {observed.unsaved}", "lbctl doctor")
+
+
+def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
+    """Yield the pools that cannot answer, or answer nothing but errors."""
+    for pool in pools:
+        command = f"lbctl status pools --pool {pool.name}"
+        if not pool.in_use:
+            continue
+        outage = unavailable(
+            pool.name, (ReplicaReport(item.name, item.state, item.state_reason) for item in pool.replicas)
+        )
+        if outage:
+            yield _critical("pool_down", pool.name, outage, command)
+        elif pool.failing:
+            text = f"pool {pool.name} answers nothing but errors"
+            yield _critical("pool_failing", pool.name, text, command)
+
+
+def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:
+    """Yield the proxies that do not have what is published, and those that are missing."""
+    command = "lbctl status proxies"
+    entries: dict[str, list[schema.Proxy]] = {}
+    for row in observed.proxies:
+        if row.kind == "reader":
+            continue
+        if row.state not in _FINE:
+            text = f"{row.kind} {row.node} is {row.state}" + (f": {row.reason}" if row.reason else "")
+            yield _critical("proxy", row.node, text, command)
+        if row.proxy is not None:
+            entries.setdefault(row.proxy, []).append(row)
+    for name, rows in entries.items():
+        gone = [row.node for row in rows if row.state == "GONE"]
+        if not gone:
+            continue
+        have = "has" if len(gone) == 1 else "have"
+        if len(gone) == len(rows) and observed.is_alone:
+            text = f"no {rows[0].kind} of the entry {name} is connected: {_listed(gone)} {have} left"
+            yield _critical("no_proxy", name, text, command)
+        else:
+            text = f"{len(gone)} of {len(rows)} proxies of the entry {name} {have} left: {_listed(gone)}"
+            yield _warning("proxy_gone", name, text, command)
+    for proxy in observed.expected:
+        if proxy.name not in entries and observed.is_alone and observed.seconds > _WAITED and not observed.dry_run:
+            text = f"no {proxy.kind} of the entry {proxy.name} has connected since lbctl started"
+            yield _critical("no_proxy", proxy.name, text, command)
+
+
+def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
+    for state, kind in (("down", "replica_down"), ("ejected", "replica_down"), (UNKNOWN, "replica_unknown")):
+        troubled = [(pool.name, item) for pool in pools for item in pool.replicas if item.state == state]
+        for name, item in troubled[:_SHOWN]:
+            text = f"{name}/{item.name} is {state}: {item.state_reason}"
+            yield _warning(kind, f"{name}/{item.name}", text, f"lbctl status pools --pool {name}")
+        if len(troubled) > _SHOWN:
+            text = f"{len(troubled) - _SHOWN} more replicas are {state}"
+            yield _warning(kind, "", text, "lbctl status pools")
+    for pool in pools:
+        for item in pool.replicas:
+            if item.errors is not None and item.errors > _ERRORS and item.state in FIT and not pool.failing:
+                text = f"{pool.name}/{item.name} fails more than {_ERRORS:.0%} of its requests"
+                command = f"lbctl status pools --pool {pool.name}"
+                yield _warning("replica_errors", f"{pool.name}/{item.name}", text, command)
+
+
+def _of_sources(observed: Observed) -> Iterator[schema.Problem]:
+    for pool, failing in observed.sources.pools.items():
+        text = f"{failing} sources of metrics of the pool {pool} fail"
+        yield _warning("metrics", pool, text, f"lbctl status signals --pool {pool}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -1,0 +1,161 @@
+"""What lbctl checks of the replicas by itself, to show their states. Nothing acts on it.
+
+lbctl opens a connection to every replica every two seconds and closes it again, so that a replica that nobody can reach
+is known at once, whatever the proxies check and report. In a large fleet it opens at most 200 connections a second.
+Behind a host name or TLS, which may be a service of somebody else, it connects every ten seconds.
+
+A pool with an active check is also checked by it, where none of the proxies that may send to the pool reports the
+results of its own checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+
+from lbctl.base.hosts import is_ip
+from lbctl.compile.files import files_on_disk
+from lbctl.control.check_thresholds import CheckState, initial_state, next_state
+from lbctl.ir.address import Address
+from lbctl.ir.pools import ActiveCheck, Pool, TcpCheck
+from lbctl.ir.proxies import Proxy, xds_proxies
+from lbctl.ir.snapshot import pools_reached
+from lbctl.ir.topology import Topology
+from lbctl.serve.drivers.eligibility import driven
+from lbctl.serve.drivers.registry import driver_kind
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.guard import Guard, Work
+from lbctl.serve.health.fetch import HealthCheck, fetch, probe_of
+from lbctl.serve.health.health_check import HealthChecker, Key
+from lbctl.serve.net.http_client import session
+from lbctl.serve.traffic.interface import polled_source
+from lbctl.targets import target, xds_kinds
+
+_ROUND = 2.0
+"""Seconds between two connections to a replica."""
+_MAX_RATE = 200
+"""The most connections that are opened in a second."""
+_MAX_CONCURRENT = 64
+_PAUSE = 0.2
+"""The least seconds between two rounds."""
+_SPARED_ROUNDS = 5
+"""Behind a host name or TLS, a replica is connected to in one of this many rounds."""
+_CONNECT = ActiveCheck(TcpCheck(), interval=2_000, timeout=2_000, unhealthy_threshold=1, healthy_threshold=1)
+
+
+class ReplicaChecks:
+    """Checks the replicas of the published fleet. Its results are read, and nobody is called."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._files: Mapping[str, Path] = {}
+        self._checker = HealthChecker(lambda _key, _state: None, lambda path: self._files.get(path), guard)
+        self._connections = Connections()
+
+    @property
+    def checks(self) -> Mapping[Key, CheckState]:
+        """(pool, replica) → the result of the pool's active check, where no proxy reports one."""
+        return self._checker.states
+
+    @property
+    def connections(self) -> Mapping[Key, CheckState]:
+        """(pool, replica) → whether a connection to it can be opened."""
+        return self._connections.states
+
+    def follow(self, served: PublishedFleet) -> None:
+        """Check the replicas of this fleet from now on."""
+        whole = served.composed.whole.topology
+        self._connections.follow(whole.pools)
+        pools = list(unreported(whole))
+        self._files = files_on_disk(served.loaded.source) if pools else {}
+        self._checker.follow(pools)
+
+    def tasks(self) -> Mapping[str, Work]:
+        """Return the tasks by name; they run as long as the process."""
+        return {"connections to replicas": self._connections.run, "checks of unreported pools": self._checker.run}
+
+
+def unreported(topology: Topology) -> Iterator[Pool]:
+    """Yield the pools with an active check of which no proxy reports results, and that lbctl does not check anyway."""
+    proxies = (*xds_proxies(topology, xds_kinds()).all, *driven(topology))
+    reported = {name for proxy in proxies if _reports(proxy) for name in pools_reached(topology, proxy)}
+    for pool in topology.pools:
+        if pool.active is not None and pool.balance.pick is None and pool.name not in reported:
+            yield pool
+
+
+def _reports(proxy: Proxy) -> bool:
+    """Return whether the results of a proxy's active checks are known: it reports them, or lbctl does the checks."""
+    if target(proxy.kind).served_by_xds:
+        return proxy.admin is not None and proxy.instances == 1
+    kind = driver_kind(proxy.kind)
+    return (kind is not None and kind.active_checks) or polled_source(proxy) is not None
+
+
+class _Target(NamedTuple):
+    """An address of replicas."""
+
+    probe: HealthCheck
+    is_spared: bool
+    """Whether it is connected to less often."""
+    keys: list[Key]
+    """The replicas that have the address."""
+
+
+class Connections:
+    """Opens connections to replicas, one after another; replicas with one address share a connection."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.states: dict[Key, CheckState] = {}
+        self._now = now
+        self._targets: Mapping[Address, _Target] = {}
+
+    def follow(self, pools: Iterable[Pool]) -> None:
+        """Connect to the replicas of these pools from now on."""
+        targets: dict[Address, _Target] = {}
+        for pool in pools:
+            for item in pool.replicas:
+                probe = probe_of(replace(pool, tls=None), _CONNECT, item.address, None)
+                spared = pool.tls is not None or not (item.address.path or is_ip(item.address.host))
+                targets.setdefault(item.address, _Target(probe, spared, [])).keys.append((pool.name, item.name))
+        kept = {
+            key: self.states[key]
+            for address, before in self._targets.items()
+            if address in targets
+            for key in before.keys
+        }
+        new = initial_state(self._now(), trusted=True)
+        self.states = {key: kept.get(key, new) for item in targets.values() for key in item.keys}
+        self._targets = targets
+
+    async def run(self) -> None:
+        """Connect until the task is cancelled."""
+        slots, number = asyncio.Semaphore(_MAX_CONCURRENT), 0
+        async with session() as client:
+            while True:
+                began = time.monotonic()
+                async with asyncio.TaskGroup() as group:
+                    for address, item in list(self._targets.items()):
+                        if not (item.is_spared and number % _SPARED_ROUNDS):
+                            await slots.acquire()
+                            group.create_task(self._connect(address, item.probe, client, slots))
+                            await asyncio.sleep(1 / _MAX_RATE)
+                number += 1
+                await asyncio.sleep(max(_PAUSE, began + _ROUND - time.monotonic()))
+
+    async def _connect(
+        self, address: Address, probe: HealthCheck, client: aiohttp.ClientSession, slots: asyncio.Semaphore
+    ) -> None:
+        try:
+            result = await fetch(probe, client)
+        finally:
+            slots.release()
+        found = self._targets.get(address)
+        if result is not None and found is not None:
+            for key in found.keys:
+                self.states[key] = next_state(self.states[key], _CONNECT, result, self._now())

@@ -1,0 +1,83 @@
+"""What is wrong: which problems are found, in which order, and which fail `status --check`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lbctl.ir.proxies import Proxy
+from lbctl.serve.api import schema
+from lbctl.serve.api.problems import Observed, problems, replica_counts
+from tests.support import api
+
+DOWN = replace(api.REPLICA, name="b", state="down", state_reason="lbctl cannot connect: connection refused")
+GONE = replace(api.ENVOY, connected=False, state="GONE")
+
+
+def found(**observed: Any) -> list[tuple[str, str, str]]:
+    """Return severity, kind and subject of each problem."""
+    rows = problems(Observed("", api.FILES, **observed))
+    return [(item.severity, item.kind, item.subject) for item in rows]
+
+
+def test_nothing_is_wrong_with_a_healthy_fleet() -> None:
+    assert found(pools=[api.pool("llama", api.REPLICA)], proxies=[api.ENVOY, api.DRIVEN]) == []
+
+
+def test_pool_without_fit_replica_is_critical_where_it_is_used() -> None:
+    pool = api.pool("llama", DOWN)
+    assert found(pools=[pool]) == [("critical", "pool_down", "llama"), ("warning", "replica_down", "llama/b")]
+    assert found(pools=[replace(pool, in_use=False)]) == [("warning", "replica_down", "llama/b")]
+    assert found(pools=[api.pool("llama", DOWN, api.REPLICA)]) == [("warning", "replica_down", "llama/b")]
+    assert found(pools=[api.pool("llama")]) == [("critical", "pool_down", "llama")]
+    text = problems(Observed("", api.FILES, pools=[pool]))[0]
+    assert text.text == "pool llama has no available replica: b is down (lbctl cannot connect: connection refused)"
+    assert text.command == "lbctl status pools --pool llama"
+
+
+def test_pool_that_answers_only_errors_is_critical() -> None:
+    failing = replace(api.pool("llama", replace(api.REPLICA, errors=1.0)), failing=True)
+    assert found(pools=[failing]) == [("critical", "pool_failing", "llama")]
+    erring = api.pool("llama", replace(api.REPLICA, errors=0.2))
+    assert found(pools=[erring]) == [("warning", "replica_errors", "llama/a")]
+
+
+def test_last_envoy_of_an_entry_must_not_leave() -> None:
+    second = replace(GONE, node="edge-2")
+    assert found(proxies=[GONE]) == [("critical", "no_proxy", "edge")]
+    assert found(proxies=[api.ENVOY, second]) == [("warning", "proxy_gone", "edge")]
+    assert found(proxies=[GONE, second], is_alone=False) == [("warning", "proxy_gone", "edge")]
+    never = {"expected": [Proxy("edge", "envoy", ())]}
+    assert found(**never, seconds=10.0) == []
+    assert found(**never, seconds=100.0) == [("critical", "no_proxy", "edge")]
+    assert found(**never, seconds=100.0, proxies=[api.ENVOY]) == []
+
+
+def test_proxy_that_rejects_or_fails_is_critical() -> None:
+    failing = replace(api.DRIVEN, state="FAILING", reason="no HAProxy answers")
+    rejecting = replace(api.ENVOY, state="NACKED")
+    waiting = replace(api.ENVOY, state="WAITING")
+    assert found(proxies=[failing, rejecting, waiting]) == [
+        ("critical", "proxy", "ha"),
+        ("critical", "proxy", "edge-1"),
+    ]
+
+
+def test_worst_problems_come_first() -> None:
+    rows = problems(
+        Observed(
+            "starting", replace(api.FILES, valid=False, refused="bad"), pools=[api.pool("llama", DOWN, api.REPLICA)],
+            proxies=[GONE], unsaved="disk full", sources=schema.SourceCounts(2, 1, {"llama": 1}),
+        )
+    )  # fmt: skip
+    kinds = [item.kind for item in rows]
+    assert kinds == ["not_ready", "files", "no_proxy", "store", "replica_down", "metrics"]
+    assert all(item.command.startswith("lbctl ") for item in rows)
+
+
+def test_replicas_are_counted_by_state() -> None:
+    many = [replace(DOWN, name=f"r{number}") for number in range(12)]
+    row = replica_counts([api.pool("llama", api.REPLICA, *many), api.pool("qwen", api.REPLICA)])
+    assert (row.total, row.states) == (14, {"in": 2, "down": 12})
+    assert row.away["down"][:2] == ("llama/r0", "llama/r1")
+    assert len(row.away["down"]) == 10
