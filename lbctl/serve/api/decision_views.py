@@ -10,13 +10,11 @@ from lbctl.control.overrides import Overrides
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
 from lbctl.serve.api import decision_rows, schema
-from lbctl.serve.api.carriers import carriers
-from lbctl.serve.api.replica_shares import ShareTable
-from lbctl.serve.api.view_parts import PartialViews
+from lbctl.serve.api.pool_views import PoolViews
 from lbctl.targets import xds_kinds
 
 
-class DecisionViews(PartialViews):
+class DecisionViews(PoolViews):
     """Builds the documents about the control loop."""
 
     def signals(self) -> schema.Signals:
@@ -42,7 +40,7 @@ class DecisionViews(PartialViews):
             return schema.Decisions(())
         rows = self.proxies().proxies
         acknowledged = decision_rows.acknowledged(rows, served.cached_snapshot.version)
-        shares = ShareTable(served.composed.whole, carriers(served, rows, self._parts.supervisor, self._parts.recent))
+        shares = {pool.name: {item.name: item.share for item in pool.replicas} for pool in self.newest_pools()}
         topology, own = served.composed.whole.topology, self._parts.supervisor.composed()
         ramps = self._parts.picker.feed.ramps()
         proxies = (*xds_proxies(topology, xds_kinds()).all, *self._parts.publisher.driven(topology))
@@ -52,7 +50,7 @@ class DecisionViews(PartialViews):
                 for pool in controlled(topology)
                 for row in self._decisions(
                     decision_rows.published_weights(
-                        pool, served.composed, proxies, own, shares.decided(pool.name), ramps.get(pool.name, {})
+                        pool, served.composed, proxies, own, shares.get(pool.name, {}), ramps.get(pool.name, {})
                     ),
                     pool,
                     served.composed.overrides,

@@ -165,6 +165,7 @@ class _Rows:
             first_byte_p50=self._first_byte(ReplicaKey(pool.name, ""), 0.5),
             first_byte_p99=self._first_byte(ReplicaKey(pool.name, ""), 0.99),
             in_use=pool.name in self._in_use,
+            fail_open=pool.fail_open,
             failing=self._failing(pool.name, Counts(facts.total, sum(failed.values()))),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),

@@ -114,7 +114,8 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         outage = unavailable(
             pool.name, (ReplicaReport(item.name, item.state, item.state_reason) for item in pool.replicas)
         )
-        if outage:
+        answers = pool.errors is not None and not pool.failing
+        if outage and not (pool.fail_open and answers):
             yield _critical("pool_down", pool.name, outage, command)
         elif pool.failing:
             text = f"pool {pool.name} answers nothing but errors"
@@ -139,15 +140,20 @@ def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:
             continue
         have = "has" if len(gone) == 1 else "have"
         if len(gone) == len(rows) and observed.is_alone:
-            text = f"no {rows[0].kind} of the entry {name} is connected: {_listed(gone)} {have} left"
+            text = f"{_none_of(rows[0].kind, name)} is connected: {_listed(gone)} {have} left"
             yield _critical("no_proxy", name, text, command)
         else:
             text = f"{len(gone)} of {len(rows)} proxies of the entry {name} {have} left: {_listed(gone)}"
             yield _warning("proxy_gone", name, text, command)
     for proxy in observed.expected:
         if proxy.name not in entries and observed.is_alone and observed.seconds > _WAITED and not observed.dry_run:
-            text = f"no {proxy.kind} of the entry {proxy.name} has connected since lbctl started"
+            text = f"{_none_of(proxy.kind, proxy.name)} has connected since lbctl started"
             yield _critical("no_proxy", proxy.name, text, command)
+
+
+def _none_of(kind: str, entry: str) -> str:
+    """Return the subject of a sentence about an entry of `proxies`; one that the files do not name has its kind."""
+    return f"no {kind}" if entry == kind else f"no {kind} of the entry {entry}"
 
 
 def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:

@@ -86,9 +86,12 @@ def test_check_fails_if_an_expected_envoy_has_left(capsys: pytest.CaptureFixture
             shown = [["pool", name, "in", "50.0%", "50.0%", "50.0%"] for name in ("a", "b")]
             eventually(lambda: _pools(server, capsys) == shown)
         eventually(lambda: control.proxies["edge"]["state"] == "GONE")
-        assert run(["status", "--check", *server]) == 0
         assert run(["status", "--check", "--expect", "1", "--wait", "1s", *server]) == 3
-        assert "0 of 1 expected proxies are connected and in sync; these have left: edge" in capsys.readouterr().err
+        printed = capsys.readouterr()
+        assert "0 of 1 expected proxies are connected and in sync; these have left: edge" in printed.err
+        gone = "no envoy of the entry edge is connected: edge has left"
+        assert f"lbctl: {gone}" in printed.err
+        assert printed.out.startswith(f"PROBLEM    {gone}; run: lbctl status proxies\n")
 
 
 def test_commands_take_the_api_address_from_the_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

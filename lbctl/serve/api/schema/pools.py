@@ -97,6 +97,8 @@ class Pool:
     """The same of 99 % of the answers."""
     in_use: bool
     """Whether a route sends requests to it."""
+    fail_open: bool
+    """Whether it gets requests although the active checks of all its replicas fail."""
     failing: bool
     """Whether all requests of the last seconds failed, three or more; where there were fewer, of the last minute."""
     reporting: tuple[str, ...]

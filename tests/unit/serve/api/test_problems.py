@@ -30,6 +30,9 @@ def test_pool_without_fit_replica_is_critical_where_it_is_used() -> None:
     assert found(pools=[replace(pool, in_use=False)]) == [("warning", "replica_down", "llama/b")]
     assert found(pools=[api.pool("llama", DOWN, api.REPLICA)]) == [("warning", "replica_down", "llama/b")]
     assert found(pools=[api.pool("llama")]) == [("critical", "pool_down", "llama")]
+    open_pool = replace(pool, fail_open=True, errors=0.1)
+    assert found(pools=[open_pool]) == [("warning", "replica_down", "llama/b")]
+    assert found(pools=[replace(open_pool, failing=True)])[0] == ("critical", "pool_down", "llama")
     text = problems(Observed("", api.FILES, pools=[pool]))[0]
     assert text.text == "pool llama has no available replica: b is down (lbctl cannot connect: connection refused)"
     assert text.command == "lbctl status pools --pool llama"

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from lbctl.control.analysis.evidence import Evaluation, RequestCounts
 from lbctl.control.analysis.statistics import cluster_size
+from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.rollouts import RolloutState, step_id
 from lbctl.serve import log, wiring
 from lbctl.serve.api import schema
@@ -31,7 +32,7 @@ from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import read_rollouts, write_rollouts
 from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
-from lbctl.serve.traffic.ledger import Counts, ReplicaCondition, ReplicaKey
+from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.traffic.service import Traffic
 from lbctl.serve.wiring import Services
 from lbctl.serve.wiring.inputs import Inputs
