@@ -71,14 +71,17 @@ class TypeStatus:
 
 
 def blamed(names: Collection[str], message: str) -> tuple[str, ...]:
-    """Return the names that Envoy's message blames, or all names if it mentions none of them.
+    """Return the names that Envoy's message blames, or all names if it mentions none of them."""
+    return mentioned(names, message) or tuple(names)
+
+
+def mentioned(names: Collection[str], message: str) -> tuple[str, ...]:
+    """Return the names that Envoy's message blames; empty if it mentions none of them.
 
     Envoy writes `Error adding/updating cluster(s) llama: …, gpt: …`. A name that is delimited like that or by quotes
     takes precedence over one that might be any word of the sentence.
     """
-    mentioned = [name for name in names if name and name in message]
-    delimited = tuple(
-        name for name in mentioned if re.search(rf"(?<![^\s,;('\"]){re.escape(name)}(?:['\"]|:\s)", message)
-    )
-    whole = tuple(name for name in mentioned if re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", message))
-    return delimited or whole or tuple(names)
+    found = [name for name in names if name and name in message]
+    delimited = tuple(name for name in found if re.search(rf"(?<![^\s,;('\"]){re.escape(name)}(?:['\"]|:\s)", message))
+    whole = tuple(name for name in found if re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", message))
+    return delimited or whole

@@ -180,7 +180,7 @@ class Stream:
         clusters = self._subscriptions[CDS]
         held = [name for name in rejected if name in self._held[CDS]]
         for name in held:
-            self._hold_used(CDS, name, self._used(CDS, name, clusters.accepted.get(name)))
+            self._hold_used(CDS, name, self._used(CDS, name, clusters.held_by_client(name)))
         self._merge_held(CDS)
         clusters.touch(held)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.xds.protocol.budget import ExhaustedError
-from lbctl.xds.protocol.events import Acked, Nacked, State, TypeStatus, blamed
+from lbctl.xds.protocol.events import Acked, Nacked, State, TypeStatus, blamed, mentioned
 from lbctl.xds.protocol.rejections import RejectedVersions, Rejection
 from lbctl.xds.protocol.wire import Nonces, Response, XdsRequest, content_version, set_version
 from lbctl.xds.resource import CDS, LDS, Resource
@@ -109,6 +109,8 @@ class Subscription:
                 resource = sent[name]
                 version = resource.version if resource else _ABSENT
                 self._rejected_versions.record(name, version, Rejection((name,), message))
+        # Content that the message blames was not applied: the client keeps what it may have had before.
+        sent |= {name: self._uncertain.get(name) for name in mentioned(sent, message)}
         sent = {name: each for name, each in sent.items() if self.covers(name)}
         self._uncertain |= sent
         self._dirty |= sent.keys()
@@ -126,8 +128,7 @@ class Subscription:
 
     def _rename_sotw(self, request: XdsRequest, content: Mapping[str, Resource]) -> None:
         if not self._subscribed:
-            is_about_resources = request.names or self.type_url in _WILDCARD_TYPES
-            self._claimed_version = request.version if is_about_resources else ""
+            self._claimed_version = request.version
         elif not request.nonce and request.error is None and self.waiting is None and self.acked_once:
             self._reset()
         names = set(request.names)
@@ -300,8 +301,6 @@ class Subscription:
         return name in self.accepted if target is None else self.lacks(target)
 
     def _next_partial(self, content: Mapping[str, Resource], held: Collection[str], gated: bool) -> Response | None:
-        if self._claimed_version:
-            self._accept_claim_of_names(content)
         must_send, dirty, answer_wildcard = self._must_send, self._dirty, self._answer_wildcard
         self._must_send, self._dirty, self._answer_wildcard = set(), set(), False
         resources: list[Resource] = []
@@ -324,18 +323,11 @@ class Subscription:
             self.type_url, self._nonces, tuple(resources), tuple(removed), version=version, delta=self._delta
         )
 
-    def _accept_claim_of_names(self, content: Mapping[str, Resource]) -> None:
-        """Note that a client of the state of the world has all that it names, where its version says so."""
-        view = self._view(content)
-        if view and set_version(view) == self._claimed_version:
-            self._accept_claim(view)
-            self._must_send.clear()
-
     def _partial_version(self, content: Mapping[str, Resource], sent: Iterable[Resource]) -> str:
         """Return the version of a response that is not the whole set: empty means a digest of the response.
 
-        In the state of the world it is the digest of everything that the client has with this response, so that any
-        member knows by it whether there is something to send to a client that comes from another one.
+        In the state of the world it is the digest of everything that the client has with this response, since a version
+        stands for the whole type there.
         """
         if self.type_url in _WILDCARD_TYPES:
             return set_version(self._view(content))

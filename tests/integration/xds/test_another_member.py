@@ -17,7 +17,7 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.weight import Weight
 from lbctl.serve.state.records import read_loop_output, write_loop_output
 from lbctl.xds.build.snapshot_cache import Builder
-from lbctl.xds.resource import EDS, Resources
+from lbctl.xds.resource import EDS, RDS, Resources
 from tests.integration.xds.playbook import KINDS, Client
 from tests.support.xds import load_text
 
@@ -82,10 +82,15 @@ class ReturningClient:
         return sent
 
 
-@BOTH
-def test_a_member_with_equal_decisions_sends_nothing(delta: bool) -> None:
-    client = ReturningClient(resources_of_member(DECIDED), delta=delta)
+def test_a_member_with_equal_decisions_sends_nothing() -> None:
+    client = ReturningClient(resources_of_member(DECIDED), delta=True)
     assert client.sent_by(resources_of_member(read_back(DECIDED))) == []
+
+
+def test_a_member_answers_names_in_the_state_of_the_world() -> None:
+    client = ReturningClient(resources_of_member(DECIDED), delta=False)
+    sent = dict(client.sent_by(resources_of_member(read_back(DECIDED))))
+    assert sent.keys() == {EDS, RDS}, "no clusters or listeners"
 
 
 def test_a_delta_client_is_sent_only_the_differing_decision() -> None:
@@ -106,7 +111,7 @@ def test_endpoints_are_resent_after_their_cluster_changes(delta: bool) -> None:
             before.have["cds"] = {**before.have.get("cds", {}), **got.versions}
             before.client.ack(got)
     sent: Mapping[str, set[str]] = dict(before.sent_by(other))
-    assert list(sent) == [EDS]
+    assert list(sent) == ([EDS] if delta else [EDS, RDS])
     assert "chat" in sent[EDS]
 
 
