@@ -56,7 +56,8 @@ def _explained(kind: str, imported: Imported, rows: Sequence[ComparedRequest]) -
     routes = []
     for sample in (row.sample for row in rows):
         headers = tuple({"host": sample.host, **sample.headers}.items())
-        message = Message(sample.method, sample.host, sample.path, headers, sample.body.encode())
+        path, _, query = sample.path.partition("?")
+        message = Message(sample.method, sample.host, path, headers, sample.body.encode(), query)
         winner = explain(listeners[sample.listener], message, kind, version).winner
         routes.append(winner.route if winner is not None else "none")
     return routes

@@ -76,7 +76,11 @@ def message_of(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) 
         reason = f"the body cannot be read: {reason_of(error)}"
         diagnostics.add(Diagnostic("LB001", reason, Position(str(query.body))))
         return None
-    return Message(method, hosts[0] if hosts else parts.netloc, path, headers, body)
+    return Message(method, hosts[0] if hosts else parts.netloc, path, headers, body, _quoted(_query(query.url)))
+
+
+def _query(url: str) -> str:
+    return url.partition("#")[0].partition("?")[2]
 
 
 def _quoted(path: str) -> str:

@@ -11,7 +11,7 @@ from lbctl.compile.origin import origin
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Criterion, Request, criteria
 from lbctl.ir.proxies import Proxy
-from lbctl.ir.routes import Forward, Redirect, Respond, Route
+from lbctl.ir.routes import PREFLIGHT, Forward, Redirect, Respond, Route
 from lbctl.ir.shares import of_replicas
 from lbctl.ir.snapshot import Snapshot, pools_of
 from lbctl.targets import target
@@ -59,7 +59,7 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
     assert explained.winner is not None
     name = explained.winner.route
     route = next(item for item in compiled.topology.routes if item.name == name)
-    place = origin(compiled.sources, ("routes", name))
+    place = origin(compiled.sources, ("routes", name.removesuffix(PREFLIGHT)))
     row: Row = {
         "route": name,
         "at": str(place),
@@ -80,7 +80,8 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
 def _action(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, request: Request) -> Row:
     action = route.action
     if isinstance(action, Respond):
-        why = f"the proxy itself answers: {action.body!r}"
+        what = "the list of the models" if action.lists_models else repr(action.body)
+        why = f"the proxy itself answers: {what}"
         return {"status": action.status, "why": why, "policy": policy(compiled, proxy, listener, route, ())}
     if isinstance(action, Redirect):
         return {"status": 301 if request.method in ("GET", "HEAD") else 308, "why": "redirected to https"}

@@ -18,6 +18,7 @@ from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
 from lbctl.compile.pick import check_picker
 from lbctl.compile.pools import pools
+from lbctl.compile.preflight import with_preflights
 from lbctl.compile.proxies import check_companions, check_store, control, proxies
 from lbctl.compile.ranks import entries
 from lbctl.compile.residency import check_residency
@@ -57,9 +58,9 @@ def compile_fleet(
     ctx = Context(source, kinds, diagnostics, requires_own_lines)
     cache = cache or CompileCache()
     cache.begin()
-    resolved_routes = routes(ctx, cache)
+    tables, resolved_routes = with_preflights(listeners(ctx), routes(ctx, cache))
     topology = Topology(
-        listeners=_guarded(listeners(ctx), resolved_routes),
+        listeners=_guarded(tables, resolved_routes),
         routes=resolved_routes,
         pools=pools(ctx, cache),
         proxies=proxies(ctx),

@@ -123,8 +123,7 @@ def _uses(ctx: Context) -> Iterator[_Use]:
     auths = [(name, route.auth) for name, route in ctx.fleet.routes.items() if route.auth]
     for name, auth in auths:
         if auth.api_keys:
-            use_path = ("routes", name, "auth", "api_keys", "header")
-            yield _Use(use_path, auth.api_keys.header, _MEANINGS["authorization"], "authorization")
+            yield from _key_headers(("routes", name, "auth", "api_keys"), auth.api_keys)
     for name, auth in auths:
         for index, accepted in enumerate(auth.external.accept if auth.external else ()):
             use_path = ("routes", name, "auth", "external", "accept", index)
@@ -132,6 +131,15 @@ def _uses(ctx: Context) -> Iterator[_Use]:
     for name, auth in auths:
         if auth.forward_tenant:
             yield _Use(("routes", name, "auth", "forward_tenant"), auth.forward_tenant, "passes the tenant to replicas")
+
+
+def _key_headers(here: Path, keys: model.ApiKeys) -> Iterator[_Use]:
+    meaning, usual = _MEANINGS["authorization"], "authorization"
+    if "headers" not in keys.model_fields_set:
+        yield _Use((*here, "header"), keys.header or usual, meaning, usual)
+        return
+    for index, name in enumerate(keys.headers):
+        yield _Use((*here, "headers", index), name, meaning, usual)
 
 
 def _check_uses(ctx: Context, uses: Iterable[_Use]) -> None:

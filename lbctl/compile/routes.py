@@ -77,6 +77,8 @@ def _action(ctx: Context, path: Path, route: model.Route) -> Action:
 def _respond(section: model.Respond) -> ir.Respond | ir.Redirect:
     if section.redirect is not None:
         return ir.Redirect(section.redirect)
+    if section.models:
+        return ir.Respond(200, content_type="application/json", lists_models=True)
     kind = "application/json" if _is_json(section.body) else "text/plain; charset=utf-8"
     return ir.Respond(section.status or 200, section.body, kind)
 
@@ -197,13 +199,17 @@ def _analysis(section: model.Analysis) -> ir.Analysis:
 
 def _auth(section: model.Auth) -> ir.Auth:
     return ir.Auth(
-        api_keys=maybe(section.api_keys, lambda item: ir.ApiKeys(item.file, item.header))
-        or maybe(section.basic, _basic),
+        api_keys=maybe(section.api_keys, _api_keys) or maybe(section.basic, _basic),
         jwt=maybe(section.jwt, _jwt),
         external=maybe(section.external, _external),
         forward_tenant=section.forward_tenant,
         forward_credentials=section.forward_credentials,
     )
+
+
+def _api_keys(section: model.ApiKeys) -> ir.ApiKeys:
+    names = [section.header] if section.header is not None else section.headers
+    return ir.ApiKeys(section.file, tuple(dict.fromkeys(names)))
 
 
 def _basic(section: model.Basic) -> ir.ApiKeys:

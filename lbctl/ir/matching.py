@@ -76,7 +76,7 @@ def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:
         values = request.headers.get(name, ())
         yield Criterion("header", wanted, ", ".join(values) if values else None, wanted in values, name)
     if rule.models:
-        holds = request.model is not None and any(_model_matches(model, request.model) for model in rule.models)
+        holds = request.model is not None and any(model_matches(model, request.model) for model in rule.models)
         yield Criterion("model", "|".join(rule.models), request.model, holds)
 
 
@@ -143,7 +143,8 @@ def _within(prefix: str, path: str) -> bool:
     return path == bare or path.startswith(f"{bare}/")
 
 
-def _model_matches(pattern: str, model: str) -> bool:
+def model_matches(pattern: str, model: str) -> bool:
+    """Whether a name of a model, or a prefix with a trailing `*`, matches the model that a request names."""
     return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern
 
 

@@ -10,6 +10,8 @@ from typing import Literal
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
+PREFLIGHT = ".OPTIONS"
+"""The end of the name of a route that answers CORS preflights for another; no user's name has capitals."""
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
 
 
@@ -92,6 +94,8 @@ class Respond:
     """The text of the response."""
     content_type: str = "text/plain; charset=utf-8"
     """The Content-Type of the response."""
+    lists_models: bool = False
+    """Whether the body is the list of the models of the listener, which `targets.model_list` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +195,8 @@ class ApiKeys:
 
     file: str
     """The path of the file with the keys."""
-    header: str = "authorization"
-    """The header that the client sends the key in."""
+    headers: tuple[str, ...] = ("authorization",)
+    """The lower-case names of the headers that may hold the key; the first one that a request has decides."""
     realm: str | None = None
     """The realm, where the keys are users with their passwords (HTTP Basic); None: they are keys."""
 

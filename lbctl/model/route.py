@@ -26,8 +26,9 @@ class Match(Section):
     headers: v.HeaderMap = Field({}, description="All of these, with exactly these values.")
     model: list[v.ModelPattern] = Field(
         [],
-        description="One of these, in the header `x-model`, else in the JSON body's `model`. Where that decides about "
-        "protection, a request that does not name one model clearly is answered 400.",
+        description="One of these, in the header `x-model`, else in the JSON body's `model`, else in the parameter "
+        "`model` of a GET's query. Where that decides about protection, a request that does not name one model clearly "
+        "is answered 400.",
     )
 
 
@@ -150,8 +151,13 @@ class ApiKeys(Section):
     file: v.FilePath = Field(
         description="One a line: `sha256:HEX: TENANT`, or `KEY: TENANT`. A missing file refuses every key."
     )
-    header: v.HeaderName = Field(
-        "authorization", description="The header that holds the key; a `Bearer ` before it is ignored."
+    CHOICES: ClassVar = (Choice(("header", "headers"), required=False),)
+
+    header: v.HeaderName | None = Field(None, description="The only header that may hold the key.")
+    headers: Annotated[list[v.HeaderName], Field(min_length=1, max_length=8)] = Field(
+        ["authorization", "x-api-key"],
+        description="The headers that may hold the key: the first one that a request has decides. A `Bearer ` in front "
+        "of the key is ignored. Replicas get none of them, unless `forward_credentials` is set.",
     )
 
 
@@ -240,11 +246,25 @@ class Headers(Section):
 
 
 class Respond(Section):
-    CHOICES: ClassVar = (Choice(("status", "redirect")), Choice(("body", "redirect"), required=False))
+    CHOICES: ClassVar = (
+        Choice(("status", "redirect", "models")),
+        Choice(("body", "redirect", "models"), required=False),
+    )
 
     status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="The status of the response.")
     body: v.Body = Field("", description="The body of the response.")
     redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL by https.")
+    models: bool = Field(
+        False,
+        description="Lists the models that clients of the listener can use, as OpenAI's `GET /v1/models` does: the "
+        "names in `match.model` of its routes, and `model` of their pools.",
+    )
+
+    @model_validator(mode="after")
+    def _lists_models_or_answers(self) -> Self:
+        if "models" in self.model_fields_set and not self.models:
+            raise refuse("LB014", "nothing is chosen here", "models: true, or status", ("models",))
+        return self
 
 
 class Step(Section):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 
+from lbctl.targets import query_model
 from lbctl.targets.reading import MODEL_HEADER, Message
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -23,6 +24,8 @@ def clear_model(message: Message) -> tuple[bool, str | None]:
     header_models = message.values(MODEL_HEADER)
     upgrades = [value.lower() for value in message.values("upgrade")]
     if len(header_models) > 1 or "websocket" in upgrades:
+        return False, None
+    if message.method == "GET" and query_model.may_name_model(message.query):
         return False, None
     if not message.body:
         return True, None

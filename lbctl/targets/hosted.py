@@ -48,5 +48,5 @@ def _withheld(view: View) -> set[str]:
     for route in view.routes.values():
         if route.auth is not None and isinstance(route.action, Forward):
             names.update([route.auth.forward_tenant] if route.auth.forward_tenant else [])
-            names.update([route.auth.api_keys.header] if route.auth.api_keys else [])
+            names.update(route.auth.api_keys.headers if route.auth.api_keys else ())
     return {name.lower() for name in names}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Request
-from lbctl.targets import request_host, request_method, request_target
+from lbctl.targets import query_model, request_host, request_method, request_target
 
 MODEL_HEADER = "x-model"
 UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
@@ -35,6 +35,8 @@ class Message:
     """The headers in their order, with names in lower case."""
     body: bytes = b""
     """The body."""
+    query: str = ""
+    """The query as in the request line, without its question mark."""
 
     def values(self, name: str) -> list[str]:
         """Return the values of all header lines of that name, which is in lower case."""
@@ -103,6 +105,15 @@ def model_in(body: bytes, first: bool) -> str | None:
         return None
     model = document.get("model") if isinstance(document, dict) else None
     return model if isinstance(model, str) else None
+
+
+def model_in_query(message: Message, listener: Listener, *, decoded: bool) -> str | None:
+    """Return the parameter `model` of a GET on a listener that matches by model, or None.
+
+    `decoded` is whether the proxy decodes the query.
+    """
+    is_read = message.method == "GET" and by_model(listener)
+    return query_model.first(message.query, decoded=decoded) if is_read else None
 
 
 def headers(message: Message) -> dict[str, tuple[str, ...]]:

@@ -69,8 +69,9 @@ def _credential(prepared: PreparedRun, route: str) -> str:
     file = prepared.keys.by_route.get(route)
     if file is None or auth is None or auth.api_keys is None:
         return ""
-    scheme = "Bearer " if auth.api_keys.header == "authorization" else ""
-    return f' -H "{auth.api_keys.header}: {scheme}{prepared.keys.new.get(file, _UNKNOWN_KEY)}"'
+    header = auth.api_keys.headers[0]
+    scheme = "Bearer " if header == "authorization" else ""
+    return f' -H "{header}: {scheme}{prepared.keys.new.get(file, _UNKNOWN_KEY)}"'
 
 
 def _path_and_body(rule: Rule, pool: str, topology: Topology) -> tuple[str, list[str]]:

@@ -33,7 +33,7 @@ def route(route: r.Route) -> Iterator[Setting]:
     yield ("listeners",), route.listeners
     if isinstance(route.action, r.Respond):
         yield ("respond", "status"), route.action.status
-        yield ("respond", "body"), repr(route.action.body)
+        yield ("respond", "body"), "models" if route.action.lists_models else repr(route.action.body)
     elif isinstance(route.action, r.Redirect):
         yield ("respond", "redirect"), route.action.scheme
     else:
@@ -115,10 +115,10 @@ def _auth(auth: r.Auth) -> Iterator[Setting]:
     if auth.api_keys and auth.api_keys.realm is not None:
         yield ("basic", "file"), auth.api_keys.file
         yield ("basic", "realm"), auth.api_keys.realm
-        yield ("basic", "header"), auth.api_keys.header
+        yield ("basic", "header"), auth.api_keys.headers[0]
     elif auth.api_keys:
         yield ("api_keys", "file"), auth.api_keys.file
-        yield ("api_keys", "header"), auth.api_keys.header
+        yield ("api_keys", "headers"), auth.api_keys.headers
     if auth.jwt:
         yield ("jwt", "issuer"), auth.jwt.issuer
         yield ("jwt", "jwks_file"), auth.jwt.jwks_file

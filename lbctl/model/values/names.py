@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from lbctl.model.values.grammar import text
+from pydantic import PlainValidator
+
+from lbctl.base.diagnostics import quoting_hint, show
+from lbctl.model.section import refuse
+from lbctl.model.values.grammar import schema, text
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 Name = Annotated[
@@ -16,17 +20,28 @@ Place = Annotated[
     str, *text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the name of a region or zone", "letters, digits, . _ -")
 ]
 Gpu = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", "as H100-SXM; `lbctl gpus` lists them")]
-ModelName = Annotated[
-    str, *text(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}", "a model's name", "letters, digits and . _ : / @ + -")
-]
-ModelPattern = Annotated[
-    str,
-    *text(
-        r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}\*?",
-        "a pattern of model names",
-        "letters, digits and . _ : / @ + -, a * at the end",
-    ),
-]
+_MODEL = r"[^\x00- \x7f*](?:[^\x00-\x1f\x7f*]{0,253}[^\x00- \x7f*])?"
+_MODEL_PATTERN = rf"{_MODEL}|[^\x00- \x7f*][^\x00-\x1f\x7f*]{{0,254}}\*"
+_MODEL_HINT = "printable text, at most 255 characters, without * and without spaces at its ends"
+_PATTERN_HINT = "printable text, at most 255 characters; a * at the end stands for any text"
+
+
+def _model(pattern: str, noun: str, hint: str) -> tuple[PlainValidator, object]:
+    """A name that engines and clients choose: any printable text. The targets quote it."""
+    whole = re.compile(pattern)
+
+    def validate(value: object) -> str:
+        if not isinstance(value, str):
+            raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
+        if not whole.fullmatch(value) or not value.isprintable():
+            raise refuse("LB013", f"{show(value)} is not {noun}", hint)
+        return value
+
+    return PlainValidator(validate), schema(pattern, f"{noun}: {hint}")
+
+
+ModelName = Annotated[str, *_model(_MODEL, "a model's name", _MODEL_HINT)]
+ModelPattern = Annotated[str, *_model(_MODEL_PATTERN, "a pattern of model names", _PATTERN_HINT)]
 Label = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", "a label", "letters, digits and . _ / -")]
 LabelValue = Annotated[
     str, *text(r"[A-Za-z0-9._/:@+ -]{0,253}", "a label's value", "letters, digits, spaces and . _ / : @ + -")

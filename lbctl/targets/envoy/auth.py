@@ -159,7 +159,7 @@ def credential_headers(auth: Auth | None) -> list[str]:
         return []
     if auth.external is not None:
         return ["authorization"]
-    return sorted({*([auth.api_keys.header] if auth.api_keys else []), *(["authorization"] if auth.jwt else [])})
+    return sorted({*(auth.api_keys.headers if auth.api_keys else ()), *(["authorization"] if auth.jwt else [])})
 
 
 def _protected(view: View, listener: Listener) -> list[Route]:
@@ -185,7 +185,7 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
     credentials = [(prefix + item.key, item.tenant) for item in keys(view, route) for prefix in prefixes]
     return api_key_auth_pb2.ApiKeyAuthPerRoute(
         credentials=[{"key": key, "client": tenant} for key, tenant in credentials],
-        key_sources=[{"header": auth.api_keys.header}],
+        key_sources=[{"header": name} for name in auth.api_keys.headers],
         forwarding={"header": _TENANT_HEADER},
     )
 

@@ -33,7 +33,8 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(
-        "x-model, else the `model` of a JSON body (not of a multipart form); a body that is JSON, a form or text by "
+        "x-model, else the `model` of a JSON body (not of a multipart form), else the query of a GET, which the access "
+        "log does not show; a body that is JSON, a form or text by "
         "its content type, or has none, is held on such a listener until it is whole; uploads of other types are not "
         "looked into; where it decides about protection, 400 unless the request names one model clearly"
     ),

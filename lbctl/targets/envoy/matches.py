@@ -8,7 +8,7 @@ from envoy.config.route.v3 import route_components_pb2
 
 from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.routes import Pin
-from lbctl.targets import request_host, request_method, request_target
+from lbctl.targets import query_model, request_host, request_method, request_target
 from lbctl.targets.envoy import escapes
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -19,10 +19,16 @@ FRAMING_HEADER = "x-envoy-framing"
 
 Clients cannot send it, and replicas do not get it.
 """
+_NO_BODY_MODEL = {
+    "filter": NAMESPACE,
+    "path": [{"key": "model"}],
+    "value": {"present_match": True},
+    "invert": True,
+}
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
-    """Yield one match, or two if the model decides: the header x-model names it, or else the body."""
+    """Yield one match, or three if the model decides: the header x-model names it, else the body, or a GET's query."""
     headers = _headers(rule)
     if not rule.models:
         yield without_model(rule)
@@ -32,6 +38,14 @@ def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
     no_header = {"name": MODEL_HEADER, "present_match": True, "invert_match": True}
     body_model = [_body_model(rule.models)]
     yield route_components_pb2.RouteMatch(headers=[*headers, no_header], dynamic_metadata=body_model, **path(rule.path))
+    if rule.methods and "GET" not in rule.methods:
+        return
+    yield route_components_pb2.RouteMatch(
+        headers=[*(_header(name, {"exact": value}) for name, value in rule.headers), method("GET"), no_header],
+        query_parameters=[{"name": "model", **_string("|".join(map(_query_regex, rule.models)))}],
+        dynamic_metadata=[_NO_BODY_MODEL],
+        **path(rule.path),
+    )
 
 
 def without_model(rule: Rule) -> route_components_pb2.RouteMatch:
@@ -116,6 +130,14 @@ def _header(name: str, matcher: dict[str, object]) -> dict[str, object]:
 
 def _model_regex(model: str) -> str:
     return f"{literal(model[:-1])}.*" if model.endswith("*") else literal(model)
+
+
+def _query_regex(model: str) -> str:
+    return f"{query_model.expression(model[:-1])}.*" if model.endswith("*") else query_model.expression(model)
+
+
+def _string(regex: str) -> dict[str, object]:
+    return {"string_match": {"safe_regex": {"regex": regex}}}
 
 
 def _body_model(models: tuple[str, ...]) -> dict[str, object]:

@@ -119,9 +119,16 @@ local function is_json(kind)
   return name == 'application/json' or name:find('^application/[%w._-]+%+json$') ~= nil
 end
 
+local function names_model(path)
+  local query = path:match('%?(.*)') or ''
+  query = query:gsub('+', ' '):gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
+  return ('&' .. query:lower() .. '&'):find('[&;]%s*model%s*[=%[&;]') ~= nil
+end
+
 function envoy_on_request(handle)
   local headers = handle:headers()
   local method, coding, named = headers:get(':method'), headers:get('content-encoding'), headers:get('HEADER')
+  if method == 'GET' and names_model(headers:get(':path')) then return end
   local plain = is_json(headers:get('content-type')) and (not coding or coding:lower() == 'identity')
   if headers:getNumValues('HEADER') > 1 or not (plain or method == 'GET' or method == 'HEAD') then return end
   local body, metadata = handle:body(), handle:streamInfo():dynamicMetadata()

@@ -46,6 +46,8 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
         clear, body_model = clear_model(message)
         model = body_model if clear and body_model else model
         unclear = None if clear else (400, r.UNCLEAR)
+    if model is None:
+        model = r.model_in_query(message, listener, decoded=False)
     return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear)
 
 

@@ -17,6 +17,7 @@ from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets import model_list
 from lbctl.targets.challenge import challenge
 from lbctl.targets.envoy import (
     access,
@@ -56,7 +57,7 @@ def route_configuration(table: RouteInputs) -> route_pb2.RouteConfiguration:
     """Return the route table of a listener, with one virtual host for each host that its rules name."""
     rules = table.listener.rules
     ways = [(rule, list(_rule(table, rule))) for rule in rules]
-    bodies = [r.action.body for r in table.view.routes.values() if isinstance(r.action, Respond)]
+    bodies = model_list.bodies(table.view)
     return route_pb2.RouteConfiguration(
         name=table.listener.name,
         ignore_port_in_host_matching=True,
@@ -139,7 +140,8 @@ def _matched(
     route = table.view.routes[rule.route]
     if isinstance(route.action, Respond):
         body = route.action
-        message = _direct(table, match, route.name, body.status, body.body, body.content_type)
+        text = model_list.body_of(body, table.listener, table.view)
+        message = _direct(table, match, route.name, body.status, text, body.content_type)
         _headers(table, message, route)
         yield _limited(table, message, route)
     elif isinstance(route.action, Redirect):

@@ -70,10 +70,21 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
 def _api_keys(route: Route, keys: ApiKeys, if_route: str, view: View) -> Iterator[Token]:
     path = ("routes", route.name, "auth", "api_keys")
     prefix = "^[Bb]earer +" if keys.realm is None else "^[Bb][Aa][Ss][Ii][Cc] +"
-    presented = quote.sample("req.fhdr", keys.header, f'regsub("{prefix}","")', "sha2(256),hex,lower")
-    tenant = quote.word(f'{presented},map_str("{sections.beside(_map_file(route), view.proxy)}")')
-    has_scheme = "" if keys.realm is None else f"{{ req.fhdr(authorization) -m reg -- '{prefix}' }}"
-    yield line("http-request set-var(txn.tenant)", tenant, if_route, has_scheme, source=path)
+    bare = f'regsub("{prefix}","")'
+    tenant = f'sha2(256),hex,lower,map_str("{sections.beside(_map_file(route), view.proxy)}")'
+    if len(keys.headers) == 1:
+        has_scheme = "" if keys.realm is None else f"{{ req.fhdr(authorization) -m reg -- '{prefix}' }}"
+        presented = quote.word(quote.sample("req.fhdr", keys.headers[0], bare, tenant))
+        yield line("http-request set-var(txn.tenant)", presented, if_route, has_scheme, source=path)
+        return
+    no_key = ""
+    for name in keys.headers:
+        fetch = quote.word(quote.sample("req.fhdr", name, bare))
+        is_sent = line("{", quote.word(quote.sample("req.fhdr", name)), "-m len gt 0 }")
+        yield line("http-request set-var(txn.key)", fetch, if_route, is_sent, no_key, source=path)
+        no_key = "!{ var(txn.key) -m found }"
+    yield line("http-request set-var(txn.tenant)", quote.word(f"var(txn.key),{tenant}"), if_route, source=path)
+    yield line("http-request unset-var(txn.key)", if_route, source=path)
 
 
 def _forwarded_tenant(auth: Auth, if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
@@ -115,7 +126,7 @@ def credential_removal(route: Route) -> Iterator[Token]:
     auth = route.auth
     if auth is not None and not auth.forward_credentials:
         if_route, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
-        presented = {auth.api_keys.header} if auth.api_keys else set()
+        presented = set(auth.api_keys.headers if auth.api_keys else ())
         for name in sorted(presented | ({"authorization"} if auth.jwt else set())):
             yield line("http-request del-header", quote.word(name), if_route, source=path)
 

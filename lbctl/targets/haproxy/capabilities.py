@@ -57,9 +57,9 @@ _NOTES = {
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "
     "and so is a long one on which an expression gives up",
-    "route.match.model": "x-model, else the `model` of a JSON body (not of a multipart form); of a repeated key the "
-    "first one counts; where it decides about protection, 400 unless the request names one model clearly, and for "
-    "bodies nested more than about a hundred deep",
+    "route.match.model": "x-model, else the `model` of a JSON body (not of a multipart form) without escapes beyond "
+    "ASCII (\\u65e5), else the query of a GET; of a repeated key the first one counts; where it decides about "
+    "protection, 400 unless the request names one model clearly, and for bodies nested more than about a hundred deep",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
     "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP",

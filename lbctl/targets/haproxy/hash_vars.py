@@ -55,4 +55,4 @@ def _removed_headers(route: Route) -> set[str]:
     auth = route.auth
     if auth is None or auth.forward_credentials:
         return names
-    return names | ({auth.api_keys.header} if auth.api_keys else set()) | ({"authorization"} if auth.jwt else set())
+    return names | set(auth.api_keys.headers if auth.api_keys else ()) | ({"authorization"} if auth.jwt else set())

@@ -10,7 +10,7 @@ from lbctl.ir.listeners import Certificate, ClientAddress, Listener, Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers, own_lines
+from lbctl.targets import client_headers, model_list, own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import (
@@ -245,7 +245,7 @@ def buffer(view: View) -> int:
     """
     inspected = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
     inspected += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
-    bodies = [len(getattr(route.action, "body", "").encode()) for route in view.routes.values()]
+    bodies = [len(body.encode()) for body in model_list.bodies(view)]
     if inspected or max(bodies, default=0) > _HEADROOM // 2:
         return max(inspected + bodies) + _HEADROOM
     return USUAL_BUFFER
@@ -348,7 +348,7 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def _model(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines that set txn.model to the header x-model, else to the `model` of the body.
+    """Yield the lines that set txn.model to the header x-model, else to the `model` of the body, or of a GET's query.
 
     A `/` may be escaped in JSON, which HAProxy's converter does not read: such bodies are read again without escapes.
     """
@@ -361,6 +361,8 @@ def _model(listener: Listener, view: View) -> Iterator[Token]:
     for body, condition in bodies.READINGS:
         fetch = quote.word(f"{body},json_query('$.model')")
         yield line("http-request set-var(txn.model)", fetch, "if", without_model, condition)
+    query = quote.word("url_param(model),url_dec(1)")
+    yield line("http-request set-var(txn.model)", query, "if { method GET }", without_model)
     model_json = Token("'\"%[var(txn.model),json(utf8s)]\"'")
     yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
 
@@ -379,10 +381,10 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         yield line(reports.UNLOGGED, f"if {route.acl(item)}", source=("routes", item.name, "access_log"))
     yield from access.lines(item, listener, acls)
     if not isinstance(item.action, Forward):
-        yield from route.own_response(item, item.action)
+        yield from route.own_response(item, item.action, listener, view)
         return
     if len(item.rate_limits) > limits.COUNTERS:
-        yield from route.own_response(item, CLOSED)
+        yield from route.own_response(item, CLOSED, listener, view)
         return
     yield from auth.lines(item, view, acls)
     yield from limits.lines(item, view.proxy)

@@ -37,6 +37,8 @@ The grammar is first, since the old PCRE does not compile calls of groups that f
 """
 _TYPE = r'^application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf-8"?)? *)?$'
 
+_QUERY = r"'(^|[&;])\s*model\s*([=[&;]|$)'"
+
 _REFUSED = quote.error(UNCLEAR, "bad_request")
 _TOO_LARGE = quote.error("the body is too large", "too_large")
 
@@ -104,3 +106,14 @@ def _unclear() -> Iterator[str]:
     yield "has_header is_named !{ var(txn.named),strcmp(txn.model) eq 0 }"
     yield "{ req.fhdr_cnt(x-model) gt 1 }"
     yield "{ req.fhdr(upgrade) -m str -i websocket }"
+    yield from _in_query()
+
+
+def _in_query() -> Iterator[str]:
+    """Yield the conditions under which some server may read a model in the query of a GET.
+
+    A query that HAProxy cannot decode may name one, and so may one that HAProxy's text ends within.
+    """
+    yield f"{{ method GET }} {{ query,url_dec(1) -m reg -i -- {_QUERY} }}"
+    yield "{ method GET } { query -m sub -- % } !{ query,url_dec(1) -m found }"
+    yield "{ method GET } { query -m sub -- %00 }"

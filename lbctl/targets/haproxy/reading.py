@@ -31,9 +31,14 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     if r.wants_clear_model(listener):
         is_clear, body_model = clear_model(message)
         model = body_model if is_clear and body_model and not message.values(r.MODEL_HEADER) else model
-        beyond_inspect = r.body_too_large(message, listener.inspect)
-        if beyond_inspect:
-            unclear = (beyond_inspect.status, beyond_inspect.message)
-        elif not is_clear:
-            unclear = (400, r.UNCLEAR)
+        unclear = _unclear(message, listener, is_clear=is_clear)
+    if model is None:
+        model = r.model_in_query(message, listener, decoded=True)
     return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear)
+
+
+def _unclear(message: r.Message, listener: Listener, *, is_clear: bool) -> tuple[int, str] | None:
+    beyond_inspect = r.body_too_large(message, listener.inspect)
+    if beyond_inspect:
+        return beyond_inspect.status, beyond_inspect.message
+    return None if is_clear else (400, r.UNCLEAR)

@@ -9,6 +9,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward, HeaderRules, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets import model_list
 from lbctl.targets.haproxy import choice, header_text, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
@@ -18,7 +19,7 @@ _AMBIGUOUS = quote.error("ambiguous path", "bad_request")
 _COOKIE, _SET_COOKIE = "cookie", "set-cookie"
 
 
-def own_response(route: Route, action: Respond | Redirect) -> Iterator[Token]:
+def own_response(route: Route, action: Respond | Redirect, listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines by which the proxy answers a request of this route by itself."""
     if_route, path = f"if {acl(route)}", ("routes", route.name, "respond")
     if isinstance(action, Redirect):
@@ -27,8 +28,9 @@ def own_response(route: Route, action: Respond | Redirect) -> Iterator[Token]:
         yield line(f"http-request redirect {location} code 308", if_route, source=path)
         return
     content: tuple[str | Token, ...] = ()
-    if action.body:
-        content = ("content-type", quote.word(action.content_type), "string", quote.text(action.body, path))
+    body = model_list.body_of(action, listener, view)
+    if body:
+        content = ("content-type", quote.word(action.content_type), "string", quote.text(body, path))
     yield line(f"http-request return status {action.status}", *content, if_route, source=path)
 
 

@@ -47,7 +47,7 @@ def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, To
     if auth.external is not None and auth.external.tenant_header is not None and auth.forward_tenant is not None:
         headers[auth.forward_tenant.lower()] = headers[auth.external.tenant_header]
     if auth.api_keys is not None and not auth.forward_credentials:
-        headers[auth.api_keys.header.lower()] = Token('""')
+        headers |= {name: Token('""') for name in auth.api_keys.headers}
     tenant_variable = tenant(context, route, number)
     if auth.forward_tenant is not None and tenant_variable is not None:
         headers[auth.forward_tenant.lower()] = tenant_variable
@@ -56,9 +56,7 @@ def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, To
 
 def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str) -> None:
     path = ("routes", route.name, "auth", "api_keys")
-    source = names.header(accepted.header)
-    if source is None:
-        context.warn("route.auth.api_keys", (*path, "header"), "nginx drops headers of that name: nobody is let in")
+    source = _source(context, route, accepted, variable)
     keys = context.view.api_keys.get(route.name, ()) if source is not None else ()
     hash_only = sum(1 for item in keys if not item.key)
     if hash_only:
@@ -69,6 +67,24 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     lines = (f"{_key(scheme, item.key)} {item.tenant};\n" for item in keys if item.key)
     context.files.append(File(name, "".join(lines), secret=True))
     context.map(source or "", variable, ((Token("default"), Token('""')),), include=_included(context, name))
+
+
+def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: str) -> str | None:
+    """Return the variable with the first of the headers that a request has; None if nginx drops all of them."""
+    sources: list[str] = []
+    for name in accepted.headers:
+        source = names.header(name)
+        if source is None:
+            path = ("routes", route.name, "auth", "api_keys", "headers")
+            context.warn("route.auth.api_keys", path, f"nginx drops headers with the name {name}: no key is read there")
+        else:
+            sources.append(source)
+    first = sources.pop() if sources else None
+    for index, source in reversed(list(enumerate(sources))):
+        assert first is not None
+        entries = ((Token("default"), Token(source)), (Token('""'), Token(first)))
+        first = context.map(source, f"{variable.removesuffix('_tenant')}_key{index}", entries)
+    return first
 
 
 def _key(scheme: str, key: str) -> str:

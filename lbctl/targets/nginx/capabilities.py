@@ -50,8 +50,8 @@ _LISTENERS: Mapping[str, Capability] = {
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered("a long path on which an expression gives up is answered 400"),
     "route.match.model": Rendered(
-        "by the header x-model alone: nginx's core reads no JSON; a route that leads around the protection of a model "
-        "answers 503"
+        "by the header x-model, or the query of a GET: nginx's core reads no JSON; a route that leads around the "
+        "protection of a model answers 503"
     ),
     "route.pool": _DONE,
     "route.split": Rendered("in hundredths of a percent"),

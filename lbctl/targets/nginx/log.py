@@ -16,7 +16,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
-from lbctl.targets.nginx import names, quote
+from lbctl.targets.nginx import model, names, quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.pool import shown
 from lbctl.targets.nginx.render_context import RenderContext
@@ -138,7 +138,8 @@ def maps(context: RenderContext) -> None:
         context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
     if any(by_model(item) for item in context.view.listeners):
         whole = f"~^([{HARMLESS}]+)\\z"
-        context.map("$http_x_model", "$lb_log_model", [(_DEFAULT, _NULL), (quote.plain(whole), _script('"$1"'))])
+        entries = [(_DEFAULT, _NULL), (quote.plain(whole), _script('"$1"'))]
+        context.map(f"{model.HEADER}{model.in_query(context)}", "$lb_log_model", entries)
     unknown = [(Token(status), _NULL) for status in ("000", "009")]
     context.map("$status", "$lb_log_status", [(_DEFAULT, Token("$status")), *unknown])
     _milliseconds(context, "$upstream_connect_time", "$lb_t_connect")

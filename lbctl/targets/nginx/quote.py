@@ -68,10 +68,15 @@ def whole(pattern: str) -> str:
 
 def chunks(text: str) -> Iterable[str]:
     """Return `text` in parts that each fit a token when quoted."""
-    size = LONGEST // 10  # a dollar takes ten characters
-    if len(text.encode()) <= size:
-        return [text]
-    return [text[i : i + size] for i in range(0, len(text), size)]
+    parts, size = [""], 0
+    for character in text:
+        width = len(_quoted(character).replace("$", DOLLAR).encode()) - 2
+        if size + width > LONGEST:
+            parts.append("")
+            size = 0
+        parts[-1] += character
+        size += width
+    return parts
 
 
 def _no_variables(text: str) -> str:

@@ -30,4 +30,7 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     headers = {name: values for name, values in r.headers(message).items() if _PASSED.fullmatch(name)}
     joined = {name: ", ".join(values) if version >= _JOINS_HEADERS else values[0] for name, values in headers.items()}
     single = {name: (value,) for name, value in joined.items()}
-    return Request(message.method, r.host_of(message), path, single, joined.get(r.MODEL_HEADER))
+    model = joined.get(r.MODEL_HEADER)
+    if not model:
+        model = r.model_in_query(message, listener, decoded=False) or model
+    return Request(message.method, r.host_of(message), path, single, model)

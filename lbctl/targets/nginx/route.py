@@ -14,7 +14,7 @@ from lbctl.base.records import dataclass
 from lbctl.ir.access import access
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, retry_after
-from lbctl.targets import own_lines
+from lbctl.targets import model_list, own_lines
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.error_body import NO_REPLICA
 from lbctl.targets.nginx import access as clients
@@ -104,7 +104,8 @@ class Routes:
     def _locations(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
         action = route.action
         if isinstance(action, Respond):
-            return _answering(route, action, self._headers(inlet, route))
+            body = model_list.body_of(action, listener, self.context.view)
+            return _answering(route, replace(action, body=body), self._headers(inlet, route))
         if isinstance(action, Redirect):
             return [Location(_name(route), _variables(route), self._headers(inlet, route), redirect=True)]
         rule = _rule(listener, route)

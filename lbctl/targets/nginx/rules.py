@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener, Rule
-from lbctl.targets.nginx import names, quote
+from lbctl.targets import query_model
+from lbctl.targets.nginx import model, names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
@@ -71,16 +72,25 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
             return None
         conditions.append((source, (f"^{quote.literal(value)}\\z",), (*match, "headers", name)))
     if rule.models:
-        message = "nginx's core reads no JSON: a request's model is taken from the header x-model alone"
+        message = (
+            "nginx's core reads no JSON: a request's model is taken from the header x-model, or from the query of a GET"
+        )
         context.warn("route.match.model", (*match, "model"), message)
-        conditions.append(("$http_x_model", tuple(map(_model, rule.models)), (*match, "model")))
+        patterns = tuple(pattern for name in rule.models for pattern in _models(name))
+        conditions.append((f"{model.HEADER}\n{model.in_query(context)}", patterns, (*match, "model")))
     if rule.path.kind == "regex":
         conditions.append((_URI, (quote.whole(rule.path.value),), (*match, "path_regex")))
     return conditions
 
 
-def _model(name: str) -> str:
-    return f"^{quote.literal(name[:-1])}" if name.endswith("*") else f"^{quote.literal(name)}\\z"
+def _models(name: str) -> Iterator[str]:
+    """Yield the expressions for a model in the header, which a line feed follows, and in the query."""
+    if name.endswith("*"):
+        yield f"^{quote.literal(name[:-1])}"
+        yield f"^\\n{query_model.expression(name[:-1])}"
+    else:
+        yield f"^{quote.literal(name)}\\n"
+        yield f"^\\n{query_model.expression(name)}\\z"
 
 
 def _joined_flags(context: RenderContext, flags: list[str], number: int) -> str:

@@ -74,7 +74,9 @@ def test_unknown_credentials_are_refused(kind: Kind) -> None:
         _sent("default"),
         _sent(f"sha256:{_HASHED}"),
         _sent(_HASHED),
-        {"x-api-key": "sk-abc"},
+        {"api-key": "sk-abc"},
+        {"authorization": "sk-ab", "x-api-key": "sk-abc"},
+        {"authorization": "Bearer ", "x-api-key": "sk-ab"},
         {"cookie": "authorization=sk-abc"},
     ]
     with _protected(kind) as (gateway, a):
@@ -114,6 +116,41 @@ def test_key_in_another_header_is_read_from_there_only(kind: Kind, header: str) 
         assert gateway.get(headers={header: "Bearer sk-abc", "authorization": "Basic eDp5"}).ok
         _assert_denied(gateway.get(headers=_sent("sk-abc")), "in authorization")
     assert [seen.header("authorization") for seen in a.seen] == [None, "Basic eDp5"]
+
+
+def test_first_header_of_a_request_holds_the_key(kind: Kind) -> None:
+    with _protected(kind, {"api_keys": {"file": "keys", "headers": ["x-api-key", "authorization", "api-key"]}}) as (
+        gateway,
+        a,
+    ):
+        for sent in (
+            {"x-api-key": "sk-abc"},
+            {"authorization": "Bearer sk-abc"},
+            {"api-key": "sk-abc"},
+            {"x-api-key": "Bearer sk-abc", "authorization": "Bearer sk-wrong", "api-key": "x"},
+            {"x-api-key": "", "authorization": "sk-abc"},
+        ):
+            assert gateway.get(headers=sent).ok, sent
+        for wrong in (
+            {"x-api-key": "sk-wrong", "authorization": "Bearer sk-abc"},
+            {"authorization": "sk-wrong", "api-key": "sk-abc"},
+            {"x-api-key": "", "authorization": "", "api-key": ""},
+            {"cookie": "x-api-key=sk-abc"},
+        ):
+            _assert_denied(gateway.get(headers=wrong), wrong)
+    assert a.requests == 5
+    assert not [name for seen in a.seen for name in ("x-api-key", "authorization", "api-key") if seen.header(name)]
+
+
+def test_headers_of_both_sdks_are_accepted_by_default(kind: Kind) -> None:
+    with _protected(kind) as (gateway, a):
+        for sent in (
+            {"x-api-key": "sk-abc"},
+            _sent("Bearer sk-abc"),
+            {"x-api-key": "sk-abc", "authorization": "Bearer sk-abc"},
+        ):
+            assert gateway.get(headers=sent).ok, sent
+    assert {seen.header(name) for seen in a.seen for name in ("x-api-key", "authorization")} == {None}
 
 
 def test_key_is_valid_for_the_routes_of_its_file(kind: Kind) -> None:

@@ -151,7 +151,8 @@ def _message(request: Request) -> Message:
     pairs = request.headers.items() if isinstance(request.headers, Mapping) else request.headers
     headers = tuple((name.lower(), value) for name, value in pairs)
     host = next(value for name, value in headers if name == "host")
-    return Message(request.method, host, request.path.partition("?")[0], headers, request.body)
+    path, _, query = request.path.partition("?")
+    return Message(request.method, host, path, headers, request.body, query)
 
 
 def _numbered(route: str) -> int:
@@ -177,7 +178,9 @@ def _variants(first: str) -> Iterator[Request]:
 
 def _request(draw: random.Random, routes: dict[str, Any]) -> Request:
     path = _written(draw, _matching(draw, routes) if draw.random() < 0.6 else _path(draw))
-    query = draw.choice(["", "", "", "?", "?x=/v1/chat", "?a=b&c=%zz"])
+    query = draw.choice(
+        ["", "", "", "?", "?x=/v1/chat", "?a=b&c=%zz", f"?model={draw.choice(_NAMED)}", "?a=1&model=gpt-%34"]
+    )
     headers = {"host": _host(draw)}
     for name, values in _HEADERS.items():
         if draw.random() < 0.4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ BODIES = (
     *VALUES, " a ", "a\nb", "\ta\n\n", "a\nlisten evil\n", "}}\nssl_engine x;\nhttp{", '{"error": {"code": "gone"}}',
     "é✓", "a\\\nb", "x" * 2000,
 )  # fmt: skip
+MODELS = ("claude-opus-4-8[1m]", "@cf/meta/llama-3.1-8b", "日本語 (7B)", "é✓", "a&b=c~d", "m" * 255)
+"""Names of models as clients send them, in addition to `VALUES`."""
 PATHS = (
     "/a;b", "/a'b", "/$x", "/$(id)", "/a&b", "/a,b", "/a!", "/~a", "/*", "/a=b", "/a:b", "/(a)", "/-m", "/a+b", "/@a",
     "/a.b", "/$host/x", "/='",
@@ -67,6 +70,28 @@ def test_response_body_is_exact(kind: Kind) -> None:
     }
     with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
         assert _wrong(gateway, {f"/{i}": body for i, body in enumerate(BODIES)}) == []
+
+
+def test_model_name_is_matched_exactly(kind: Kind) -> None:
+    names = [*(value for value in VALUES if "*" not in value and len(value) < 256), *MODELS]
+    routes = {
+        f"m{i}": {"match": {"path": "/", "model": [name]}, "respond": {"status": 200, "body": f"m{i}"}}
+        for i, name in enumerate(names)
+    }
+    with replicas("a") as (replica,), running(kind, _fleet(replica, _routes(**routes))) as gateway:
+        for i, name in enumerate(names):
+            text = name.encode().decode("latin-1")
+            assert gateway.get("/", {"x-model": text}).text == f"m{i}", name
+            for other in (text[:-1], f"{text}x", f"x{text}", text.swapcase()):
+                assert gateway.get("/", {"x-model": other}).text in {"none", f"m{_index(names, other)}"}, other
+            if kind != "nginx":
+                body = json.dumps({"model": name}, ensure_ascii=False).encode()
+                assert gateway.post("/", body, {"content-type": "application/json"}).text == f"m{i}", name
+
+
+def _index(names: list[str], text: str) -> int:
+    encoded = [name.encode().decode("latin-1") for name in names]
+    return encoded.index(text) if text in encoded else -1
 
 
 def test_header_is_set_to_its_exact_value(kind: Kind) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import KINDS, Kind
-from tests.support.processes.fleet import Gateway, bind, fleet_of, running
+from tests.support.processes.fleet import Gateway, bind, fleet_of, pool_of, running
 from tests.support.processes.replicas import replicas
 
 _ODD = "a \"quoted\" 'word' \\ $host ${x} %[src] %% {} ; # ä €\nsecond line\n"
@@ -61,6 +61,36 @@ def test_status_body_and_content_type_are_exact(gateway: Gateway, name: str) -> 
         assert (answer.status, answer.error) == (_ANSWERS[name]["status"], "")
         assert answer.text == _ANSWERS[name]["body"]
         assert (answer.header("content-type") or "").replace("; ", ";").lower() == content_type
+
+
+def test_list_of_models_names_what_clients_can_use(kind: Kind) -> None:
+    listed = {"match": {"path": "/v1/models"}, "respond": {"models": True}}
+    routes = {
+        "models": listed,
+        "chat": {"match": {"path_prefix": "/v1/", "model": ["a[1m]", "big-*"]}, "pool": "big"},
+        "rest": {"match": {"path_prefix": "/rest"}, "split": {"plain": 1, "nameless": 0}},
+        "hidden": {"listeners": ["other"], "match": {"path_prefix": "/x", "model": ["hidden"]}, "pool": "plain"},
+        "many": {"match": {"path_prefix": "/many", "model": [f"m-{i:04}" for i in range(400)]}, "pool": "nameless"},
+    }
+    pools = {
+        "big": {**pool_of([]), "model": {"name": "big-70b", "adapters": ["big-sql", "small-sql"]}},
+        "plain": {**pool_of([]), "model": {"name": 'pl"a$in'}},
+        "nameless": pool_of([]),
+    }
+    for pool in pools.values():
+        pool["replicas"] = [{"name": "r", "address": "127.0.0.1:9"}]
+    listeners = {"gateway": {"bind": bind()}, "other": {"bind": bind()}}
+    fleet: Fleet = {"version": 1, "listeners": listeners, "routes": routes, "pools": pools}
+    with running(kind, fleet) as gateway:
+        answer = gateway.get("/v1/models")
+    assert (answer.status, answer.header("content-type")) == (200, "application/json")
+    assert answer.json["object"] == "list"
+    assert {(item["object"], item["owned_by"], item["created"]) for item in answer.json["data"]} == {
+        ("model", "lbctl", 0)
+    }
+    names = [item["id"] for item in answer.json["data"]]
+    assert names[:5] == ["a[1m]", "big-70b", "big-sql", "m-0000", "m-0001"]
+    assert (names[-1], len(names)) == ('pl"a$in', 404)
 
 
 @pytest.mark.parametrize("status", [200, 204, 429])

@@ -49,7 +49,10 @@ ROUTES = {
     "{pool: a, rate_limit: [{by: {header: ▶a b}, rate: 5/s}]}": ("LB013", "{header: NAME}"),
     "{pool: a, rate_limit: [▶{by: all, rate: 5/s, concurrent: 5}]}": ("LB015", "keep one of rate or concurrent"),
     "{respond: {status: ▶99}}": ("LB016", "at least 200"),
-    "{▶respond: {status: 200, redirect: https}}": ("LB015", "keep one of status or redirect"),
+    "{respond: {▶models: false}}": ("LB014", "models: true, or status"),
+    "{▶respond: {models: true, body: x}}": ("LB015", "keep one of body, redirect or models"),
+    "{pool: a, auth: {api_keys: {file: k, headers: ▶[]}}}": ("LB016", "at least one entry"),
+    "{▶respond: {status: 200, redirect: https}}": ("LB015", "keep one of status, redirect or models"),
     "{split: {a: ▶-1, b: 2}}": ("LB016", "at least 0"),
 }
 POOLS = {

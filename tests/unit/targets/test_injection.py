@@ -36,6 +36,7 @@ CORPUS = (
 FREE = {
     # printable ASCII, or more
     "routes.*.match.headers.*", "routes.*.headers.request.set.*", "routes.*.headers.response.set.*",
+    "routes.*.match.model", "pools.*.model.name", "pools.*.model.adapters",
     "pools.*.upstream.headers.*", "pools.*.upstream.headers.*.prefix",
     "routes.*.pin.equals", "routes.*.respond.body", "pools.*.health.active.http.body_contains",
     # the characters of a path, or of a regular expression
@@ -70,7 +71,7 @@ WORDS = {
     "pools.*.discovery.kubernetes.context", "control.store.user",
     "gpus.<name>", "pools.*.replicas.gpu", "pools.*.discovery.dns.gpu",
     "pools.*.labels.<name>", "pools.*.labels.*", "pools.*.replicas.labels.<name>", "pools.*.replicas.labels.*",
-    "pools.*.model.name", "pools.*.model.version", "pools.*.model.adapters", "routes.*.match.model",
+    "pools.*.model.version",
     "pools.*.health.active.grpc.service", "listeners.*.tracing.service", "proxies.*.nodes",
     "pools.*.telemetry.sources.unit", "pools.*.replicas.telemetry.sources.unit",
     "pools.*.telemetry.sources.metric", "pools.*.replicas.telemetry.sources.metric",

@@ -1,0 +1,45 @@
+"""The list of the models that clients of a listener can use, as the OpenAI API returns it.
+
+A name is listed if a request that carries it reaches replicas: the names that routes match, and the model and the
+adapters of each pool that a route leads to. A pattern of a route lists the names of its pools that it covers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.matching import model_matches
+from lbctl.ir.routes import Forward, Respond
+from lbctl.ir.snapshot import View
+
+
+def body_of(action: Respond, listener: Listener, view: View) -> str:
+    """Return the body of a response of the proxy's own on this listener."""
+    return _models(listener, view) if action.lists_models else action.body
+
+
+def bodies(view: View) -> Iterator[str]:
+    """Yield the bodies of all responses that the proxy itself gives."""
+    for listener in view.listeners:
+        actions = (view.routes[name].action for name in sorted({rule.route for rule in listener.rules}))
+        yield from (body_of(action, listener, view) for action in actions if isinstance(action, Respond))
+
+
+def _models(listener: Listener, view: View) -> str:
+    names = sorted({name for rule in listener.rules for name in _names(rule, view)})
+    data = [{"id": name, "object": "model", "created": 0, "owned_by": "lbctl"} for name in names]
+    return json.dumps({"object": "list", "data": data}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _names(rule: Rule, view: View) -> Iterator[str]:
+    action = view.routes[rule.route].action
+    if not isinstance(action, Forward):
+        return
+    yield from (name for name in rule.models if not name.endswith("*"))
+    for pool in action.pools:
+        model = view.pools[pool].model
+        for name in (model.name, *model.adapters) if model is not None else ():
+            if not rule.models or any(model_matches(pattern, name) for pattern in rule.models):
+                yield name
