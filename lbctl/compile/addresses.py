@@ -14,7 +14,7 @@ from lbctl.base.hosts import IPV4, address_of, is_forbidden, is_loopback, is_met
 from lbctl.base.quantities import Endpoint
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address
-from lbctl.ir.proxies import picker_http
+from lbctl.ir.proxies import picker_asked, picker_http
 from lbctl.model.node import descend
 from lbctl.model.pool import Pool
 
@@ -70,12 +70,16 @@ def _is_impossible(host: str) -> bool:
 def _own(ctx: Context) -> Iterator[tuple[tuple[int, str], Listening]]:
     control = ctx.fleet.control
     picker: Path = ("control", "picker", "bind")
-    http = picker_http(address(control.picker.bind))
+    picker_bind = address(control.picker.bind)
+    asked = dict.fromkeys((picker_http(picker_bind), picker_asked(picker_bind)))
     places: list[tuple[Endpoint, str, Path]] = [
         (control.xds.bind, "xDS of lbctl serve", ("control", "xds", "bind")),
         (control.api.bind, "the API of lbctl serve", ("control", "api", "bind")),
         (control.picker.bind, "the picker", picker),
-        (Endpoint(http.host, http.port), "the picker's HTTP, at the port after its address", picker),
+        *(
+            (Endpoint(http.host, http.port), "the picker's HTTP, at the port after its address", picker)
+            for http in asked
+        ),
     ]
     for name, proxy in ctx.fleet.proxies.items():
         path: Path = ("proxies", name)

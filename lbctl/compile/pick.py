@@ -9,7 +9,7 @@ from lbctl.compile.context import Context
 from lbctl.compile.convert import address, maybe
 from lbctl.ir import pools as ir
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import picker_http
+from lbctl.ir.proxies import picker_http, picker_http_remote
 from lbctl.model import pool as model
 from lbctl.model.node import descend
 
@@ -33,13 +33,13 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
 def check_picker(ctx: Context) -> None:
     """Report where the picker cannot listen.
 
-    Reports LB307 for an address without a port after it, which HAProxy and nginx ask, and, where a pool is picked,
+    Reports LB307 for an address without a port after it, which proxies ask, and, where a pool is picked,
     LB112 for an address that has one of the two ports already.
     """
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
         found = f"{address(bind)} is a unix socket" if bind.path else f"there is none after {address(bind)}"
-        message = f"the picker needs an address and the port after it, which HAProxy and nginx ask: {found}"
+        message = f"the picker needs an address and the port after it, which proxies ask: {found}"
         ctx.error("LB307", message, _BIND, f"an IP address with a port from 1 to {_LAST_PORT - 1}, as 127.0.0.1:18001")
     elif any(pool.balance.algorithm == "pick" for pool in ctx.fleet.pools.values()):
         _check_clashes(ctx, address(bind))
@@ -48,6 +48,8 @@ def check_picker(ctx: Context) -> None:
 def _check_clashes(ctx: Context, bind: Address) -> None:
     """Report LB112 at the picker's address, or at the other one where the picker has its default address."""
     places = {"the picker": bind, "the picker's HTTP": picker_http(bind)}
+    remote = picker_http_remote(bind)
+    places |= {"the picker's HTTP for other machines": remote} if remote is not None else {}
     is_written = descend(ctx.source.root, _BIND) is not None
     for path, owner, other in _others(ctx, bind):
         user = next((name for name, place in places.items() if _overlap(place, other)), None)

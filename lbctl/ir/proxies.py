@@ -165,6 +165,17 @@ def picker_http(bind: Address) -> Address:
     return Address(local.host if local.on_loopback else "127.0.0.1", bind.port + 1)
 
 
+def picker_asked(bind: Address) -> Address:
+    """Return where Envoys ask a picker whose gRPC is at `bind`: the next port of its own address."""
+    return Address(bind.from_here.host, bind.port + 1)
+
+
+def picker_http_remote(bind: Address) -> Address | None:
+    """Return where a picker at `bind` has HTTP for Envoys of other machines; None where it is asked on loopback."""
+    asked = picker_asked(bind)
+    return None if asked.on_loopback else asked
+
+
 @dataclass(frozen=True, slots=True)
 class XdsProxies:
     """The proxies of a fleet that the xDS server serves."""

@@ -97,8 +97,8 @@ TIMES = (
     code_page(
         "LB307",
         "an address of the picker without a next port",
-        "Envoys ask `control.picker.bind`, HAProxy and nginx the port after it. There is none after 65535, nor after a "
-        "unix socket.",
+        "The picker listens at `control.picker.bind`, and proxies ask the port after it. There is none after 65535, "
+        "nor after a unix socket.",
         "An IP address with a port from 1 to 65534, as 127.0.0.1:18001.",
     ),
     code_page(

@@ -1,6 +1,6 @@
-"""The picker fails under 200 requests a second: `python -m tests.benchmarks.pick_by_http [TIMES] [haproxy|nginx]`.
+"""The picker fails under 200 requests a second: `python -m tests.benchmarks.pick_by_http [TIMES] [PROXY …]`.
 
-Through HAProxy and nginx, twenty times each: it is killed, hangs, answers late, answers nonsense and names an unknown
+Through each proxy, twenty times each: it is killed, hangs, answers late, answers nonsense and names an unknown
 replica. A row has the failed requests, the added latency against a working picker, and the shares of the replicas while
 it fails.
 """
@@ -17,7 +17,7 @@ from tests.support.processes.client import Load
 from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import replicas
-from tests.support.processes.scripted_picker import ScriptedPicker, free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import Asked, ScriptedPicker, free_port_pair, scripted_picker
 
 RATE, TIMES = 200, int(sys.argv[1]) if len(sys.argv) > 1 else 20
 _REQUEST = Request(
@@ -33,7 +33,15 @@ def nonsense(picker: ScriptedPicker) -> None:
 
 def unknown(picker: ScriptedPicker) -> None:
     """Name a replica that nobody has."""
-    picker.raw = b"HTTP/1.1 200 OK\r\nx-lbctl-pick: nobody\r\nx-lbctl-pick-id: 1\r\ncontent-length: 0\r\n\r\n"
+    picker.raw = (
+        b"HTTP/1.1 200 OK\r\nx-lbctl-pick: nobody\r\nx-lbctl-replicas: 10.255.255.1:9,127.0.0.1:1\r\n"
+        b"x-lbctl-pick-id: 1\r\ncontent-length: 0\r\n\r\n"
+    )
+
+
+def foreign(picker: ScriptedPicker) -> None:
+    """Answer as a web server that knows no such path."""
+    picker.raw = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
 FAULTS: dict[str, Callable[[ScriptedPicker], None]] = {
@@ -42,6 +50,7 @@ FAULTS: dict[str, Callable[[ScriptedPicker], None]] = {
     "late": ScriptedPicker.slow,
     "nonsense": nonsense,
     "unknown replica": unknown,
+    "404": foreign,
     "restarted": ScriptedPicker.heal,
 }
 
@@ -70,12 +79,17 @@ def often(gateway: Gateway, picker: ScriptedPicker, fault: Callable[[ScriptedPic
     return steady.load
 
 
+def by_session(asked: Asked) -> str | None:
+    """Name the replica that has the name of the session."""
+    return asked.headers.get("x-session-id")
+
+
 def trial(kind: Binary) -> None:
     """Print the rows of one proxy."""
     port = free_port_pair()
     with (
         replicas("a", "b", "c") as three,
-        scripted_picker(port, lambda asked: asked.headers.get("x-session-id")) as picker,
+        scripted_picker(port, by_session, {item.name: item.address for item in three}) as picker,
         running(
             kind, fleet_of(pool_of(three, balance=_BALANCE), control={"picker": {"bind": f"127.0.0.1:{port}"}})
         ) as gateway,
@@ -90,7 +104,7 @@ def trial(kind: Binary) -> None:
 
 def main() -> None:
     """Print every row."""
-    kinds: tuple[Binary, ...] = ("haproxy", "nginx")
+    kinds: tuple[Binary, ...] = ("envoy", "haproxy", "nginx")
     for kind in kinds:
         if kind in (sys.argv[2:] or kinds):
             trial(kind)

@@ -1,7 +1,7 @@
 """What a pick costs: `python -m tests.benchmarks.picks`.
 
 The picker runs in a process of its own, with a table of 200 replicas; its CPU is that of its process, from /proc. It is
-asked by gRPC as Envoy asks (a stream for each request, until its end) and by HTTP as HAProxy and nginx ask, one request
+asked by gRPC as a gateway asks (a stream for each request, until its end) and by HTTP as the proxies ask, one request
 after the other on eight connections. Another one is asked about 100,000 prompts, for the memory that it then has. At
 last a real Envoy answers 100 requests a second with and without the picker.
 """
@@ -114,7 +114,7 @@ async def measure(pid: int, name: str, ask: Callable[[int], Awaitable[None]]) ->
 
 
 async def by_grpc(port: int, pid: int) -> None:
-    """Ask as Envoy does."""
+    """Ask as a gateway does."""
     channels = [
         grpc.aio.insecure_channel(f"{HOST}:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
         for _ in range(CLIENTS)
@@ -134,7 +134,7 @@ async def by_grpc(port: int, pid: int) -> None:
 
     async def ask(number: int, mode: int, prompt: bytes) -> None:
         method = channels[number % CLIENTS].stream_stream(_METHOD)
-        call = method(metadata=(("x-lbctl-pool", "chat"),))
+        call = method()
         await call.write(headers(number, mode, len(prompt)))
         await call.read()
         if mode:
@@ -154,7 +154,7 @@ async def by_grpc(port: int, pid: int) -> None:
 
 
 async def by_http(port: int, pid: int) -> None:
-    """Ask as HAProxy and nginx do; no end is reported, as where all datagrams are lost."""
+    """Ask as the proxies do; no end is reported, as where all reports are lost."""
     streams = [await asyncio.open_connection(HOST, port + 1) for _ in range(CLIENTS)]
 
     async def ask(number: int, request: bytes) -> None:
@@ -172,6 +172,12 @@ async def by_http(port: int, pid: int) -> None:
         data = body(number)
         return f"POST /pick/chat HTTP/1.1\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
 
+    def envoy(number: int) -> bytes:
+        data = body(number)
+        head = "POST /envoy?path=/v1/completions HTTP/1.1\r\nx-lbctl-pool: chat\r\nx-lbctl-proxy: edge\r\n"
+        return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+
+    await measure(pid, "HTTP, Envoy, body of 8 KiB", lambda number: ask(number, envoy(number)))
     await measure(pid, "HTTP, session in a header", lambda number: ask(number, get(number)))
     await measure(pid, "HTTP, body of 8 KiB", lambda number: ask(number, post(number)))
     for _, writer in streams:

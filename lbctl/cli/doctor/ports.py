@@ -16,7 +16,7 @@ from lbctl.base.paths import exists, is_directory
 from lbctl.base.records import dataclass
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import picker_http
+from lbctl.ir.proxies import picker_asked, picker_http
 from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, target
 
@@ -52,7 +52,8 @@ def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[Bound
         if proxy.admin is not None:
             yield BoundAddress(f"proxies.{proxy.name}.admin", proxy.admin, proxies)
     if any(pool.balance.pick is not None for pool in topology.pools):
-        for bind in (topology.control.picker_bind, picker_http(topology.control.picker_bind)):
+        picker_bind = topology.control.picker_bind
+        for bind in dict.fromkeys((picker_bind, picker_http(picker_bind), picker_asked(picker_bind))):
             yield BoundAddress("control.picker.bind", bind, frozenset() if picker_is_elsewhere else SERVE)
 
 

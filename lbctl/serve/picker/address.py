@@ -16,7 +16,7 @@ from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import ServerTls, picker_http
+from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 
 _PROGRAM = 3
 """The number of leading arguments of a command line that are searched for lbctl, as in `python -m lbctl`."""
@@ -63,7 +63,10 @@ def occupant(bind: Address) -> Occupant | None:
 
 def _busy(bind: Address) -> tuple[Address, socket.SocketKind] | None:
     http = picker_http(bind)
-    for place, kind in ((bind, socket.SOCK_STREAM), (http, socket.SOCK_STREAM), (http, socket.SOCK_DGRAM)):
+    places = [(bind, socket.SOCK_STREAM), (http, socket.SOCK_STREAM), (http, socket.SOCK_DGRAM)]
+    remote = picker_http_remote(bind)
+    places += [(remote, socket.SOCK_STREAM)] if remote is not None else []
+    for place, kind in places:
         error = bind_error(place, kind)
         if error is not None and error.errno == errno.EADDRINUSE:
             return place, kind

@@ -1,38 +1,25 @@
 """One stream of Envoy's external processing: the messages of one HTTP request in, the answers out. It does no I/O.
 
-Envoys of lbctl send headers alone, or headers and the buffered beginning of the body. Gateways of Kubernetes send the
-whole body as a stream that has to be sent back piece by piece (`FULL_DUPLEX_STREAMED`). A stream that names no pool
-belongs to such a gateway, which expects the answers of the endpoint picker protocol: 503 where no replica is ready, 429
-where all are full. A stream that names its pool gets no replica in both cases, and its Envoy chooses by itself.
+Gateways of Kubernetes ask this way. They send the whole body as a stream that has to be sent back piece by piece
+(`FULL_DUPLEX_STREAMED`), its buffered beginning, or none. They name no pool, and expect the answers of the endpoint
+picker protocol: 503 where no replica is ready, 429 where all are full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from google.protobuf.struct_pb2 import Struct
 
-from lbctl.ir.locality import Place
 from lbctl.serve.picker.question import MOST_BODY, Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 DESTINATION = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata, that name the chosen replicas."""
 _SERVED = "x-gateway-destination-endpoint-served"
 _SUBSET = "x-gateway-destination-endpoint-subset"
-_ADDRESS, _DETAILS = "upstream.address", "response.code_details"
-_NODE, _REGION, _ZONE = "xds.node.id", "xds.node.locality.region", "xds.node.locality.zone"
-_NOT_REACHED = (
-    "upstream_reset_before_response_started{connection_failure",
-    "upstream_reset_before_response_started{connection_timeout",
-    "upstream_reset_before_response_started{remote_connection_failure",
-    "upstream_reset_before_response_started{local_connection_failure",
-    "no_healthy_upstream",
-)
-"""How the details begin of an answer that Envoy gives because it could not connect to a replica."""
 _NAMESPACE, _SUBSET_NAMESPACE = "envoy.lb", "envoy.lb.subset_hint"
 _CHUNK = 62_000
 """The most bytes of a body in one answer, so that a message stays below the 64 KiB of gateways."""
@@ -60,11 +47,10 @@ class Picking(Protocol):
 
 
 class ProcessorStream:
-    """The state of one stream. The pool of its `caller` is None for a gateway of Kubernetes."""
+    """The state of one stream."""
 
-    def __init__(self, picking: Picking, caller: Caller) -> None:
+    def __init__(self, picking: Picking) -> None:
         self._picking = picking
-        self._caller = caller
         self._mode = ProcessingMode.NONE
         self._response_mode = ProcessingMode.NONE
         self._headers: dict[str, list[str]] = {}
@@ -110,7 +96,6 @@ class ProcessorStream:
             value = item.raw_value.decode("utf-8", "replace") if item.raw_value else item.value
             self._headers.setdefault(item.key, []).append(value)
         self._subset = _subset_of(request)
-        self._caller = _located(self._caller, request)
         if message.end_of_stream or self._mode not in (*_HELD, _DUPLEX):
             return [self._choose("request_headers", b"", whole=message.end_of_stream)]
         self._held = []
@@ -142,14 +127,12 @@ class ProcessorStream:
 
     def _choose(self, kind: str, body: bytes, *, whole: bool) -> bytes:
         length = len(body) if whole and body else max(len(body), _content_length(self._headers))
-        question = PickerQuestion(self._caller, self._headers, body, length, self._subset)
+        question = PickerQuestion(Caller(None), self._headers, body, length, self._subset)
         picked = self._picking.pick(question)
         self.end()  # only one pick of a stream counts, however often it asks
         self._pick, self._headers = picked.id, {}
         if picked.addresses:
-            return _chosen(kind, ",".join(picked.addresses), by_header=self._caller.pool is None)
-        if self._caller.pool is not None and not picked.subset_empty:
-            return _CONTINUE[kind]
+            return _chosen(kind, ",".join(picked.addresses))
         return _refused(429 if picked.full else 503)
 
     # ── The response ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,22 +161,8 @@ def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
     return frozenset(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
-def _located(caller: Caller, request: ProcessingRequest) -> Caller:
-    """Return the caller with its name and its place, where the request has the attributes that say so."""
-    for values in request.attributes.values():
-        node, region, zone = (values.fields[name].string_value for name in (_NODE, _REGION, _ZONE))
-        return replace(caller, proxy=node, place=Place(region or None, zone or None))
-    return caller
-
-
 def _answer(request: ProcessingRequest) -> ResponseStart:
-    """Return who gives the answer: by the attributes that Envoys of lbctl send, or by the metadata of a gateway."""
-    for values in request.attributes.values():
-        fields = values.fields
-        if _ADDRESS in fields or _DETAILS in fields:
-            details = fields[_DETAILS].string_value if _DETAILS in fields else ""
-            served = fields[_ADDRESS].string_value if _ADDRESS in fields else ""
-            return ResponseStart(served, by_replica=not details.startswith(_NOT_REACHED))
+    """Return which replica gives the answer, by the gateway's metadata."""
     metadata = request.metadata_context.filter_metadata
     fields = metadata[_NAMESPACE].fields if _NAMESPACE in metadata else {}
     return ResponseStart(fields[_SERVED].string_value if _SERVED in fields else "")
@@ -204,17 +173,13 @@ def _content_length(headers: dict[str, list[str]]) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
-def _chosen(kind: str, destination: str, *, by_header: bool) -> bytes:
-    """Return the answer that names the replicas in the metadata, and in a header too, where a gateway may go by it.
-
-    An Envoy that names its pool goes by the metadata alone, and would send the header on to the replica.
-    """
+def _chosen(kind: str, destination: str) -> bytes:
+    """Return the answer that names the replicas in the metadata and in a header: a gateway may go by either."""
     option = {
         "header": {"key": DESTINATION, "raw_value": destination.encode()},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }
-    response = {"response": {"header_mutation": {"set_headers": [option]}}} if by_header else {}
-    answer = ProcessingResponse(**{kind: response})
+    answer = ProcessingResponse(**{kind: {"response": {"header_mutation": {"set_headers": [option]}}}})
     inner = Struct()
     inner.fields[DESTINATION].string_value = destination
     answer.dynamic_metadata.fields[_NAMESPACE].struct_value.CopyFrom(inner)

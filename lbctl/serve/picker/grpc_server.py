@@ -1,12 +1,10 @@
-"""The gRPC server of the picker: external processing for Envoys and gateways, and their health checks.
+"""The gRPC server of the picker: external processing for gateways, health checks, and services of other modules.
 
-Each HTTP request is a stream. What is no message of the protocol ends its stream with an error, which lets the request
-pass at the proxy; the other streams go on. More streams than allowed are refused the same way.
+Each HTTP request of a gateway is a stream. What is no message of the protocol ends its stream with an error, which lets
+the request pass at the proxy; the other streams go on. More streams than allowed are refused the same way.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import grpc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
@@ -15,9 +13,7 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
 from lbctl.serve.picker.health import PROCESSOR, PickerHealth
-from lbctl.serve.picker.question import Caller
 
-_POOL, _REGIONS, _BUSY = "x-lbctl-pool", "x-lbctl-regions", "x-lbctl-busy"
 MOST_STREAMS = 20_000
 _MOST_MESSAGE = 8 << 20
 """Bytes of a message: Envoy holds at most 1 MiB of a body, and a little more while it arrives."""
@@ -77,7 +73,7 @@ class GrpcServer:
         return grpc.method_handlers_generic_handler(PROCESSOR, {"Process": method})
 
     async def _process(self, _: object, context: grpc.aio.ServicerContext[ProcessingRequest, bytes]) -> None:
-        stream = ProcessorStream(self._picking, _caller(dict(context.invocation_metadata() or ())))
+        stream = ProcessorStream(self._picking)
         self.streams += 1
         try:
             while isinstance(request := await context.read(), ProcessingRequest):
@@ -86,10 +82,3 @@ class GrpcServer:
         finally:
             self.streams -= 1
             stream.end()
-
-
-def _caller(metadata: Mapping[str, str | bytes]) -> Caller:
-    """Return what the metadata of a call say about the route."""
-    texts = {key: value for key, value in metadata.items() if isinstance(value, str)}
-    regions = frozenset(item for item in texts.get(_REGIONS, "").split(",") if item)
-    return Caller(texts.get(_POOL), regions=regions, leaves_busy=texts.get(_BUSY) == "1")

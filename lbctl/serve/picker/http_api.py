@@ -1,9 +1,14 @@
-"""What HAProxy and nginx ask the picker by HTTP, and how they report by UDP that a request has ended.
+"""What the proxies ask the picker by HTTP, and how HAProxy and nginx report by UDP that a request has ended.
 
-`POST /pick/POOL` takes the beginning of the client's body, `GET /pick/POOL` none; both take the client's headers, and
-with `?regions=EU,US&region=EU&zone=a` the regions that the route allows, and where the proxy runs. The
-answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that id ends it.
-HAProxy chooses the id (`x-lbctl-pick-id`, a UUID), so that it can end a pick whose answer it has not read.
+HAProxy and nginx ask `POST /pick/POOL`, which takes the beginning of the client's body, or `GET /pick/POOL`; both take
+the client's headers, and with `?regions=EU,US&region=EU&zone=a` the regions that the route allows, and where the proxy
+runs. The answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that
+id ends it. HAProxy chooses the id (`x-lbctl-pick-id`, a UUID), so that it can end a pick whose answer it has not read.
+
+Envoys ask `/envoy` with the client's method, and with headers for the pool and the rest. The answer is always 200, with
+the addresses of the replicas to try and the id of the pick, or with neither: Envoy sends its client any other answer
+below 500. Their access logs report the end (`envoy_ends`). An Envoy whose client leaves, or that waits no longer,
+closes the connection of its question, which withdraws the pick.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -19,7 +25,7 @@ from lbctl.serve.picker.http_protocol import HttpAnswer, HttpRequest, PickerConn
 from lbctl.serve.picker.question import Caller, PickerQuestion, ResponseStart
 from lbctl.serve.picker.service import PickService
 
-_PICK = "/pick/"
+_PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
 _MOST_DATAGRAM = 8 << 10
 _NOTHING = HttpAnswer(204)
 _STRUCTURED = re.compile(
@@ -35,7 +41,10 @@ _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 
 
 class HttpApi:
-    """Answers the requests. `metrics` returns the page of the picker's own metrics."""
+    """Answers the requests. `metrics` returns the page of the picker's own metrics.
+
+    On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
+    """
 
     def __init__(self, service: PickService, metrics: Callable[[], bytes]) -> None:
         self._service = service
@@ -44,28 +53,43 @@ class HttpApi:
     def handle(self, request: HttpRequest) -> HttpAnswer:
         """Return the answer to a request."""
         path, _, query = request.target.partition("?")
+        if path == _ENVOY:
+            return self._answer_envoy(request)
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
             return self._pick(unquote(path.removeprefix(_PICK)), query, request)
         if request.method not in ("GET", "HEAD"):
             return HttpAnswer(405)
         if path == "/health":
             return HttpAnswer(200, b"ok\n")
+        if path == _READY:
+            return HttpAnswer(200, b"lbctl picker ready\n") if self._service.tables else HttpAnswer(503)
         if path == "/metrics":
             return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
         return HttpAnswer(404)
 
     def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
-        length = _number(request.headers.get("x-lbctl-body-length")) or len(request.body)
-        proxy = request.headers.get("x-lbctl-proxy", [""])[0]
         values = _values(query)
-        caller = Caller(pool, proxy, *_where(values), leaves_busy=values.get("busy") == "1")
-        named = request.headers.get("x-lbctl-pick-id", [""])[0]
+        caller = Caller(pool, _header(request, "x-lbctl-proxy"), *_where(values), leaves_busy=values.get("busy") == "1")
+        named = _header(request, "x-lbctl-pick-id")
         name = named if _NAME.fullmatch(named) else ""
-        picked = self._service.pick(PickerQuestion(caller, request.headers, request.body, length, id=name))
+        question = PickerQuestion(caller, request.headers, request.body, _body_length(request), id=name)
+        picked = self._service.pick(question)
         if not picked.names:
             return _NOTHING
         replica, headers = picked.names[0], {"x-lbctl-pick": picked.names[0], "x-lbctl-pick-id": picked.id}
         return HttpAnswer(200, f"{replica} {picked.id}\n".encode(), headers)
+
+    def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
+        names = ("proxy", "region", "zone", "pool", "regions", "busy")
+        proxy, region, zone, pool, regions, busy = (_header(request, f"x-lbctl-{name}") for name in names)
+        allowed = frozenset(item for item in regions.split(",") if item)
+        caller = Caller(pool, proxy, allowed, Place(region or None, zone or None), leaves_busy=busy == "1")
+        question = PickerQuestion(caller, request.headers, request.body, _body_length(request))
+        picked = self._service.pick(question)
+        if not picked.addresses:
+            return HttpAnswer(200)
+        headers = {"x-lbctl-replicas": ",".join(picked.addresses), "x-lbctl-pick-id": picked.id}
+        return HttpAnswer(200, b"", headers, partial(self._service.finished, picked.id))
 
 
 class RequestEnds:
@@ -140,9 +164,15 @@ def _where(values: Mapping[str, str]) -> tuple[frozenset[str], Place]:
     return regions, Place(region, zone)
 
 
-def _number(values: list[str] | None) -> int:
-    text = values[0] if values else ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
+def _header(request: HttpRequest, name: str) -> str:
+    """Return the first value of a header; empty where the request has none."""
+    return request.headers.get(name, [""])[0]
+
+
+def _body_length(request: HttpRequest) -> int:
+    """Return the length of the client's whole body, as far as the proxy knows it."""
+    text = _header(request, "x-lbctl-body-length")
+    return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(request.body)
 
 
 def connections(api: HttpApi) -> Callable[[], PickerConnection]:

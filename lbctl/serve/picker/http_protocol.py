@@ -1,8 +1,9 @@
-"""A small HTTP/1 server for the requests of HAProxy's Lua and of nginx, on asyncio's own protocols.
+"""A small HTTP/1 server for the requests of the proxies, on asyncio's own protocols.
 
-It reads what these two send and nothing else: a head of at most 64 KiB, a body with its length, one request after the
-other on a connection. Whatever differs is answered with an error and the connection is closed; the proxy then chooses
-by itself. A client that sends nothing for a minute is disconnected.
+It reads what these send and nothing else: a head of at most 64 KiB, a body with its length, one request after the
+other on a connection. Whatever differs is answered with 500 and the connection is closed; the proxy then chooses
+by itself. The status is never below 500, because an Envoy sends its client such an answer. A client that sends nothing
+for a minute is disconnected.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ MOST_HEAD = 64 << 10
 MOST_BODY = 1 << 20
 """Bytes of a body."""
 MOST_CONNECTIONS = 4_096
+_WITHDRAWN = 1.0
+"""Seconds after an answer in which the end of its connection means that the proxy did not wait for it."""
 _IDLE = 60.0
 """Seconds after which a connection without a request is closed."""
 
@@ -47,6 +50,8 @@ class HttpAnswer:
     """The body."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Further headers, whose values are printable ASCII."""
+    withdraw: Callable[[], None] | None = None
+    """Called when the connection closes right after the answer: the proxy had given up the question. None: nothing."""
 
     def encoded(self, *, keep: bool) -> bytes:
         """Return the bytes of the answer. `keep`: whether the connection stays open."""
@@ -59,11 +64,7 @@ class HttpAnswer:
 
 
 class MalformedError(Exception):
-    """A request cannot be read; `status` says why."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(HTTPStatus(status).phrase)
-        self.status = status
+    """A request cannot be read. The message says why."""
 
 
 class PickerConnection(asyncio.Protocol):
@@ -79,6 +80,9 @@ class PickerConnection(asyncio.Protocol):
         self._is_paused = False
         """Whether nothing is answered until the client has read its answers."""
         self._timer: asyncio.TimerHandle | None = None
+        self._withdraw: Callable[[], None] | None = None
+        """What the newest answer has for the end of the connection."""
+        self._answered_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the connection, unless there are too many."""
@@ -96,6 +100,8 @@ class PickerConnection(asyncio.Protocol):
         self._open.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._withdraw is not None and asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN:
+            self._withdraw()
 
     def data_received(self, data: bytes) -> None:
         """Answer every request that is complete."""
@@ -130,7 +136,7 @@ class PickerConnection(asyncio.Protocol):
                     return
                 self._wait()
         except MalformedError as error:
-            self._send(HttpAnswer(error.status), keep=False)
+            self._send(HttpAnswer(500, f"{error}\n".encode()), keep=False)
 
     def close(self) -> None:
         """Close the connection."""
@@ -140,6 +146,7 @@ class PickerConnection(asyncio.Protocol):
     def _send(self, answer: HttpAnswer, *, keep: bool) -> None:
         assert self._transport is not None
         self._transport.write(answer.encoded(keep=keep))
+        self._withdraw, self._answered_at = answer.withdraw, asyncio.get_running_loop().time()
         if not keep:
             self._transport.close()
 
@@ -157,7 +164,7 @@ def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
     end = received.find(b"\r\n\r\n", 0, MOST_HEAD)
     if end < 0:
         if len(received) >= MOST_HEAD:
-            raise MalformedError(431)
+            raise MalformedError("the head is too long")
         return len(received) + 1
     first, *lines = received[:end].decode("utf-8", "replace").split("\r\n")
     method, target, version = _request_line(first)
@@ -174,7 +181,7 @@ def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
 def _request_line(line: str) -> tuple[str, str, str]:
     parts = line.split(" ")
     if len(parts) != 3 or parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
-        raise MalformedError(400)
+        raise MalformedError("not a request line")
     return parts[0], parts[1], parts[2]
 
 
@@ -183,18 +190,18 @@ def _headers(lines: list[str]) -> dict[str, list[str]]:
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
-            raise MalformedError(400)
+            raise MalformedError("not a header")
         headers.setdefault(name.lower(), []).append(value.strip(" \t"))
     return headers
 
 
 def _length(headers: Mapping[str, list[str]]) -> int:
     if "transfer-encoding" in headers:
-        raise MalformedError(411)
+        raise MalformedError("a body needs its length")
     values = headers.get("content-length", ["0"])
     if len(set(values)) > 1 or not values[0].isascii() or not values[0].isdecimal() or len(values[0]) > 15:
-        raise MalformedError(400)
+        raise MalformedError("not a length")
     length = int(values[0])
     if length > MOST_BODY:
-        raise MalformedError(413)
+        raise MalformedError("the body is too long")
     return length

@@ -19,15 +19,17 @@ import grpc
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import ServerTls, picker_http
+from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
 from lbctl.serve.picker.datagrams import DatagramReceiver
+from lbctl.serve.picker.envoy_ends import EnvoyEnds
 from lbctl.serve.picker.exchange import Exchange
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
+from lbctl.serve.picker.http_certificate import HttpCertificate
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
 
@@ -47,12 +49,17 @@ class PickerEndpoints:
     bind: Address
     """The address of gRPC."""
     tls: ServerTls | None = None
-    """TLS of gRPC; None: plain connections."""
+    """TLS of gRPC and of HTTP beyond loopback; None: plain connections."""
 
     @property
     def http(self) -> Address:
         """The address of HTTP and of the datagrams."""
         return picker_http(self.bind)
+
+    @property
+    def remote_http(self) -> Address | None:
+        """The address of HTTP for Envoys of other machines; None where the picker serves this machine alone."""
+        return picker_http_remote(self.bind)
 
 
 class PickerProcess:
@@ -67,10 +74,12 @@ class PickerProcess:
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
         credentials = _credentials(places.tls)
+        self._certificate = HttpCertificate(places.tls)
         self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
         self.follower = TableFollower(service.set_table, service.sampled, self.exchange.follow, service.assigned)
         health = PickerHealth(lambda: bool(self.service.tables), _polled)
-        self._grpc = GrpcServer(self.service, health, credentials, self.exchange.handler())
+        ends = EnvoyEnds(self.service)
+        self._grpc = GrpcServer(self.service, health, credentials, self.exchange.handler(), ends.handler())
         self._ends = RequestEnds(self.service)
 
     async def run(self) -> int:
@@ -95,13 +104,18 @@ class PickerProcess:
 
     async def _listen(self) -> None:
         """Open all addresses. Raises CannotBindError."""
-        loop, http = asyncio.get_running_loop(), self._places.http
+        loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page)
         try:
             await loop.create_server(connections(api), http.host, http.port)
             DatagramReceiver(http, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
+        if remote is not None:
+            try:
+                await loop.create_server(connections(api), remote.host, remote.port, ssl=self._certificate.context)
+            except OSError as error:
+                raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
         await self._grpc.start(self._places.bind)
         log.event("the picker listens", grpc=self._places.bind, http=http, tls=self._places.tls is not None or None)
 
@@ -109,6 +123,7 @@ class PickerProcess:
         while True:
             await asyncio.sleep(_SWEEP)
             self.service.sweep()
+            self._certificate.renew()
 
     def _page(self) -> bytes:
         gauges = {

@@ -139,6 +139,11 @@ class PickService:
                 del self._ended[next(iter(self._ended))]
             self._ended[pick] = self._clock()
 
+    def proxy_left(self, proxy: str) -> None:
+        """Note that a proxy has ended, and all its requests."""
+        for pick in [pick for pick, entry in self._open.items() if entry.proxy == proxy]:
+            self.finished(pick)
+
     def sweep(self) -> None:
         """Forget the picks whose end was never reported, and what is known of replicas that have left."""
         now = self._clock()

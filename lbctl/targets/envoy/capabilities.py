@@ -179,11 +179,11 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "proxies.include": Rendered("HTTP filters, each of a known type, before the router; also for WebSockets"),
     "pool.balance.pick": Rendered(
-        "`ext_proc` asks the picker; its answer counts for hosts of the cluster alone, and `otherwise` is the policy "
+        "`ext_authz` asks the picker; its answer counts for hosts of the cluster alone, and `otherwise` is the policy "
         "for all other requests"
     ),
     "pool.balance.pick.body": Rendered(
-        "the body is held until it is whole or longer than 1 MiB; not on routes with WebSockets and not with gRPC"
+        "the first 64 KiB, which are held until they are there; not on routes with WebSockets and not with gRPC"
     ),
     **CONTROL_PLANE,
 }

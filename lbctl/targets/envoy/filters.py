@@ -102,7 +102,7 @@ def per_table(view: View, listener: Listener) -> dict[str, Any]:
     """Return the filter configuration that all routes of the table share."""
     routes = _limited(view, listener)
     limited = {limits.FILTER: pack(limits.limited(routes))} if routes else {}
-    return {**external.per_table(view, listener), **limited}
+    return {**external.per_table(view, listener), **picking.per_table(view, listener), **limited}
 
 
 def _request_id(listener: Listener) -> list[dict[str, object]]:

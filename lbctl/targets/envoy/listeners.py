@@ -137,7 +137,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         preserve_external_request_id=chain.trusted is None or chain.believed,
         upgrade_configs=[filters.websocket(view, item)],
         early_header_mutation_extensions=[_early_mutations(view, item, chain)],
-        access_log=access_log.access_logs(view, item),
+        access_log=[*access_log.access_logs(view, item), *picking.access_logs(view, item)],
         local_reply_config=local_reply.local_replies(view, item, by_address=bool(access.http_filters(view, item))),
         http_filters=filters.http_filters(view, item),
         http_protocol_options=_http1(),

@@ -1,16 +1,22 @@
-"""A replica for each request, by the picker: the filter that asks it, its cluster, and the policy that obeys it.
+"""A replica for each request, by the picker: the filter that asks it, its clusters, and the policy that obeys it.
 
-The filter `ext_proc` asks the picker on routes that lead to a pool with the algorithm `pick`, and lets the request pass
-where the picker fails. The picker's answer is metadata, which no client can write; a host that is not in the cluster,
-or no answer at all, leaves the choice to the policy that the cluster would have without the picker.
+The filter `ext_authz` asks the picker on routes that lead to a pool with the algorithm `pick`, and lets the request
+pass where the picker fails. Envoy decides which filters a request passes before the body has named the model, so the
+filter is there for every request, and the routes that pick nothing turn it off. The picker's answer is metadata, which
+no client can write; a host that is not in the cluster, or no answer at all, leaves the choice to the policy that the
+cluster would have without the picker. Envoy's access log reports to the picker that a request has ended.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from envoy.config.cluster.v3 import cluster_pb2
-from envoy.extensions.filters.http.ext_proc.v3 import ext_proc_pb2, processing_mode_pb2
+from envoy.extensions.access_loggers.grpc.v3 import als_pb2
+from envoy.extensions.filters.http.ext_authz.v3 import ext_authz_pb2
+from envoy.extensions.filters.http.lua.v3 import lua_pb2
+from envoy.extensions.filters.http.upstream_codec.v3 import upstream_codec_pb2
 from envoy.extensions.load_balancing_policies.common.v3 import common_pb2
 from envoy.extensions.load_balancing_policies.least_request.v3 import least_request_pb2
 from envoy.extensions.load_balancing_policies.maglev.v3 import maglev_pb2
@@ -23,28 +29,59 @@ from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 from lbctl.ir import busy
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import PickPolicy, Pool
+from lbctl.ir.proxies import picker_asked
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
 from lbctl.targets.envoy.protos import address, duration, extension, pack
 
-CLUSTER = "picker|lbctl"
-"""The name of the picker's cluster; no pool has such a name."""
-DESTINATION = "x-gateway-destination-endpoint"
-"""The key of the metadata that names the chosen replicas, and the header by which gateways do."""
-POOL, REGIONS, BUSY = "x-lbctl-pool", "x-lbctl-regions", "x-lbctl-busy"
-"""The metadata of a call: for which pool a replica is wanted, in which regions, and whether busy ones are left."""
-_WHO_ASKS = ("xds.node.id", "xds.node.locality.region", "xds.node.locality.zone")
-"""The attributes of a request that say which Envoy asks, and where it runs."""
-_NAMESPACE = "envoy.lb"
+
+class MakeCluster(Protocol):
+    """Returns one of the picker's clusters."""
+
+    def __call__(self, where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
+        """`where` is the address of the picker's gRPC; None: the cluster is empty."""
+
+
+CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
+"""The names of the picker's clusters, for questions and for the ends of requests; no pool has such a name."""
+FILTER = "lbctl.pick"
+_BODY_LENGTH = "x-lbctl-body-length"
+_PATH, _READY_PATH = "/envoy?path=", "/ready"
+_READY_ANSWER = "lbctl picker ready"
+_REPLICAS, _ID = "x-lbctl-replicas", "x-lbctl-pick-id"
+"""The headers of the picker's answer, which are keys of the metadata: the replicas to try, and the id of the pick."""
+_NAMESPACE = "envoy.filters.http.ext_authz"
+_REQUEST = {
+    _BODY_LENGTH: "%REQ(content-length)%",
+    "x-lbctl-proxy": "%CEL(xds.node.id)%",
+    "x-lbctl-region": "%CEL(xds.node.locality.region)%",
+    "x-lbctl-zone": "%CEL(xds.node.locality.zone)%",
+}
+"""The headers that each request of a listener gets for the question: the length of the whole body, of which the picker
+gets the beginning, which Envoy asks, and where it runs. Envoy 1.40 crashes on CEL among the headers of a question."""
+_HTTP, _HTTP2 = "http/1.1", "h2"
+_MAX_BODY = 64 << 10
+"""Bytes of the beginning of a body that the picker gets."""
+_ONLY_OK = """\
+function envoy_on_response(handle)
+  if handle:headers():get(":status") ~= "200" then
+    handle:headers():replace(":status", "503")
+  end
+end
+"""
+"""Makes every answer but 200 an error: Envoy would send the client another one, as the 404 of another web server that
+has the port of a picker which has just ended."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-_MOST_STREAMS = 1 << 20
-"""Each request has a stream until it ends; Envoy's default would allow 1,024."""
+_MAX_REQUESTS = 1 << 20
 _CONNECT = 100
+_IDLE = 30_000
+"""Milliseconds. The picker itself closes an idle connection after a minute, which a question must not meet."""
 _CHECK_INTERVAL, _CHECK_TIMEOUT = 500, 250
 """Milliseconds. A picker that hangs is known to hang after two checks."""
-_MODE = processing_mode_pb2.ProcessingMode
+_FLUSH = 50
+"""Milliseconds for which Envoy collects the ends of requests."""
 _MOVED = ("zone_aware_lb_config", "consistent_hashing_lb_config")
 """Parts of `common_lb_config` that Envoy wants in the policy itself."""
 _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
@@ -54,116 +91,180 @@ _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that ask the picker: one for each timeout. They act only on routes that configure them."""
-    names = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
-    timeouts = {pick.timeout for name in names if (pick := view.pools[name].balance.pick) is not None}
-    return [{**extension(_filter(item), _processor(item)), "disabled": True} for item in sorted(timeouts)]
+    """Return the filter that asks the picker; the list is empty where no route of the listener needs it."""
+    policies = _policies(view, listener)
+    if not policies:
+        return []
+    names = sorted({"content-type", *_REQUEST, *(name for item in policies for name in item.session_headers)})
+    config = ext_authz_pb2.ExtAuthz(
+        transport_api_version="V3",
+        http_service=_service(policies[0].timeout, {}),
+        failure_mode_allow=True,
+        allowed_headers=_exactly(*names),
+        disallowed_headers=None if "authorization" in names else _exactly("authorization"),
+        stat_prefix="lbctl_pick",
+    )
+    return [extension(FILTER, config)]
+
+
+def per_table(view: View, listener: Listener) -> dict[str, Any]:
+    """Return the configuration that turns the filter off for all routes of the table."""
+    return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(disabled=True))} if _policies(view, listener) else {}
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
-    """Return what a route or a share configures of the filter. Bodies that may never end are not read."""
+    """Return the configuration that turns the filter on for a route or a share that leads to a picked pool.
+
+    Bodies that may never end are not read.
+    """
     pick = pool.balance.pick
     if pick is None:
         return {}
-    metadata = [{"key": POOL, "value": pool.name}]
+    values = {"x-lbctl-pool": pool.name}
     if route.regions:
-        metadata.append({"key": REGIONS, "value": ",".join(route.regions).replace("%", "%%")})
+        values["x-lbctl-regions"] = ",".join(route.regions)
     if busy.statuses(route, pool):
-        metadata.append({"key": BUSY, "value": "1"})
+        values["x-lbctl-busy"] = "1"
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
-    overrides = {"processing_mode": _mode(reads=reads), "grpc_initial_metadata": metadata}
-    return {_filter(pick.timeout): pack(ext_proc_pb2.ExtProcPerRoute(overrides=overrides))}
+    body = {"max_request_bytes": _MAX_BODY, "allow_partial_message": True} if reads else None
+    settings = {"http_service": _service(pick.timeout, values), "with_request_body": body}
+    return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings))}
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the removal of the header in which a client could name a replica."""
-    return [{"remove": DESTINATION}] if http_filters(view, listener) else []
+    """Return the mutations that give each request what a question has about it; no client can write these headers."""
+    if not _policies(view, listener):
+        return []
+    headers = [{"key": key, "value": value} for key, value in _REQUEST.items()]
+    mutations: list[dict[str, object]] = [{"remove": name} for name in _REQUEST]
+    mutations += [{"append": {"header": header, "append_action": "ADD_IF_ABSENT"}} for header in headers]
+    return mutations
+
+
+def own_headers(view: View, listener: Listener) -> list[str]:
+    """Return the headers that are added for the picker, which are removed before a replica sees the request."""
+    return sorted(_REQUEST) if _policies(view, listener) else []
+
+
+def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the logger that reports the ends of picked requests; the list is empty where nothing is picked."""
+    if not _policies(view, listener):
+        return []
+    path = {"filter": _NAMESPACE, "path": [{"key": _ID}], "value": {"present_match": True}}
+    is_picked = {"metadata_filter": {"matcher": path, "match_if_key_not_found": {"value": False}}}
+    tag = {
+        "tag": _ID,
+        "metadata": {"kind": {"request": {}}, "metadata_key": {"key": _NAMESPACE, "path": [{"key": _ID}]}},
+    }
+    common = {
+        "log_name": "lbctl-picks",
+        "grpc_service": {"envoy_grpc": {"cluster_name": ENDS_CLUSTER}},
+        "transport_api_version": "V3",
+        "buffer_flush_interval": duration(_FLUSH),
+        "custom_tags": [tag],
+    }
+    config = als_pb2.HttpGrpcAccessLogConfig(common_config=common)
+    return [{**extension("envoy.access_loggers.http_grpc", config), "filter": is_picked}]
 
 
 def asks(view: View) -> bool:
-    """Return whether the filter is in use, and so its cluster is needed."""
+    """Return whether the filter is in use, and so its clusters are needed."""
     return any(pool.balance.pick is not None for pool in view.pools.values())
+
+
+def _policies(view: View, listener: Listener) -> list[PickPolicy]:
+    """Return how the pools of the listener's routes are picked, in the order of their names."""
+    names = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
+    return [pick for name in sorted(names) if (pick := view.pools[name].balance.pick) is not None]
 
 
 def _pools(route: Route) -> tuple[str, ...]:
     return route.action.pools if isinstance(route.action, Forward) else ()
 
 
-def _filter(timeout: int) -> str:
-    return f"lbctl.pick.{timeout}"
+def _service(timeout: int, values: dict[str, str]) -> dict[str, object]:
+    """Return the service that is asked, with headers that no client can write. Envoy adds the client's path."""
+    headers = [{"key": key, "value": value.replace("%", "%%")} for key, value in values.items()]
+    return {
+        "server_uri": {"uri": "http://picker.lbctl", "cluster": CLUSTER, "timeout": duration(timeout)},
+        "path_prefix": _PATH,
+        "authorization_request": {"headers_to_add": headers},
+        "authorization_response": {"dynamic_metadata_from_headers": _exactly(_REPLICAS, _ID)},
+    }
 
 
-def _processor(timeout: int) -> ext_proc_pb2.ExternalProcessor:
-    """Return the filter's configuration. Of what the picker may answer, it accepts the metadata alone."""
-    untyped = {"untyped": [_NAMESPACE]}
-    return ext_proc_pb2.ExternalProcessor(
-        grpc_service={"envoy_grpc": {"cluster_name": CLUSTER}},
-        failure_mode_allow=True,
-        message_timeout=duration(timeout),
-        processing_mode=_MODE(request_header_mode="SKIP", response_header_mode="SKIP"),
-        request_attributes=_WHO_ASKS,
-        response_attributes=["upstream.address", "response.code_details"],
-        metadata_options={"receiving_namespaces": untyped, "forwarding_namespaces": untyped},
-        mutation_rules={"disallow_all": {"value": True}},
-        disable_immediate_response=True,
-        route_cache_action="RETAIN",
-    )
-
-
-def _mode(*, reads: bool) -> processing_mode_pb2.ProcessingMode:
-    """Return what of a request the picker gets. The trailers keep the stream open until the request ends."""
-    return _MODE(
-        request_header_mode="SEND",
-        request_body_mode="BUFFERED_PARTIAL" if reads else "NONE",
-        response_header_mode="SEND",
-        response_trailer_mode="SEND",
-        response_body_mode="NONE",
-    )
+def _exactly(*names: str) -> dict[str, object]:
+    return {"patterns": [{"exact": name, "ignore_case": True} for name in names]}
 
 
 # ── The clusters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cluster(where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
-    """Return the picker's cluster with its endpoint: an unfit picker is not asked, whatever else is left.
+def questions_cluster(where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
+    """Return the cluster of questions: an unfit picker is not asked, whatever else is left.
 
-    Without an address the cluster is empty, and requests pass at once, as with a picker that is dead.
-    With `tls` it has the certificates of the connection to the control plane, which are in the proxy's bootstrap.
+    Without an address it is empty, and requests pass at once, as with a picker that is dead. With `tls` it has the
+    certificates of the connection to the control plane, which are in the proxy's bootstrap. On loopback they are named
+    and not used: an Envoy that lacks them cannot report the ends of requests, so it has to refuse this cluster too. The
+    check expects an answer that no other program gives.
     """
-    options = http_protocol_options_pb2.HttpProtocolOptions(explicit_http_config={"http2_protocol_options": {}})
-    most = {"value": _MOST_STREAMS}
-    thresholds = {"max_connections": most, "max_pending_requests": most, "max_requests": most}
-    check = {
-        "timeout": duration(_CHECK_TIMEOUT),
-        "interval": duration(_CHECK_INTERVAL),
-        "no_traffic_interval": duration(_CHECK_INTERVAL),
-        "unhealthy_threshold": {"value": 2},
-        "healthy_threshold": {"value": 1},
-        "grpc_health_check": {"service_name": "readiness"},
-    }
-    picker = [{"endpoint": {"address": address(where.from_here)}}] if where is not None else []
+    asked = picker_asked(where) if where is not None else None
+    only_ok = extension("envoy.filters.http.lua", lua_pb2.Lua(default_source_code={"inline_string": _ONLY_OK}))
+    codec = extension("envoy.filters.http.upstream_codec", upstream_codec_pb2.UpstreamCodec())
+    protocol: dict[str, Any] = {"explicit_http_config": {"http_protocol_options": {}}}
+    protocol["http_filters"] = [only_ok, codec]
+    is_local = asked is not None and asked.on_loopback
+    message = _cluster(CLUSTER, asked, protocol, tls=tls and not is_local)
+    if tls and is_local:
+        message.transport_socket_matches.add(name="unused", match={"never": True}, transport_socket=_tls(_HTTP))
+    message.health_checks.add(
+        timeout=duration(_CHECK_TIMEOUT),
+        interval=duration(_CHECK_INTERVAL),
+        no_traffic_interval=duration(_CHECK_INTERVAL),
+        unhealthy_threshold={"value": 2},
+        healthy_threshold={"value": 1},
+        http_health_check={"path": _READY_PATH, "receive": [{"text": _READY_ANSWER.encode().hex()}]},
+    )
+    message.close_connections_on_host_health_failure = True
+    message.common_lb_config.healthy_panic_threshold.SetInParent()
+    return message
+
+
+def ends_cluster(where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
+    """Return the cluster to which the ends of requests are reported."""
+    protocol: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
+    return _cluster(ENDS_CLUSTER, where.from_here if where else None, protocol, tls=tls)
+
+
+def _cluster(name: str, where: Address | None, protocol: dict[str, Any], *, tls: bool) -> cluster_pb2.Cluster:
+    idle = {"idle_timeout": duration(_IDLE)}
+    options = http_protocol_options_pb2.HttpProtocolOptions(common_http_protocol_options=idle, **protocol)
+    limit = {"value": _MAX_REQUESTS}
+    thresholds = {"max_connections": limit, "max_pending_requests": limit, "max_requests": limit}
+    picker = [{"endpoint": {"address": address(where)}}] if where is not None else []
     return cluster_pb2.Cluster(
-        name=CLUSTER,
+        name=name,
         type="STATIC",
         connect_timeout=duration(_CONNECT),
         typed_extension_protocol_options={_HTTP_OPTIONS: pack(options)},
         circuit_breakers={"thresholds": [thresholds]},
-        health_checks=[check],
-        close_connections_on_host_health_failure=True,
-        common_lb_config={"healthy_panic_threshold": {}},
-        load_assignment={"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": picker}]},
-        transport_socket=_tls() if tls else None,
+        load_assignment={"cluster_name": name, "endpoints": [{"lb_endpoints": picker}]},
+        transport_socket=_tls(_HTTP2 if name == ENDS_CLUSTER else _HTTP) if tls else None,
     )
 
 
-def _tls() -> dict[str, object]:
+def _tls(protocol: str) -> dict[str, object]:
     common = {
         "tls_params": {"tls_minimum_protocol_version": "TLSv1_2", "tls_maximum_protocol_version": "TLSv1_3"},
-        "alpn_protocols": ["h2"],
+        "alpn_protocols": [protocol],
         "validation_context_sds_secret_config": {"name": CA},
         "tls_certificate_sds_secret_configs": [{"name": CERTIFICATE}],
     }
     return extension("envoy.transport_sockets.tls", tls_pb2.UpstreamTlsContext(common_tls_context=common))
+
+
+CLUSTERS: Mapping[str, MakeCluster] = {CLUSTER: questions_cluster, ENDS_CLUSTER: ends_cluster}
+"""The name of each of the picker's clusters → the function that returns it."""
 
 
 def obey(message: cluster_pb2.Cluster, pool: Pool) -> None:
@@ -175,7 +276,7 @@ def obey(message: cluster_pb2.Cluster, pool: Pool) -> None:
         message.ClearField(name)
     for name in _MOVED:
         message.common_lb_config.ClearField(name)
-    key = {"key": _NAMESPACE, "path": [{"key": DESTINATION}]}
+    key = {"key": _NAMESPACE, "path": [{"key": _REPLICAS}]}
     override = override_host_pb2.OverrideHost(
         override_host_sources=[{"metadata": key}], fallback_policy={"policies": [{"typed_extension_config": fallback}]}
     )

@@ -63,7 +63,11 @@ def route_configuration(table: RouteInputs) -> route_pb2.RouteConfiguration:
         ignore_port_in_host_matching=True,
         typed_per_filter_config=filters.per_table(table.view, table.listener),
         request_headers_to_add=list(map(_client_address, table.listener.address_headers)),
-        request_headers_to_remove=[*_INTERNAL, *auth.own_headers(table.view, table.listener)],
+        request_headers_to_remove=[
+            *_INTERNAL,
+            *auth.own_headers(table.view, table.listener),
+            *picking.own_headers(table.view, table.listener),
+        ],
         most_specific_header_mutations_wins=True,
         max_direct_response_body_size_bytes={"value": max([_BODY, *(len(body.encode()) for body in bodies)])},
         virtual_hosts=[_virtual_host(table, host, ways) for host in sorted({"", *(rule.host for rule in rules)})],

@@ -94,7 +94,8 @@ def _clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[c
     yield from (resources.cluster(item, delivery) for item in needed.upstreams)
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
-        yield picking.cluster(view.picker)
+        where = None if view.picker_tls else view.picker
+        yield from (make(where) for make in picking.CLUSTERS.values())
     for name, route in external.services(view.routes.values()).items():
         if route.auth and route.auth.external:
             yield external.cluster(name, route.auth.external)

@@ -148,9 +148,10 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
         shape = ads.cluster_inputs(upstream)
         yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
     if picking.asks(visible):
-        make = partial(picking.cluster, visible.picker, tls=visible.picker_tls)
         shown = (visible.picker, visible.picker_tls)
-        yield cache.get(CDS, picking.CLUSTER, shown, make, ("control", "picker"))
+        for name, make in picking.CLUSTERS.items():
+            built = partial(make, visible.picker, tls=visible.picker_tls)
+            yield cache.get(CDS, name, shown, built, ("control", "picker"))
     for name, route in external.services(visible.routes.values()).items():
         service = route.auth and route.auth.external
         if service:

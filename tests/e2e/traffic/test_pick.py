@@ -1,4 +1,4 @@
-"""HAProxy and nginx follow the picker, and fall back to `otherwise` if it does not answer correctly."""
+"""All proxies follow the picker, and fall back to `otherwise` if it does not answer correctly."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.processes.fleet import Gateway, entry, fleet_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.log_lines import lines_of
 from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.scripted_picker import Asked, ScriptedPicker, free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import Asked, Pick, ScriptedPicker, free_port_pair, scripted_picker
 from tests.support.processes.waiting import eventually
 
 TIMEOUT = 2.0
@@ -44,7 +45,7 @@ NONSENSE = (
 )
 
 
-@pytest.fixture(params=("haproxy", pytest.param("haproxy-2.8", marks=pytest.mark.nightly), "nginx"))
+@pytest.fixture(params=("haproxy", pytest.param("haproxy-2.8", marks=pytest.mark.nightly), "nginx", "envoy"))
 def edge(request: pytest.FixtureRequest) -> Binary:
     binary: Binary = request.param
     return binary
@@ -58,6 +59,10 @@ _EACH_VERSION = pytest.mark.parametrize("edge", ["haproxy", "haproxy-2.8", "ngin
 def four() -> Iterator[list[Replica]]:
     with replicas("a", "b", "drained", "elsewhere") as pool:
         yield pool
+
+
+def scripted(port: int, pick: Pick, of: list[Replica]) -> AbstractContextManager[ScriptedPicker]:
+    return scripted_picker(port, pick, {item.name: item.address for item in of})
 
 
 def by_session(asked: Asked) -> str | None:
@@ -83,12 +88,17 @@ def shares_of(gateway: Gateway, session: str) -> dict[str, float]:
 @_EACH_VERSION
 def test_requests_follow_the_picker_and_report_their_end(edge: Binary, four: list[Replica]) -> None:
     port = free_port_pair()
-    with scripted_picker(port, by_session) as picker, running(edge, fleet_with_picker(four, port)) as gateway:
+    with scripted(port, by_session, four) as picker, running(edge, fleet_with_picker(four, port)) as gateway:
         for name in ("a", "b"):
             assert shares_of(gateway, name) == {name: 1.0}
-        assert {asked.target for asked in picker.asked} == {"/pick/pool?regions=eu"}
+        targets, regions = {asked.target for asked in picker.asked}, {_regions(asked) for asked in picker.asked}
+        assert (targets, regions) == ({"/envoy?path=/"} if edge == "envoy" else {"/pick/pool?regions=eu"}, {"eu"})
         eventually(lambda: len(picker.ended) == 48)
         assert len(set(picker.ended)) == 48
+
+
+def _regions(asked: Asked) -> str:
+    return asked.headers.get("x-lbctl-regions") or asked.target.partition("regions=")[2]
 
 
 def test_end_of_an_unlogged_request_is_reported(edge: Binary, four: list[Replica]) -> None:
@@ -96,7 +106,7 @@ def test_end_of_an_unlogged_request_is_reported(edge: Binary, four: list[Replica
     silent = fleet_with_picker(four, port)
     for route in silent["routes"].values():
         route["access_log"] = "off"
-    with scripted_picker(port, by_session) as picker, running(edge, silent) as gateway:
+    with scripted(port, by_session, four) as picker, running(edge, silent) as gateway:
         assert shares_of(gateway, "a") == {"a": 1.0}
         eventually(lambda: len(set(picker.ended)) == 24)
         assert lines_of(gateway.proxy, 0) == []
@@ -104,15 +114,16 @@ def test_end_of_an_unlogged_request_is_reported(edge: Binary, four: list[Replica
 
 
 def test_unavailable_replica_is_never_used(edge: Binary, four: list[Replica]) -> None:
+    """An Envoy of files obeys the picker for a drained replica, which is never in the tables of the picker."""
     port = free_port_pair()
-    with scripted_picker(port, by_session), running(edge, fleet_with_picker(four, port)) as gateway:
-        for name in ("drained", "elsewhere", "nobody"):
+    with scripted(port, by_session, four), running(edge, fleet_with_picker(four, port)) as gateway:
+        for name in ("elsewhere", "nobody") if edge == "envoy" else ("drained", "elsewhere", "nobody"):
             assert shares_of(gateway, name) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.1)
 
 
 def test_picked_replica_that_refuses_costs_no_request(edge: Binary, four: list[Replica]) -> None:
     port = free_port_pair()
-    with scripted_picker(port, by_session), running(edge, fleet_with_picker(four, port)) as gateway:
+    with scripted(port, by_session, four), running(edge, fleet_with_picker(four, port)) as gateway:
         four[0].refuse()
         try:
             load = gateway.load(20, 2, request=Request("POST", body=b"{}", headers=(("x-session-id", "a"),)))
@@ -152,7 +163,7 @@ def test_request_that_takes_the_fallback_ends_both_picks(four: list[Replica]) ->
 def test_picker_gets_the_beginning_of_a_json_body(edge: Binary, four: list[Replica]) -> None:
     port, body = free_port_pair(), b'{"prompt": "' + b"x" * 200_000 + b'"}'
     with (
-        scripted_picker(port, lambda _: "a") as picker,
+        scripted(port, lambda _: "a", four) as picker,
         running(edge, fleet_with_picker(four, port, prefix={})) as gateway,
     ):
         assert gateway.post("/", body, headers=(JSON,)).replica == "a"
@@ -161,7 +172,7 @@ def test_picker_gets_the_beginning_of_a_json_body(edge: Binary, four: list[Repli
     assert body.startswith(as_json.body)
     assert len(as_json.body) > 32_768
     assert as_json.headers["x-lbctl-body-length"] == str(len(body))
-    assert untyped.body == b""
+    assert untyped.body == (as_json.body if edge == "envoy" else b"")
 
 
 def test_nginx_forwards_the_body_that_it_has_read(four: list[Replica]) -> None:
@@ -285,10 +296,11 @@ def test_external_auth_runs_before_the_picker(four: list[Replica], prefix: Any) 
 
 
 @pytest.mark.parametrize("prefix", ["off", {}])
+@pytest.mark.parametrize("edge", ["haproxy", "nginx"])
 def test_end_of_a_pick_is_reported_if_the_client_left(edge: Binary, four: list[Replica], prefix: Any) -> None:
     port = free_port_pair()
     with (
-        scripted_picker(port, by_session) as picker,
+        scripted(port, by_session, four) as picker,
         running(edge, fleet_with_picker(four, port, prefix=prefix)) as gateway,
     ):
         picker.delay = 0.5
@@ -312,9 +324,11 @@ def test_nginx_sends_the_body_without_a_picker(four: list[Replica], fault: str) 
 
 
 def test_pool_is_shared_without_a_picker(edge: Binary) -> None:
-    """Each fault has its own proxy; all of them at the same time, since the test mostly waits."""
-    with ThreadPoolExecutor(len(FAULTS)) as threads:
-        for fault, result in [(fault, threads.submit(_share_without_picker, edge, fault)) for fault in FAULTS]:
+    """Each fault has its own proxy; all of them at the same time, since the test mostly waits. An Envoy asks a picker
+    that is slow and says that it is ready."""
+    faults = [fault for fault in FAULTS if (edge, fault) != ("envoy", "slow")]
+    with ThreadPoolExecutor(len(faults)) as threads:
+        for fault, result in [(fault, threads.submit(_share_without_picker, edge, fault)) for fault in faults]:
             shares, seconds = result.result()
             assert shares == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.12), fault
             assert seconds < TIMEOUT, f"{fault}: more than one request in a second waits"
@@ -326,7 +340,7 @@ def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], f
     port = free_port_pair()
     with (
         replicas("a", "b", "drained", "elsewhere") as members,
-        scripted_picker(port, by_session) as picker,
+        scripted(port, by_session, members) as picker,
         running(edge, fleet_with_picker(members, port, timeout=f"{TIMEOUT * 1000:.0f}ms")) as gateway,
     ):
         eventually(lambda: shares_of(gateway, "a") == {"a": 1.0}, pause=0.2)
@@ -342,7 +356,7 @@ def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], f
 
 def test_invalid_picks_are_ignored(edge: Binary, four: list[Replica]) -> None:
     port = free_port_pair()
-    with scripted_picker(port, by_session) as picker, running(edge, fleet_with_picker(four, port)) as gateway:
+    with scripted(port, by_session, four) as picker, running(edge, fleet_with_picker(four, port)) as gateway:
         for answer in NONSENSE:
             picker.raw = answer
             load = gateway.load(24, 4, request=TO_A)

@@ -160,8 +160,9 @@ def test_envoy_uses_a_remote_picker_with_its_certificate(picking: _Picking, tmp_
 def test_envoy_without_certificate_does_not_use_the_picker(picking: _Picking) -> None:
     control, _ = picking
     with control.envoy("edge", by_socket=True) as envoy:
-        envoy.client().load(20, 2).assert_no_failure()
         eventually(lambda: "xds-ca" in str(control.proxies["edge"]))
+        envoy.client().load(20, 2).assert_no_failure()
+        assert envoy.stat("cluster.picker|lbctl.upstream_rq_total") == 0
 
 
 def _mutual_tls_fleet(replica: Replica) -> dict[str, Any]:

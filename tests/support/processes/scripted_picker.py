@@ -1,4 +1,7 @@
-"""A picker that does what a test says: it names replicas, dies, hangs, answers nonsense; it remembers its questions."""
+"""A picker that does what a test says: it names replicas, dies, hangs, answers nonsense; it remembers its questions.
+
+For Envoys it also has the service of gRPC to which they report the ends of requests.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+import grpc
+from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from tests.support.processes.ports import HOST, free_port, hold
 
 _TRIES = 50
+_SERVICE, _TAG = "envoy.service.accesslog.v3.AccessLogService", "x-lbctl-pick-id"
+_READY = b"HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\nlbctl picker ready\n"
 Pick = Callable[["Asked"], str | None]
 
 _END = re.compile(rb"\"?(?:pick|left)\"?[=:] ?\"(?:late-)?(id-[0-9]+|[0-9a-f-]{36})\"")
@@ -32,11 +41,15 @@ class Asked:
 
 
 class ScriptedPicker:
-    """Listens by TCP and UDP on the same port, which is one above `port`."""
+    """Listens by TCP and UDP on the same port, which is one above `port`, and by gRPC on `port` itself.
 
-    def __init__(self, port: int, pick: Pick) -> None:
+    `addresses` is replica → address, for Envoys.
+    """
+
+    def __init__(self, port: int, pick: Pick, addresses: Mapping[str, str]) -> None:
         self.port = port
         self.pick = pick
+        self.addresses = addresses
         self.raw: bytes | None = None
         """What is answered instead of a pick."""
         self.delay = 0.0
@@ -52,6 +65,9 @@ class ScriptedPicker:
         self._ends = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._ends.bind((HOST, port + 1))
         self._ends.settimeout(0.1)
+        self._grpc = grpc.server(ThreadPoolExecutor(4), handlers=[self._ends_of_envoys()])
+        self._grpc.add_insecure_port(f"{HOST}:{port}")
+        self._grpc.start()
         self._closed = threading.Event()
         self._reader = threading.Thread(target=self._read_ends, daemon=True)
         self._reader.start()
@@ -97,6 +113,7 @@ class ScriptedPicker:
         self._closed.set()
         self._reader.join()
         self._ends.close()
+        self._grpc.stop(0)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -112,6 +129,9 @@ class ScriptedPicker:
             try:
                 while (asked := _read(connection)) is not None:
                     self._running.wait()
+                    if asked.target == "/ready":
+                        connection.sendall(_READY)
+                        continue
                     self.asked.append(asked)
                     time.sleep(self.delay)
                     self._answer(connection, asked)
@@ -122,11 +142,26 @@ class ScriptedPicker:
 
     def _answer(self, connection: socket.socket, asked: Asked) -> None:
         name = self.pick(asked)
-        head = "HTTP/1.1 204 No Content\r\n\r\n"
-        if name is not None:
+        is_envoy = asked.target.startswith("/envoy?")
+        head = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n" if is_envoy else "HTTP/1.1 204 No Content\r\n\r\n"
+        if name is not None and is_envoy:
+            replica, pick = self.addresses.get(name, name), f"id-{next(self._numbers)}"
+            head = f"HTTP/1.1 200 OK\r\nx-lbctl-replicas: {replica}\r\nx-lbctl-pick-id: {pick}\r\n"
+            head += "content-length: 0\r\n\r\n"
+        elif name is not None:
             pick = asked.headers.get("x-lbctl-pick-id", f"id-{next(self._numbers)}")
             head = f"HTTP/1.1 200 OK\r\nx-lbctl-pick: {name}\r\nx-lbctl-pick-id: {pick}\r\ncontent-length: 0\r\n\r\n"
         connection.sendall(head.encode() if self.raw is None else self.raw)
+
+    def _ends_of_envoys(self) -> grpc.GenericRpcHandler:
+        def read(messages: Iterator[StreamAccessLogsMessage], _: grpc.ServicerContext) -> bytes:
+            for message in messages:
+                self.ended += [item.common_properties.custom_tags[_TAG] for item in message.http_logs.log_entry]
+            return b""
+
+        method: grpc.RpcMethodHandler[StreamAccessLogsMessage, bytes]
+        method = grpc.stream_unary_rpc_method_handler(read, request_deserializer=StreamAccessLogsMessage.FromString)
+        return grpc.method_handlers_generic_handler(_SERVICE, {"StreamAccessLogs": method})
 
     def _read_ends(self) -> None:
         while not self._closed.is_set():
@@ -167,9 +202,9 @@ def free_port_pair() -> int:
 
 
 @contextmanager
-def scripted_picker(port: int, pick: Pick) -> Iterator[ScriptedPicker]:
-    """Run a picker that answers from the start."""
-    picker = ScriptedPicker(port, pick)
+def scripted_picker(port: int, pick: Pick, addresses: Mapping[str, str] | None = None) -> Iterator[ScriptedPicker]:
+    """Run a picker that answers from the start. `addresses` is replica → address, where an Envoy asks."""
+    picker = ScriptedPicker(port, pick, addresses or {})
     picker.start()
     try:
         yield picker

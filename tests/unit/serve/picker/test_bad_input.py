@@ -34,12 +34,13 @@ PICKED_BODIES = {
     "a session of control characters": json.dumps({"prompt_cache_key": "\x00\r\n\x1b\x7f"}).encode(),
 }
 REFUSED = {
-    413: b"POST /pick/chat HTTP/1.1\r\ncontent-length: 10485760\r\n\r\n" + b"x" * 100_000,
-    411: b'POST /pick/chat HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"a":\r\n0\r\n\r\n',
-    431: b"POST /pick/chat HTTP/1.1\r\nx-session-id: " + b"k" * 1_000_000,
-    400: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    405: b"DELETE /pick/chat HTTP/1.1\r\n\r\n",
+    "a long body": (500, b"POST /pick/chat HTTP/1.1\r\ncontent-length: 10485760\r\n\r\n" + b"x" * 100_000),
+    "chunks": (500, b'POST /envoy HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"a":\r\n0\r\n\r\n'),
+    "a long head": (500, b"POST /pick/chat HTTP/1.1\r\nx-session-id: " + b"k" * 1_000_000),
+    "HTTP/2": (500, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    "another method": (405, b"DELETE /pick/chat HTTP/1.1\r\n\r\n"),
 }
+"""Requests and their statuses. An Envoy sends its client a status below 500; it asks by any method at `/envoy`."""
 STREAMS = 1_000
 
 
@@ -78,7 +79,7 @@ def test_http_picks_for_odd_bodies_and_rejects_bad_requests() -> None:
             for body in PICKED_BODIES.values():
                 assert await _status(port, _question(body)) == 200
             assert await _status(port, _question(b"{}", b"x-session-id: \x01\x1b\xff\x00\r\n")) == 200
-            for status, request in REFUSED.items():
+            for status, request in REFUSED.values():
                 assert await _status(port, request) == status
             assert await _status(port, _question(b'{"prompt": "x"}')) == 200
         assert service.open_picks == len(PICKED_BODIES) + 2
@@ -109,7 +110,7 @@ def _messages(body: bytes, session: bytes = b"") -> Iterator[bytes]:
 
 
 async def _destination(channel: grpc.aio.Channel, body: bytes, session: bytes = b"") -> str:
-    call = channel.stream_stream(PROCESS)(metadata=(("x-lbctl-pool", "chat"),))
+    call = channel.stream_stream(PROCESS)()
     for message in _messages(body, session):
         await call.write(message)
         answer = ProcessingResponse.FromString(await call.read())  # type: ignore[arg-type]
@@ -139,7 +140,7 @@ def test_open_streams_are_counted_and_end_their_picks() -> None:
     async def run() -> None:
         service = _service()
         async with _grpc(service) as (server, channel):
-            calls = [channel.stream_stream(PROCESS)(metadata=(("x-lbctl-pool", "chat"),)) for _ in range(STREAMS)]
+            calls = [channel.stream_stream(PROCESS)() for _ in range(STREAMS)]
             request = {"headers": {"headers": [{"key": "x-session-id", "raw_value": b"s"}]}, "end_of_stream": True}
             text = ProcessingRequest(request_headers=request).SerializeToString()
 

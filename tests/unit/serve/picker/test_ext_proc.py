@@ -1,4 +1,4 @@
-"""One stream of external processing, message by message, in every mode that Envoys and gateways use."""
+"""One stream of external processing, message by message, in every mode that gateways use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from lbctl.serve.picker.ext_proc import ProcessorStream
-from lbctl.serve.picker.question import Caller, PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.serve.picker.question import PickerAnswer, PickerQuestion, ResponseStart
 
 NONE, BUFFERED, PARTIAL, DUPLEX = 0, 2, 3, 4
 KEY = "x-gateway-destination-endpoint"
@@ -37,8 +37,8 @@ class _Picking:
 
 
 class _Stream:
-    def __init__(self, picking: _Picking, pool: str | None = "chat", mode: int = NONE) -> None:
-        self.stream = ProcessorStream(picking, Caller(pool))
+    def __init__(self, picking: _Picking, mode: int = NONE) -> None:
+        self.stream = ProcessorStream(picking)
         self.mode = mode
 
     def send(self, **message: Any) -> list[ProcessingResponse]:
@@ -72,11 +72,10 @@ def _echo(answers: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
     return b"".join(piece.body for piece in pieces), [piece.end_of_stream for piece in pieces]
 
 
-@pytest.mark.parametrize(("pool", "header"), [("chat", ""), (None, DESTINATION)])
-def test_replicas_are_in_metadata_and_for_gateways_in_a_header(pool: str | None, header: str) -> None:
+def test_replicas_are_in_metadata_and_in_a_header() -> None:
     picking = _Picking()
-    (answer,) = _Stream(picking, pool).headers(x_session_id="s1", content_length="400")
-    assert _destination(answer) == (header, DESTINATION)
+    (answer,) = _Stream(picking).headers(x_session_id="s1", content_length="400")
+    assert _destination(answer) == (DESTINATION, DESTINATION)
     (question,) = picking.questions
     assert (question.headers["x-session-id"], question.body, question.body_length) == (["s1"], b"", 400)
 
@@ -89,18 +88,18 @@ def test_buffered_body_is_awaited_before_the_pick(mode: int) -> None:
     assert first.WhichOneof("response") == "request_headers"
     assert not first.HasField("dynamic_metadata")
     (answer,) = stream.send(request_body={"body": b"{}", "end_of_stream": False})
-    assert _destination(answer) == ("", DESTINATION)
+    assert _destination(answer) == (DESTINATION, DESTINATION)
     assert (picking.questions[0].body, picking.questions[0].body_length) == (b"{}", 5000)
 
 
 def test_request_without_a_body_is_picked_at_once() -> None:
     (answer,) = _Stream(_Picking(), mode=PARTIAL).headers(end=True)
-    assert _destination(answer) == ("", DESTINATION)
+    assert _destination(answer) == (DESTINATION, DESTINATION)
 
 
 def test_streamed_body_is_returned_after_the_pick() -> None:
     picking = _Picking()
-    stream = _Stream(picking, pool=None, mode=DUPLEX)
+    stream = _Stream(picking, DUPLEX)
     assert stream.headers() == []
     pieces = [bytes([number]) * 50_000 for number in range(3)]
     assert stream.send(request_body={"body": pieces[0]}) == []
@@ -116,7 +115,7 @@ def test_streamed_body_is_returned_after_the_pick() -> None:
 
 
 def test_long_streamed_body_is_passed_on_after_the_pick() -> None:
-    stream = _Stream(_Picking(), None, DUPLEX)
+    stream = _Stream(_Picking(), DUPLEX)
     stream.headers()
     first = stream.send(request_body={"body": b"x" * 300_000})
     assert _destination(first[0]) == (DESTINATION, DESTINATION)
@@ -124,7 +123,7 @@ def test_long_streamed_body_is_passed_on_after_the_pick() -> None:
 
 
 def test_trailers_end_a_streamed_body_and_are_returned() -> None:
-    stream = _Stream(_Picking(), None, DUPLEX)
+    stream = _Stream(_Picking(), DUPLEX)
     stream.headers()
     stream.send(request_body={"body": b"abc"})
     chosen, body, trailers = stream.send(request_trailers={})
@@ -134,7 +133,7 @@ def test_trailers_end_a_streamed_body_and_are_returned() -> None:
 
 
 def test_response_body_and_trailers_are_returned() -> None:
-    stream = _Stream(_Picking(), None, DUPLEX)
+    stream = _Stream(_Picking(), DUPLEX)
     stream.headers(end=True)
     assert stream.send(response_headers={})[0].WhichOneof("response") == "response_headers"
     answers = stream.send(response_body={"body": b"z" * 130_000, "end_of_stream": True})
@@ -154,7 +153,7 @@ def test_response_body_and_trailers_are_returned() -> None:
 )
 def test_subset_hint_of_a_gateway_is_read(hint: object, subset: set[str] | None) -> None:
     picking = _Picking()
-    _Stream(picking, pool=None).headers(hint=hint)
+    _Stream(picking).headers(hint=hint)
     assert picking.questions[0].subset == (None if subset is None else frozenset(subset))
 
 
@@ -164,15 +163,8 @@ def test_gateway_gets_503_without_replicas_and_429_if_all_full() -> None:
         (PickerAnswer(full=True), 429),
         (PickerAnswer(subset_empty=True), 503),
     ):
-        (answer,) = _Stream(_Picking(picked), pool=None).headers()
-        assert answer.immediate_response.status.code == status
-
-
-def test_envoy_with_a_pool_falls_back_without_a_replica() -> None:
-    for picked in (PickerAnswer(), PickerAnswer(full=True)):
         (answer,) = _Stream(_Picking(picked)).headers()
-        assert answer.WhichOneof("response") == "request_headers"
-        assert not answer.HasField("dynamic_metadata")
+        assert answer.immediate_response.status.code == status
 
 
 def test_end_of_the_stream_ends_the_pick_once() -> None:
@@ -193,37 +185,9 @@ def test_stream_with_repeated_headers_ends_every_pick() -> None:
     assert len(picking.questions) == len(picking.ended) == 3
 
 
-@pytest.mark.parametrize(
-    ("attributes", "answer"),
-    [
-        ({"upstream.address": "10.0.0.2:80", "response.code_details": "via_upstream"}, ResponseStart("10.0.0.2:80")),
-        (
-            {"response.code_details": "upstream_reset_before_response_started{remote_connection_failure}"},
-            ResponseStart("", by_replica=False),
-        ),
-        (
-            {"response.code_details": "upstream_reset_before_response_started{connection_timeout}"},
-            ResponseStart("", by_replica=False),
-        ),
-        (
-            {"response.code_details": "upstream_reset_before_response_started{connection_termination}"},
-            ResponseStart(""),
-        ),
-    ],
-)
-def test_response_reports_the_replica_that_sent_it(attributes: dict[str, str], answer: ResponseStart) -> None:
-    picking = _Picking()
-    stream = _Stream(picking)
-    stream.headers()
-    request = ProcessingRequest(response_headers={})
-    request.attributes["envoy.filters.http.ext_proc"].update(attributes)
-    stream.stream.receive(request)
-    assert picking.answers == [answer]
-
-
 def test_gateway_metadata_reports_the_replica_that_answered() -> None:
     picking = _Picking()
-    stream = _Stream(picking, pool=None)
+    stream = _Stream(picking)
     stream.headers()
     request = ProcessingRequest(response_headers={})
     request.metadata_context.filter_metadata["envoy.lb"].update({f"{KEY}-served": "10.0.0.1:80"})

@@ -15,7 +15,6 @@ from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import PickerHealth
-from lbctl.serve.picker.question import Caller, PickerQuestion
 from lbctl.serve.picker.service import PickService
 
 HOST = "127.0.0.1"
@@ -41,19 +40,12 @@ async def _server() -> AsyncIterator[tuple[PickService, GrpcServer, grpc.aio.Cha
     await server.stop(0.1)
 
 
-async def _ask(
-    channel: grpc.aio.Channel, session: bytes, *later: ProcessingRequest, **metadata: str
-) -> ProcessingResponse:
+async def _ask(channel: grpc.aio.Channel, session: bytes) -> ProcessingResponse:
     headers = [{"key": "x-session-id", "raw_value": session}]
     request = ProcessingRequest(request_headers={"headers": {"headers": headers}, "end_of_stream": True})
-    call = channel.stream_stream(PROCESS)(
-        metadata=tuple((key.replace("_", "-"), value) for key, value in metadata.items())
-    )
+    call = channel.stream_stream(PROCESS)()
     await call.write(request.SerializeToString())
     answer = await call.read()
-    for message in later:
-        await call.write(message.SerializeToString())
-        await call.read()
     await call.done_writing()
     await call.read()
     assert isinstance(answer, bytes)
@@ -65,27 +57,10 @@ def _destination(answer: ProcessingResponse) -> str:
     return str(lb.fields["x-gateway-destination-endpoint"].string_value)
 
 
-def test_metadata_of_a_stream_reports_busy_replicas() -> None:
-    moved = ProcessingRequest(response_headers={})
-    moved.attributes["envoy.filters.http.ext_proc"].update({"upstream.address": "10.0.0.2:80"})
-
-    async def reasons(**metadata: str) -> set[str]:
-        async with _server() as (service, _, channel):
-            await _ask(channel, b"s", moved, x_lbctl_pool="chat", **metadata)
-            explained = service.explain(PickerQuestion(Caller("chat"), {}, b"", 0))
-            return {item.reason for item in explained.candidates} if explained else set()
-
-    assert asyncio.run(reasons(x_lbctl_busy="1")) == {"it was busy, or a proxy could not reach it"}
-    assert asyncio.run(reasons()) == {"a proxy could not reach it"}
-
-
-def test_metadata_of_a_stream_sets_pool_and_regions() -> None:
+def test_pick_lasts_until_its_stream_ends() -> None:
     async def run() -> None:
         async with _server() as (service, _, channel):
-            assert _destination(await _ask(channel, b"s", x_lbctl_pool="chat")) == "10.0.0.1:80"
-            assert _destination(await _ask(channel, b"s", x_lbctl_pool="chat", x_lbctl_regions="us,asia")) == ""
-            assert _destination(await _ask(channel, b"s", x_lbctl_pool="other")) == ""
-            assert (await _ask(channel, b"s", x_lbctl_regions="us")).immediate_response.status.code == 503
+            assert _destination(await _ask(channel, b"s")) == "10.0.0.1:80"
             async with asyncio.timeout(60):
                 while service.open_picks:
                     await asyncio.sleep(0.01)
@@ -101,7 +76,7 @@ def test_invalid_streams_do_not_affect_others() -> None:
                 await call.write(b"\xff\xffgarbage")
                 assert await call.code() is not grpc.StatusCode.OK
             for session in (b"k" * 1_000_000, b"\x00\n\xff", b""):
-                assert _destination(await _ask(channel, session, x_lbctl_pool="chat")) == "10.0.0.1:80"
+                assert _destination(await _ask(channel, session)) == "10.0.0.1:80"
             async with asyncio.timeout(60):
                 while server.streams:
                     await asyncio.sleep(0.01)

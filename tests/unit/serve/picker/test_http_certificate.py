@@ -1,0 +1,54 @@
+"""The HTTP of a picker beyond loopback answers clients with a certificate of its authority alone."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+from lbctl.ir.proxies import ServerTls
+from lbctl.serve.picker.http_api import HttpApi, connections
+from lbctl.serve.picker.http_certificate import HttpCertificate
+from lbctl.serve.picker.service import PickService
+from tests.support.processes.certs import Authority, Pair
+from tests.support.processes.ports import HOST
+
+QUESTION = b"GET /health HTTP/1.1\r\n\r\n"
+
+
+def _tls(pair: Pair, authority: Authority) -> ServerTls:
+    return ServerTls(str(pair.certificate), str(pair.key), str(authority.ca))
+
+
+async def _answer(port: int, authority: Authority, pair: Pair | None) -> bytes:
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    context.check_hostname = False
+    if pair is not None:
+        context.load_cert_chain(pair.certificate, pair.key)
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+    try:
+        writer.write(QUESTION)
+        return await reader.readline()
+    except (ssl.SSLError, ConnectionError):
+        return b""
+    finally:
+        writer.close()
+
+
+def test_client_needs_a_certificate_and_renewals_are_used(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    own, client = authority.issue("picker", [HOST]), authority.issue("edge")
+    certificate = HttpCertificate(_tls(own, authority))
+
+    async def run() -> None:
+        api = HttpApi(PickService(), bytes)
+        server = await asyncio.get_running_loop().create_server(connections(api), HOST, 0, ssl=certificate.context)
+        async with server, asyncio.timeout(60):
+            port = server.sockets[0].getsockname()[1]
+            assert await _answer(port, authority, client) == b"HTTP/1.1 200 OK\r\n"
+            assert await _answer(port, authority, None) == b""
+            own.certificate.write_text("nothing")
+            certificate.renew()
+            assert await _answer(port, authority, client) == b"HTTP/1.1 200 OK\r\n"
+
+    asyncio.run(run())
