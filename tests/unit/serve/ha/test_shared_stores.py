@@ -254,10 +254,10 @@ def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypa
 )
 def test_keys_of_others_and_later_versions_are_not_touched(opener: Opener, key: str, value: str, message: str) -> None:
     async def work() -> None:
-        other, store = opener(), opener("cp-2")
+        other, store = opener(lease=20_000), opener("cp-2", lease=20_000)
         await other.put(key, value, ABSENT, (await other.acquire()).epoch)
         await other.release()
-        election = Election(store, SavedState(store, pytest.fail), Authority(), 2.0)
+        election = Election(store, SavedState(store, pytest.fail), Authority(), 20.0)
         await election.turn()
         assert message in election.problem
         assert election.role == "follower"
@@ -374,9 +374,9 @@ def test_leader_with_a_rejected_password_is_isolated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("leader", "nonsense"), ("epoch", "nonsense")])
 def test_foreign_lease_keys_are_reported(opener: Opener, name: str, value: str) -> None:
     async def work() -> None:
-        store = opener()
+        store = opener(lease=20_000)
         write_foreign(shared_server(opener.scheme), opener.prefix, name, value)
-        election = Election(store, SavedState(store, pytest.fail), Authority(), 2.0)
+        election = Election(store, SavedState(store, pytest.fail), Authority(), 20.0)
         await election.turn()
         assert election.role == "follower"
         assert "lbctl" in election.problem
@@ -401,9 +401,9 @@ def test_foreign_announcement_is_ignored(opener: Opener, value: str) -> None:
 
 def test_unexpected_error_keeps_the_election_and_the_lease(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        store = opener()
+        store = opener(lease=20_000)
         authority = Authority()
-        election = Election(store, SavedState(store, pytest.fail, authority), authority, 2.0)
+        election = Election(store, SavedState(store, pytest.fail, authority), authority, 20.0)
         await election.turn()
 
         async def fail() -> NoReturn:
