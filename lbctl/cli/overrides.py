@@ -11,12 +11,15 @@ import click
 
 from lbctl.base.quantities import QuantityError, parse_duration
 from lbctl.cli.api_client import RemoteError, ServeClient, plain, server_options
+from lbctl.cli.drain_wait import await_idle
 from lbctl.cli.options import options_of
 from lbctl.serve.api import schema
 
 _PATH = "/api/v1/overrides"
 _DEGRADED = 3
 _POLL_INTERVAL = 0.2
+_LEFT = ("GONE", "NOT DRIVEN")
+_FAILED = ("FAILING", "REFUSED", "NACKED")
 _PATIENCE = 30.0
 """Seconds that `--wait` waits for the proxies."""
 AWAY = 60.0
@@ -58,25 +61,31 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 @click.command("drain")
 @click.argument("replica", metavar="POOL/REPLICA")
-@options_of("drain")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
+@options_of("drain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
+@options_of("drain")(
+    "--wait-idle", is_flag=True,
+    help="Wait also until it has no requests in flight; exit code 3 after its drain deadline, or if that is not known.",
+)  # fmt: skip
 @_override_options
 def drain(
-    replica: str, wait: bool, ttl: str | None, reason: str | None, server: str, token_file: str | None,
-    tls_ca: str | None,
+    replica: str, wait: bool, wait_idle: bool, ttl: str | None, reason: str | None, server: str,
+    token_file: str | None, tls_ca: str | None,
 ) -> int:  # fmt: skip
-    """Nothing new goes to a replica; it finishes what it has.
+    """Drain a replica: it finishes its requests and gets no new ones.
 
     After the pool's `drain_deadline` it is taken out of the pool.
     """
     remote = ServeClient(server, token_file, tls_ca)
-    override = _hold(remote, schema.OverrideRequest("drain", *place(replica)), ttl, reason)
-    click.echo(f"lbctl: {replica} is drained{_until(override)}", err=True)
-    return await_proxies(remote) if wait else 0
+    pool, name = place(replica)
+    override = _hold(remote, schema.OverrideRequest("drain", pool, name), ttl, reason)
+    click.echo(f"lbctl: draining {replica}{_until(override)}", err=True)
+    code = await_proxies(remote) if wait or wait_idle else 0
+    return code or (await_idle(remote, pool, name) if wait_idle else 0)
 
 
 @click.command("undrain")
 @click.argument("replica", metavar="POOL/REPLICA")
-@options_of("undrain")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
+@options_of("undrain")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @server_options(writes=True)
 def undrain(replica: str, wait: bool, server: str, token_file: str | None, tls_ca: str | None) -> int:
     """End a drain, and what deep health holds against the replica."""
@@ -149,7 +158,7 @@ def split() -> None:
 @split.command("set")
 @click.argument("route")
 @click.argument("shares", metavar="POOL=SHARE…", nargs=-1, required=True, callback=_shares)
-@options_of("split")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
+@options_of("split")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @_override_options
 def set_split(
     route: str, shares: dict[str, int], wait: bool, ttl: str | None, reason: str | None, server: str,
@@ -228,7 +237,7 @@ def _until(override: schema.Override) -> str:
 
 
 def await_proxies(remote: ServeClient) -> int:
-    """Wait until all connected proxies have the published fleet; the exit code: 3 where they have it not in time.
+    """Wait until all proxies have the published fleet; the exit code: 3 where they have it not in time.
 
     A restart of `serve` begins the time anew, and the proxies connect again then. Raises RemoteError where it is away
     for too long.
@@ -236,30 +245,39 @@ def await_proxies(remote: ServeClient) -> int:
     deadline, away_since = time.monotonic() + _PATIENCE, None
     while True:
         try:
-            late = _late(remote)
+            having, late = _having_and_late(remote)
         except RemoteError:
             away_since = away_since or time.monotonic()
             deadline = time.monotonic() + _PATIENCE
             if time.monotonic() - away_since > AWAY:
                 raise
         else:
-            if late == []:
+            if having and not late:
+                click.echo(f"lbctl: applied by {', '.join(having)}", err=True)
                 return 0
-            if late is None and (away_since is None or time.monotonic() > deadline):
+            if not having and not late and (away_since is None or time.monotonic() > deadline):
                 click.echo("lbctl: no proxy is connected: none has the change yet", err=True)
                 return _DEGRADED
             if late and time.monotonic() > deadline:
-                click.echo(f"lbctl: these have not taken it: {', '.join(late)}", err=True)
+                click.echo(f"lbctl: not applied by {', '.join(late)}", err=True)
                 return _DEGRADED
         time.sleep(_POLL_INTERVAL)
 
 
-def _late(remote: ServeClient) -> list[str] | None:
-    """Return the connected proxies that do not have the published fleet; None where none is connected."""
+def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
+    """Return the proxies that have the published fleet, and those that do not have it, with the reason.
+
+    Proxies that have left are in neither. Nor is a node that is refused and has nothing: it is no proxy of the fleet.
+    """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None
-    proxies = remote.get("/api/v1/proxies", schema.Proxies).proxies
-    connected = [item for item in proxies if item.connected and item.kind != "reader"]
-    if not connected:
-        return None
-    return [item.node for item in connected if item.state != "REFUSED" and item.last_good != version]
+    having, late = [], []
+    for item in remote.get("/api/v1/proxies", schema.Proxies).proxies:
+        if item.kind == "reader" or item.state in _LEFT or (item.state == "REFUSED" and not item.last_good):
+            continue
+        if item.connected and item.last_good == version and item.state != "REFUSED":
+            having.append(item.node)
+        elif item.connected or item.state in _FAILED:
+            why = f" ({item.state}{f': {item.reason}' if item.reason else ''})" if item.state in _FAILED else ""
+            late.append(plain(f"{item.node}{why}"))
+    return having, late

@@ -8,7 +8,7 @@ lowers its weight. The functions are pure; times are ages in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Literal, NamedTuple
 
@@ -85,6 +85,21 @@ class ReplicaFacts:
     """Its requests in flight; None where they are unknown."""
     in_flight_known_by: int = 0
     """The number of proxies that report its requests in flight."""
+    in_flight_is_old: bool = False
+    """Whether `in_flight` may be from before the proxies have applied its drain."""
+    not_drained_by: tuple[str, ...] = ()
+    """The proxies that may still send new requests to it although it is drained."""
+    connected: int = 0
+    """The number of connected proxies that may send requests to it."""
+
+    @property
+    def is_idle(self) -> bool | None:
+        """Whether it is drained by all connected proxies and has no requests in flight; None where that is unknown."""
+        if self.effective.status not in ("drained", "removed") or not self.connected:
+            return None
+        if self.in_flight is None or self.in_flight_known_by < self.connected:
+            return None
+        return not (self.in_flight or self.in_flight_is_old or self.not_drained_by)
 
 
 def state_of(facts: ReplicaFacts) -> StateWithReason:
@@ -100,10 +115,20 @@ def _left(facts: ReplicaFacts) -> StateWithReason | None:
     if facts.effective.status != "drained":
         return None
     why = "; ".join(item for item in reasons if "drained" in item) or "drained"
-    if facts.in_flight:
-        count = f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'}"
-        return StateWithReason("draining", f"{why}; {count} in flight")
+    remaining = "; ".join(_remaining(facts))
+    if remaining:
+        return StateWithReason("draining", f"{why}; {remaining}")
     return StateWithReason("drained", why + _unknown_in_flight(facts))
+
+
+def _remaining(facts: ReplicaFacts) -> Iterator[str]:
+    """Yield what a drain still waits for."""
+    if facts.in_flight:
+        yield f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'} in flight"
+    if facts.not_drained_by:
+        yield f"not applied yet by {', '.join(facts.not_drained_by)}"
+    elif facts.in_flight == 0 and facts.in_flight_is_old:
+        yield "the proxies have not reported its requests in flight since"
 
 
 def _unknown_in_flight(facts: ReplicaFacts) -> str:

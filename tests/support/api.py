@@ -109,6 +109,7 @@ REPLICA = schema.Replica(
     first_byte_p50=None,
     first_byte_p99=None,
     in_flight=None,
+    idle=None,
     ramp=1.0,
     picker_ramp=1.0,
     drained=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import field
+from typing import Any
 
 from lbctl.base.records import dataclass
 from lbctl.control import outages
@@ -17,6 +18,7 @@ from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_pools, of_replicas
 from lbctl.serve.api import schema
+from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable, Unfit
 from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.status_rows import when
@@ -50,6 +52,8 @@ class LiveState:
     """The slow-start factors that the picker counts."""
     times: StateTimes = field(default_factory=StateTimes)
     """When each replica came into its state."""
+    drains: DrainTimes = field(default_factory=DrainTimes)
+    """When all proxies had applied the drain of each replica."""
     now: float = 0.0
     """Seconds on the clock of the ledger."""
     at: float = 0.0
@@ -80,6 +84,7 @@ def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool 
     topology = composed.whole.topology
     yield None
     live.times.keep(ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas)
+    live.drains.keep(ReplicaKey(*key) for key in composed.drains)
     for pool in topology.pools:
         yield from rows.pool(pool)
 
@@ -91,6 +96,7 @@ class _PoolLive:
     pool: Pool
     states: Mapping[str, StateWithReason]
     in_flight: Mapping[str, int | None]
+    idle: Mapping[str, bool | None]
     declared: Shares
     decided: Shares
     acknowledged: Shares | None
@@ -137,14 +143,16 @@ class _Rows:
         effective = self._composed.replicas(pool)
         in_flight = {item.replica.name: self._in_flight(pool, item.replica.name) for item in effective}
         states: dict[str, StateWithReason] = {}
+        idle: dict[str, bool | None] = {}
         for item in effective:
             name = item.replica.name
-            states[name] = state_of(self._facts(pool, carriers, item, in_flight[name]))
+            facts_of_replica = self._facts(pool, carriers, item, in_flight[name])
+            states[name], idle[name] = state_of(facts_of_replica), facts_of_replica.is_idle
             yield None
         unfit = self._unfit(pool, states)
         requests, failed = self._requests.get(pool.name, {}), self._failed.get(pool.name, {})
         facts = _PoolLive(
-            pool, states, in_flight, of_replicas(pool), self._shares.decided(pool.name, unfit),
+            pool, states, in_flight, idle, of_replicas(pool), self._shares.decided(pool.name, unfit),
             self._shares.acknowledged(pool.name, unfit), requests, sum(requests.values()), failed, bool(reporting),
         )  # fmt: skip
         yield None
@@ -239,6 +247,7 @@ class _Rows:
             first_byte_p50=self._first_byte(key, 0.5),
             first_byte_p99=self._first_byte(key, 0.99),
             in_flight=facts.in_flight[replica.name],
+            idle=facts.idle[replica.name],
             ramp=round(self._ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
             picker_ramp=round(live.picker_ramps.get(key.pool, {}).get(replica.name, 1.0), 6),
             drained=when(item.drained_since),
@@ -275,7 +284,17 @@ class _Rows:
             health=live.health.get(key),
             in_flight=in_flight,
             in_flight_known_by=live.ledger.in_flight_known_by(key, live.now),
+            connected=sum(len(_names(each)) for each in carriers if each.connected),
+            **self._drain(key, carriers) if item.status in ("drained", "removed") else {},
         )
+
+    def _drain(self, key: ReplicaKey, carriers: tuple[Carrier, ...]) -> dict[str, Any]:
+        """Return the facts about the drain of a replica."""
+        live = self._live
+        missing = tuple(each.proxy.name for each in carriers if each.connected and each.may_send(*key))
+        applied_at = live.drains.applied_at(key, not missing, live.now)
+        is_newer = live.ledger.is_in_flight_newer(key, applied_at)
+        return {"not_drained_by": missing, "in_flight_is_old": not is_newer}
 
 
 def _names(carrier: Carrier) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from lbctl.serve.api import pool_rows, schema
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
+from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.state_changes import StateChanges
 from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.view_parts import PartialViews, ViewParts
@@ -31,6 +32,7 @@ class PoolViews(PartialViews):
     def __init__(self, parts: ViewParts) -> None:
         super().__init__(parts)
         self._state_times = StateTimes()
+        self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.telemetry.note_state)
         self._looked_at: tuple[schema.Pool, ...] = ()
         """The pools as the last look at all states found them."""
@@ -107,6 +109,7 @@ class PoolViews(PartialViews):
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
             picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,
+            drains=self._drain_times,
             now=self._parts.traffic.clock(),
             at=time.time(),
         )

@@ -44,6 +44,16 @@ class Carrier:
     nodes: tuple[str, ...] = ()
     """The names by which it reports its traffic: the connected nodes of an Envoy, the proxy's own name otherwise."""
 
+    def may_send(self, pool: str, replica: str) -> bool:
+        """Return whether the proxy may send new requests to the replica, by what it has or where that is unknown."""
+        source = self.acknowledged
+        if source is None:
+            return True
+        if isinstance(source, View):
+            return pool in source.pools and _gets_requests(source.pools[pool], replica, source.drained[pool])
+        item = next((each for each in source.topology.pools if each.name == pool), None)
+        return item is not None and _gets_requests(item, replica, drained_of(item, source))
+
 
 Unfit = Callable[[Carrier], frozenset[str]]
 """Returns the replicas of a pool that get nothing from a proxy, since a check keeps them out there."""
@@ -107,6 +117,10 @@ class ShareTable:
         if id(topology) not in self._pools:
             self._pools[id(topology)] = {item.name: item for item in topology.pools}
         return self._pools[id(topology)].get(name)
+
+
+def _gets_requests(pool: Pool, replica: str, drained: frozenset[str]) -> bool:
+    return replica not in drained and any(item.name == replica for item in pool.replicas)
 
 
 def _by_weight(pool: Pool, weights: tuple[Weight, ...], drained: frozenset[str]) -> Shares:

@@ -106,6 +106,8 @@ class _Reports:
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
     """When it last reported a request that the replica has answered."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
+    in_flight_at: float = -inf
+    """When it last reported its requests in flight."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """Those that are not `up`."""
     judged: Collection[ReplicaKey] = ()
@@ -215,7 +217,9 @@ class TrafficLedger:
 
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
         """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
-        self._replace_in_flight(self._reports(proxy, now), requests)
+        reports = self._reports(proxy, now)
+        self._replace_in_flight(reports, requests)
+        reports.in_flight_at = now
 
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, ReplicaCondition], now: float) -> None:
         """Replace what the proxy thinks of each replica; a replica that is absent is unknown."""
@@ -316,6 +320,10 @@ class TrafficLedger:
         """Return how many proxies report the requests in flight at the replica."""
         self._forget_silent(now)
         return self._in_flight.get(key, (0, 0))[1]
+
+    def is_in_flight_newer(self, key: ReplicaKey, than: float) -> bool:
+        """Return whether every proxy that reports the requests in flight at the replica has done so since then."""
+        return all(item.in_flight_at > than for item in self._proxies.values() if key in item.in_flight)
 
     def conditions(self, key: ReplicaKey, now: float) -> Mapping[str, ReplicaCondition]:
         """Return proxy → what it thinks of the replica, for the proxies to which it is not up."""

@@ -54,6 +54,21 @@ def test_drained_replica_is_draining_while_it_has_requests() -> None:
     assert state_of(removed) == StateWithReason("removed", "its drain deadline has passed; drained by the files")
 
 
+def test_drain_waits_for_proxies_and_for_a_newer_report() -> None:
+    cause = "drained by the files"
+    reported: dict[str, Any] = {"in_flight": 0, "in_flight_known_by": 2, "connected": 2}
+    missing = facts("drained", cause, **reported, not_drained_by=("ha",))
+    assert state_of(missing) == StateWithReason("draining", f"{cause}; not applied yet by ha")
+    old = facts("drained", cause, **reported, in_flight_is_old=True)
+    assert state_of(old).name == "draining"
+    assert state_of(old).reason.endswith("the proxies have not reported its requests in flight since")
+    assert [item.is_idle for item in (missing, old)] == [False, False]
+    assert facts("drained", cause, **reported).is_idle is True
+    assert facts("drained", cause, **{**reported, "in_flight_known_by": 1}).is_idle is None
+    assert facts("drained", cause, **{**reported, "connected": 0}).is_idle is None
+    assert facts(**reported).is_idle is None
+
+
 def test_reason_names_the_check_that_keeps_requests_away() -> None:
     assert state_of(facts("ejected", "XID 79", check=REFUSED)) == StateWithReason(
         "ejected", "ejected by deep health: XID 79"

@@ -34,7 +34,8 @@ class Replica:
     weight is clearly below its capacity, since it is slower than its peers. `hot`: so, since it is fuller or hotter.
     `unknown`: it gets requests, and nothing shows whether it can be reached. `down`: an active check fails, or nobody
     can connect to it. `ejected`: deep health or a proxy's passive check keeps requests away. `draining`:
-    drained, with requests in flight. `drained`: drained. `removed`: its drain deadline has passed, no proxy has it."""
+    drained, with requests in flight, or not by all proxies yet. `drained`: drained. `removed`: its drain deadline has
+    passed, no proxy has it."""
     state_reason: str
     """Why it is in this state, as a sentence that names the check or the proxy; empty for `in`."""
     state_since: Timestamp | None
@@ -61,6 +62,9 @@ class Replica:
     """The same of 99 % of the answers."""
     in_flight: int | None
     """Requests that it has now, of the proxies that report them; None where none does."""
+    idle: bool | None
+    """Whether it is drained and has no requests in flight, by reports since all connected proxies have applied the
+    drain; None where it is not drained, or where not all of them report requests in flight."""
     ramp: float
     """The factor of slow start by lbctl, from 0 to 1: the lowest of all proxies that need it."""
     picker_ramp: float

@@ -17,6 +17,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import pool_rows
+from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.replica_shares import Carrier
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey, TrafficLedger
 from tests.support import fleets
@@ -60,6 +61,28 @@ def test_acknowledged_share_is_from_the_oldest_connected_proxy() -> None:
     assert shares(pool_rows.LiveState((outdated, waiting)), drained)["r00001"] == (0.5, 0.0, None, None)
     disconnected = Carrier(SITE, frozenset({NAME}), drained.snapshot, None, connected=False)
     assert shares(pool_rows.LiveState((outdated, disconnected)), drained)["r00001"] == (0.5, 0.0, 0.5, None)
+
+
+def test_drained_replica_is_idle_after_a_newer_report() -> None:
+    undrained, drained = composed_of(TWO), composed_of(TWO, Override("drain", NAME, "r00001"))
+    ledger, drains, key = TrafficLedger(), DrainTimes(), ReplicaKey(NAME, "r00001")
+
+    def state(proxy: Carrier, now: float) -> tuple[str, bool | None]:
+        live = pool_rows.LiveState((proxy,), ledger, drains=drains, now=now)
+        (row,) = pool_rows.pools(drained, live)
+        return row.replicas[1].state, row.replicas[1].idle
+
+    ledger.set_in_flight("ha", {key: 0}, 1.0)
+    assert state(Carrier(HA, frozenset({NAME}), drained.snapshot, undrained.snapshot), 2.0) == ("draining", False)
+    assert state(carrier(HA, drained), 3.0) == ("draining", False), "the report is older than the drain"
+    ledger.set_in_flight("ha", {key: 2}, 4.0)
+    assert state(carrier(HA, drained), 4.0) == ("draining", False)
+    ledger.set_in_flight("ha", {key: 0}, 5.0)
+    assert state(carrier(HA, drained), 5.0) == ("drained", True)
+    assert state(carrier(SITE, drained), 6.0)[1] is True
+    assert drains.applied_at(key, True, 9.0) == 3.0
+    list(pool_rows.pools(undrained, pool_rows.LiveState((carrier(HA, undrained),), ledger, drains=drains)))
+    assert drains.applied_at(key, True, 9.0) == 9.0, "it was undrained"
 
 
 def test_replica_down_in_one_proxy_has_no_share_there() -> None:

@@ -1,0 +1,66 @@
+"""`lbctl drain --wait-idle`: waits until a drained replica has finished its requests."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from lbctl.cli.api_client import RemoteError, ServeClient, plain
+from lbctl.serve.api import schema
+
+_DEGRADED = 3
+_POLL_INTERVAL = 0.5
+_MARGIN = 15.0
+"""Seconds after the drain deadline for which a last report of the proxies is awaited."""
+_UNKNOWN_FOR = 15.0
+"""Seconds for which the number of requests in flight may be unknown, since proxies report it every 5 s."""
+
+
+def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
+    """Wait until the drained replica has no requests in flight; the exit code: 3 if that is not so, or not known."""
+    began = time.monotonic()
+    deadline = began
+    row: schema.Replica | None = None
+    while row is None or time.monotonic() < deadline:
+        try:
+            found = _look(remote, pool, replica)
+        except RemoteError:
+            if row is None:
+                raise
+            time.sleep(_POLL_INTERVAL)
+            continue
+        if found is None:
+            return _end(pool, replica, "it is not in the pool any more", 0)
+        row, drain_deadline = found
+        deadline = began + drain_deadline + _MARGIN
+        if row.state == "removed":
+            return _removed(pool, row)
+        if row.state not in ("draining", "drained"):
+            return _end(pool, replica, f"it is not drained any more: its state is {row.state}", _DEGRADED)
+        if row.idle:
+            return _end(pool, replica, "it has no requests in flight", 0)
+        if row.idle is None and row.state == "drained" and time.monotonic() - began > _UNKNOWN_FOR:
+            break
+        time.sleep(_POLL_INTERVAL)
+    return _end(pool, replica, row.state_reason, _DEGRADED)
+
+
+def _look(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Replica, float] | None:
+    """Return the row of the replica, and the drain deadline of its pool in seconds; None if there is none."""
+    for item in remote.get("/api/v1/pools", schema.Pools).pools:
+        if item.name == pool:
+            row = next((each for each in item.replicas if each.name == replica), None)
+            return None if row is None else (row, item.drain_deadline_seconds)
+    return None
+
+
+def _removed(pool: str, row: schema.Replica) -> int:
+    if row.idle:
+        return _end(pool, row.name, "it has no requests in flight", 0)
+    return _end(pool, row.name, "its drain deadline has passed, and it was taken out of the pool", _DEGRADED)
+
+
+def _end(pool: str, replica: str, message: str, code: int) -> int:
+    click.echo(f"lbctl: {pool}/{replica}: {plain(message)}", err=True)
+    return code
