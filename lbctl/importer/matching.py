@@ -6,17 +6,19 @@ HAProxy and Envoy take the first rule that holds, a fleet the most specific rout
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 Match = dict[str, Any]
 """The match of a route as a fleet writes it."""
-_MOST_OVERLAPS = 64
+_PATHS = frozenset({"path", "path_prefix", "path_regex"})
+MAX_ADDED = 512
+"""Upper bound on the matches that are added for overlaps."""
 
 
 def merge(matches: Sequence[Match]) -> Match | None:
     """Return the match that holds where all of them do; None if one cannot say that."""
     merged: Match = {}
-    paths = {"path", "path_prefix", "path_regex"}
     for match in matches:
         for key, value in match.items():
             if key == "headers":
@@ -24,7 +26,7 @@ def merge(matches: Sequence[Match]) -> Match | None:
                 if any(present.get(name, other) != other for name, other in value.items()):
                     return None
                 merged["headers"] = {**present, **value}
-            elif key in paths and (clash := (paths & set(merged))):
+            elif key in _PATHS and (clash := (_PATHS & set(merged))):
                 other = next(iter(clash))
                 narrower = _narrower(other, merged[other], key, value)
                 if narrower is None:
@@ -32,13 +34,41 @@ def merge(matches: Sequence[Match]) -> Match | None:
                 del merged[other]
                 merged.update(narrower)
             elif key in merged and merged[key] != value:
-                common = [item for item in merged[key] if item in value]
+                common = _common(merged[key], value)
                 if not common:
                     return None
                 merged[key] = common
             else:
                 merged[key] = value
     return merged
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Return the values that two lists have in common: hosts with a leading `*`, models with a trailing one, methods.
+
+    They have the order of the second list.
+    """
+    pairs = [(first, second) for second in other for first in one]
+    both = [second if _matches(first, second) else first for first, second in pairs
+            if _matches(first, second) or _matches(second, first)]  # fmt: skip
+    return list(dict.fromkeys(both))
+
+
+def _matches(pattern: str, value: str) -> bool:
+    if pattern.startswith("*"):
+        return value.endswith(pattern[1:])
+    return value.startswith(pattern[:-1]) if pattern.endswith("*") else value == pattern
+
+
+def apart(matches: Sequence[Match]) -> bool:
+    """Whether no request is in all of the matches: a path that is an expression may overlap with any other."""
+    return any(_are_apart(one, other) for one, other in combinations(matches, 2))
+
+
+def _are_apart(one: Match, other: Match) -> bool:
+    if "path_regex" in one or "path_regex" in other:
+        one, other = ({key: value for key, value in item.items() if key not in _PATHS} for item in (one, other))
+    return merge([one, other]) is None
 
 
 def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
@@ -54,24 +84,42 @@ def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
 def covers(wide: Match, narrow: Match) -> bool:
     """Whether every request of the second match is one of the first."""
     joint = merge([wide, narrow])
-    return joint == narrow
+    return joint is not None and _unordered(joint) == _unordered(narrow)
+
+
+def _unordered(match: Match) -> Match:
+    return {key: sorted(value) if isinstance(value, list) else value for key, value in match.items()}
 
 
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must take them.
 
-    These are requests that an earlier rule takes and a later, more specific one would take in a fleet.
+    These are requests of several rules of which a fleet would not take the first one. The added matches overlap with
+    others too, so that they are looked at like the rest.
     """
-    added: list[tuple[Match, int]] = []
-    for position, later in enumerate(matches):
-        for index, earlier in enumerate(matches[:position]):
-            joint = merge([earlier, later])
-            if joint is None or joint in (earlier, later) or rank(earlier) >= rank(later):
-                continue
-            all_matches = [*matches, *(match for match, _ in added)]
-            if joint not in all_matches and len(added) < _MOST_OVERLAPS:
-                added.append((joint, index))
-    return added
+    decided = [(match, index) for index, match in enumerate(matches)]
+    known = {_key(match) for match in matches}
+    position = 0
+    while position < len(decided) < len(matches) + MAX_ADDED:
+        for other, _ in decided[:position]:
+            joint = merge([other, decided[position][0]])
+            if joint is not None and _key(joint) not in known:
+                first = next(index for index, match in enumerate(matches) if covers(match, joint))
+                if not _wins(joint, first, decided):
+                    known.add(_key(joint))
+                    decided.append((joint, first))
+        position += 1
+    return decided[len(matches) :]
+
+
+def _wins(joint: Match, first: int, decided: Sequence[tuple[Match, int]]) -> bool:
+    """Whether a fleet takes the rule `first` for the requests of a match without a route for them."""
+    ranks = [(rank(match), index) for match, index in decided if covers(match, joint)]
+    return max(ranks)[1] == first and all(each < max(ranks)[0] for each, index in ranks if index != first)
+
+
+def _key(match: Match) -> str:
+    return repr(sorted(_unordered(match).items()))
 
 
 def rank(match: Match) -> tuple[int, ...]:

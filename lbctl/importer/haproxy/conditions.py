@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 
 from lbctl.base.records import dataclass
-from lbctl.importer.matching import Match, merge
+from lbctl.importer.matching import Match, apart, merge
 from lbctl.importer.statement import Statement
 
 _HOST_FETCHES = {
@@ -76,9 +76,10 @@ class AclCondition:
                 return None
             for combination in product(*[item or [] for item in alternatives]):
                 merged = merge(combination)
-                if merged is None:
+                if merged is not None:
+                    merged_matches.append(merged)
+                elif not apart(combination):
                     return None
-                merged_matches.append(merged)
         return merged_matches
 
     def regions(self) -> list[Region]:
@@ -88,11 +89,11 @@ class AclCondition:
 
 def _region(terms: Sequence[Term]) -> Region:
     readable = [(term.negated, matches) for term in terms if (matches := alternatives_of(term.tokens)) is not None]
-    merged = [merge(each) for each in product(*[matches for negated, matches in readable if not negated])]
-    includes = [match for match in merged if match is not None]
-    exact = len(readable) == len(terms) and len(includes) == len(merged)
+    joints = [(merge(each), each) for each in product(*[matches for negated, matches in readable if not negated])]
+    includes = [match for match, _ in joints if match is not None]
+    is_clear = all(match is not None or apart(each) for match, each in joints)
     excludes = [match for negated, matches in readable if negated for match in matches]
-    return Region(includes if len(includes) == len(merged) else [{}], excludes, exact)
+    return Region(includes if is_clear else [{}], excludes, is_clear and len(readable) == len(terms))
 
 
 def condition(

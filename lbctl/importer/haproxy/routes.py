@@ -18,7 +18,7 @@ from lbctl.importer.haproxy import policy, proxy, rules
 from lbctl.importer.haproxy.conditions import AclCondition, Region
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.pools import pool
-from lbctl.importer.matching import Match, covers, merge, overlaps
+from lbctl.importer.matching import MAX_ADDED, Match, apart, covers, merge, overlaps, rank
 from lbctl.importer.statement import Statement
 
 
@@ -86,9 +86,37 @@ def _decided(
         if rule.action in _LAID:
             entries = _laid(context, entries, rule)
         elif rule.action == "guard":
-            entries = _guarded(entries, rule)
-    entries += [replace(entries[index], match=match) for match, index in overlaps([item.match for item in entries])]
-    return entries
+            entries = _guarded(context, entries, rule)
+    entries = _first(entries)
+    added = [
+        (replace(entries[index], match=match), index) for match, index in overlaps([item.match for item in entries])
+    ]
+    if len(added) >= MAX_ADDED:
+        guard = rules.HaproxyRule(section.block, "guard", AclCondition())
+        entries = [replace(entry, laid=(*entry.laid, guard)) for entry in entries]
+        added = []
+    placed = [*zip(entries, range(len(entries)), strict=True), *added]
+    return [_closed_if_unclear(entry, entries[:index]) for entry, index in placed]
+
+
+def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> FrontendRoute:
+    """Return the entry, closed if an earlier rule may refuse its requests: no match says which of them."""
+    for other in earlier:
+        refuses = other.rule.action not in {"pool", "preferred"} or any(rule.action == "guard" for rule in other.laid)
+        unclear = merge([other.match, entry.match]) is None and not apart([other.match, entry.match])
+        if refuses and unclear and rank(other.match) <= rank(entry.match):
+            return replace(entry, laid=(*entry.laid, replace(other.rule, action="guard")))
+    return entry
+
+
+def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
+    """Return the entries without those whose requests an earlier one takes."""
+    return [entry for index, entry in enumerate(entries) if not any(_takes(each, entry) for each in entries[:index])]
+
+
+def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
+    """Whether an earlier rule takes all requests of an entry."""
+    return earlier.rule.action != "preferred" and covers(earlier.match, entry.match)
 
 
 def _entries(
@@ -112,6 +140,7 @@ def _entries(
 
 
 _UNPROTECTED = "a rule that protects it could not be carried over"
+_TOO_MANY = "the rules of its frontend overlap in too many ways"
 _UNREADABLE = "no match of a route says this condition: its requests take the next rule"
 
 
@@ -131,7 +160,7 @@ def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.
     for entry in entries:
         joints = [merge([match, entry.match]) for match in matches]
         unclear = rule.action != "silent" and any(
-            joint is None and not _apart(match, entry.match) for joint, match in zip(joints, matches, strict=True)
+            joint is None and not apart([match, entry.match]) for joint, match in zip(joints, matches, strict=True)
         )
         if entry.rule.action not in {"pool", "preferred"}:
             result.append(_behind(entry, rule) if unclear or any(joints) or entry.match in joints else entry)
@@ -160,40 +189,39 @@ def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
 # ── Protections that no key expresses ────────────────────────────────────────────────────────────────────────────────
 
 
-def _guarded(entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
+_MAX_ENTRIES = 256
+"""Number of routes of a frontend above which a protection closes them whole, and not in part."""
+
+
+def _guarded(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
     """Return the entries, closed where the rule may refuse their requests.
 
     The rest of an entry that the rule refuses in part stays open.
     """
     current = list(entries)
     for region in rule.when.regions():
-        known = [entry.match for entry in current]
-        current = [part for entry in current for part in _guarded_parts(entry, region, rule, known)]
+        for match in region.includes:
+            context.draft.advise_prefix(match.get("path_prefix", "/"), rule.line)
+        bounded = region if len(current) <= _MAX_ENTRIES else Region([{}], [], exact=False)
+        current = _first([part for entry in current for part in _guarded_parts(entry, bounded, rule)])
     return current
 
 
-def _guarded_parts(
-    entry: FrontendRoute, region: Region, rule: rules.HaproxyRule, known: Sequence[Match]
-) -> Iterator[FrontendRoute]:
+def _guarded_parts(entry: FrontendRoute, region: Region, rule: rules.HaproxyRule) -> Iterator[FrontendRoute]:
     joints = [merge([match, entry.match]) for match in region.includes]
-    unclear = [
-        joint is None and not _apart(match, entry.match) for joint, match in zip(joints, region.includes, strict=True)
-    ]
-    closed = [entry.match] if any(unclear) else [joint for joint in joints if joint is not None]
+    unclear = any(
+        joint is None and not apart([match, entry.match]) for joint, match in zip(joints, region.includes, strict=True)
+    )
+    closed = [entry.match] if unclear else [joint for joint in joints if joint is not None]
     closed = [match for match in closed if not any(covers(exempt, match) for exempt in region.excludes)]
     if entry.rule.action not in {"pool", "preferred"}:
         yield _behind(entry, rule) if closed else entry
         return
-    is_exact = region.exact and not any(unclear)
     for match in closed:
-        for exempt in region.excludes:
-            joint = merge([exempt, match])
-            is_exact = is_exact and (joint is not None or _apart(exempt, match))
-            if joint is not None and joint not in known:
-                yield replace(entry, match=joint)
-    for match in closed:
-        if match == entry.match or match not in known:
-            yield _closed(replace(entry, match=match), rule, is_exact=is_exact)
+        exempt = [(merge([item, match]), item) for item in region.excludes]
+        yield from (replace(entry, match=joint) for joint, _ in exempt if joint is not None)
+        is_exact = region.exact and not unclear and all(joint or apart([item, match]) for joint, item in exempt)
+        yield _closed(replace(entry, match=match), rule, is_exact=is_exact)
     if entry.match not in closed:
         yield entry
 
@@ -204,16 +232,6 @@ def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) ->
         refusal = rules.HaproxyRule(rule.line, "respond", AclCondition(), rule.value, rule.when.statements)
         return replace(entry, rule=refusal)
     return entry if rule in entry.laid else replace(entry, laid=(*entry.laid, rule))
-
-
-_PATHS = frozenset({"path", "path_prefix", "path_regex"})
-
-
-def _apart(one: Match, other: Match) -> bool:
-    """Whether no request is one of both: a path that is an expression may overlap with any other."""
-    if "path_regex" not in one and "path_regex" not in other:
-        return True
-    return merge([{key: value for key, value in match.items() if key not in _PATHS} for match in (one, other)]) is None
 
 
 def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
@@ -335,9 +353,10 @@ def _protect(context: HaproxyImport, all_rules: Sequence[rules.HaproxyRule], pat
 def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     draft = context.draft
     if rule.action == "guard":
+        why = _TOO_MANY if rule.line.is_block else _UNPROTECTED
         for item in (rule.line, *rule.when.statements):
-            draft.ledger.omit(item, f"{_UNPROTECTED}: the route refuses its requests", path)
-        draft.close(path, _UNPROTECTED, by_hand="auth")
+            draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
+        draft.close(path, why, by_hand="" if rule.line.is_block else "auth")
     elif "respond" in (draft.get(path) or {}):
         draft.ledger.carry(path, rule.line, *rule.statements)
     elif rule.action in {"allow", "deny"}:
