@@ -127,7 +127,7 @@ class Listener:
     """The largest number of client connections; None: unlimited."""
     max_body: int | None = None
     """The largest request body in bytes; None: unlimited."""
-    inspect: int = 256 * 1024
+    inspect: int = 16 * 1024 * 1024
     """How many bytes of a body the proxy may buffer to read the model or a key from it."""
     request_headers_timeout: int = 15_000
     """Milliseconds."""

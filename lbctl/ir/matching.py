@@ -36,6 +36,8 @@ class Request:
     """None if the request names no model."""
     unclear: tuple[int, str] | None = None
     """The status and the message with which rules with `clear_model` refuse it."""
+    unread: tuple[int, str] | None = None
+    """The status and the message with which rules with models refuse it, since the proxy cannot read its model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ def matches(rule: Rule, request: Request) -> bool:
     return all(criterion.holds for criterion in criteria(rule, request))
 
 
-def refuses(rule: Rule, request: Request) -> bool:
-    """Whether the rule refuses the request because its model is ambiguous."""
-    return rule.clear_model and request.unclear is not None and matches(replace(rule, models=()), request)
+def refusal(rule: Rule, request: Request) -> tuple[int, str] | None:
+    """Return the status and the message with which the rule refuses the request for its model, or None."""
+    reason = request.unread if rule.models and request.unread else request.unclear if rule.clear_model else None
+    return reason if reason and matches(replace(rule, models=()), request) else None
 
 
 def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:

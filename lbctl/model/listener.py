@@ -47,7 +47,9 @@ class ClientAddress(Section):
 
 class ListenerTimeouts(Section):
     request_headers: v.Duration = Field(
-        q.Duration(15_000), description="How long a client may take to send the headers of a request."
+        q.Duration(15_000),
+        description="How long a client may take to send the headers of a request. A body may take longer: silence "
+        "ends it.",
     )
     idle: v.Duration = Field(q.Duration(3_600_000), description="How long an idle keep-alive connection is kept.")
 
@@ -90,9 +92,10 @@ class Listener(Section):
     )
     max_body: v.Size | None = Field(None, description="Largest request body; above it 413. Without it: no limit.")
     inspect: v.Size = Field(
-        q.Size(256 << 10),
-        description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`. A value that is not "
-        "found within it: 413, never another pool.",
+        q.Size(16 << 20),
+        description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`: by default one image "
+        "in base64, with `model` as the last key. A value that is not found within it: 413, never another pool. "
+        "Memory: docs/requests.md.",
     )
     timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="How long a client may take.")
     access_log: AccessLog = Field(AccessLog.default(), description="One line for each request.")

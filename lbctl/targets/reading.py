@@ -18,6 +18,10 @@ from lbctl.targets import query_model, request_host, request_method, request_tar
 MODEL_HEADER = "x-model"
 UNCLEAR = "send the body as one plain JSON object with one model, and no other one in x-model"
 """The error message for a client whose request does not say clearly which model it is for."""
+CODED = (
+    "the model in this compressed body cannot be read: send the body without content-encoding, or its model in x-model"
+)
+"""The error message for a client whose body has a content coding that the proxy does not undo."""
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
@@ -114,6 +118,12 @@ def model_in_query(message: Message, listener: Listener, *, decoded: bool) -> st
     """
     is_read = message.method == "GET" and by_model(listener)
     return query_model.first(message.query, decoded=decoded) if is_read else None
+
+
+def coding(message: Message) -> str | None:
+    """Return the content codings of a body in lower case, or None without one."""
+    names = [name.strip() for name in ",".join(message.values("content-encoding")).lower().split(",")]
+    return ", ".join(name for name in names if name not in ("", "identity")) or None if message.body else None
 
 
 def headers(message: Message) -> dict[str, tuple[str, ...]]:

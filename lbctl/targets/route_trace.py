@@ -12,7 +12,7 @@ from typing import Literal
 
 from lbctl.base.records import dataclass
 from lbctl.ir.listeners import Listener, Rule
-from lbctl.ir.matching import Criterion, Request, criteria, deciding_criterion, refuses
+from lbctl.ir.matching import Criterion, Request, criteria, deciding_criterion, refusal
 from lbctl.ir.routes import Forward, Pin
 from lbctl.ir.shares import of_pools
 from lbctl.targets import reader
@@ -57,9 +57,10 @@ def explain(listener: Listener, message: Message, kind: str, version: Version) -
     if isinstance(request, Refusal):
         return Explained(kind, None, request, None, (), ())
     evaluated = [(rule, tuple(item for item in criteria(rule, request) if not item.holds)) for rule in listener.rules]
-    refusing = next((rule for rule, failed in evaluated if not failed or refuses(rule, request)), None)
-    if refusing is not None and request.unclear and refuses(refusing, request):
-        return Explained(kind, request, Refusal(*request.unclear), None, (), ())
+    deciding = next((rule for rule, failed in evaluated if not failed or refusal(rule, request)), None)
+    reason = refusal(deciding, request) if deciding is not None else None
+    if reason is not None:
+        return Explained(kind, request, Refusal(*reason), None, (), ())
     matching = [rule for rule, failed in evaluated if not failed]
     winner = matching[0] if matching else None
     matched = (

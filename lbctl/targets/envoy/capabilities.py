@@ -23,8 +23,9 @@ CAPABILITIES: dict[str, Capability] = {
         "a request is held until it is whole, so streams are exempt: routes with WebSocket or "
         "to gRPC pools have no limit"
     ),
-    "listener.inspect": Unsupported(
-        "Envoy parses whole JSON bodies", "bodies are held up to max_body, 1 MiB without it"
+    "listener.inspect": Rendered(
+        "bodies are read whole: one of more bytes than `inspect`, or than `max_body` where that is more, is answered "
+        "413; gzip, zstd and br are undone first, and count undone"
     ),
     "listener.timeouts": Rendered("an idle connection gets notice when its time is over, and ends 1 to 2 s later"),
     "listener.access": Rendered(),
@@ -34,9 +35,10 @@ CAPABILITIES: dict[str, Capability] = {
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(
         "x-model, else the `model` of a JSON body (not of a multipart form), else the query of a GET, which the access "
-        "log does not show; a body that is JSON, a form or text by "
-        "its content type, or has none, is held on such a listener until it is whole; uploads of other types are not "
-        "looked into; where it decides about protection, 400 unless the request names one model clearly"
+        "log does not show; a body that is JSON, a form or text by its content type, or has none, is held until it is "
+        "whole where a route may match by its model; uploads of other types are not looked into; a body with another "
+        "coding than gzip, zstd or br is answered 415; where it decides about protection, 400 unless the request names "
+        "one model clearly"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -60,7 +62,9 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "route.timeouts.request": Rendered(),
     "route.timeouts.idle": Rendered("no byte in either direction"),
-    "route.retry": Rendered("a request longer than 1 MiB, or than max_body where that is more, is tried once"),
+    "route.retry": Rendered(
+        "a request longer than 1 MiB is tried once; where bodies are read or counted, one longer than these limits"
+    ),
     "route.retry.idempotent": Rendered(),
     "route.retry.replica_busy": Rendered(
         "by the status of HTTP, as long as a retry's body is kept; the passive checks count no busy answer"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envoy.config.route.v3 import route_components_pb2
+from envoy.extensions.compression.brotli.decompressor.v3 import brotli_pb2
+from envoy.extensions.compression.gzip.decompressor.v3 import gzip_pb2
+from envoy.extensions.compression.zstd.decompressor.v3 import zstd_pb2
 from envoy.extensions.filters.http.buffer.v3 import buffer_pb2
+from envoy.extensions.filters.http.decompressor.v3 import decompressor_pb2
 from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
 from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from envoy.extensions.filters.http.json_to_metadata.v3 import json_to_metadata_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
 from google.protobuf.any_pb2 import Any
 
-from lbctl.ir.listeners import Listener
+from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import access as clients
@@ -37,6 +42,13 @@ BUFFER = "envoy.filters.http.buffer"
 _ASKED_ABOUT = "lbctl.body_asked_about"
 """The filter that limits bodies before a service is asked about their requests."""
 REQUEST_ID = "x-request-id"
+_DECOMPRESSOR = "lbctl.decompressor"
+_LIBRARIES = {
+    "gzip": gzip_pb2.Gzip(max_inflate_ratio={"value": 1000}),
+    "zstd": zstd_pb2.Zstd(),
+    "brotli": brotli_pb2.Brotli(),
+}
+"""The library for each coding in `reading.CODINGS`; how much they may write is limited with the body."""
 
 
 def http_filters(view: View, listener: Listener, *, streams: bool = False) -> list[dict[str, object]]:
@@ -48,7 +60,9 @@ def http_filters(view: View, listener: Listener, *, streams: bool = False) -> li
     """
     access = [*_auth(view, listener), *_limits(view, listener)]
     asked_about = [] if streams else _body_asked_about(view, listener)
-    bodies = [] if streams else [*_max_body(view, listener), *_body_fields(view, listener)]
+    bodies = (
+        [] if streams else [*_decompressors(view, listener), *_max_body(view, listener), *_body_fields(view, listener)]
+    )
     return [
         *access_log.filters(view, listener),
         *header_text.filters(view, listener),
@@ -76,14 +90,22 @@ def websocket(view: View, listener: Listener) -> dict[str, object]:
     return {**off, "filters": http_filters(view, listener, streams=True)}
 
 
-def per_route(view: View, listener: Listener, route: Route) -> dict[str, Any]:
-    """Return the filter configuration of this route."""
+def per_route(view: View, listener: Listener, rule: Rule, route: Route) -> dict[str, Any]:
+    """Return the filter configuration of a route, for one of its rules."""
     configs: dict[str, Any] = {}
+    if _body_rules(view, listener) and not _reads_body(view, listener, rule, route):
+        readers = [*_decompressors(view, listener), *_body_readers(view, listener)]
+        configs |= {str(item["name"]): pack(route_components_pb2.FilterConfig(disabled=True)) for item in readers}
     if listener.max_body is not None and _streams(view, route):
         configs[BUFFER] = pack(buffer_pb2.BufferPerRoute(disabled=True))
     if _limits_before_service(view, listener, route):
         configs[_ASKED_ABOUT] = pack(buffer_pb2.BufferPerRoute(buffer=_limited_body(listener)))
     return {**configs, **external.per_route(route), **prompts.per_route(view, route)}
+
+
+def held(view: View, listener: Listener) -> int:
+    """Return the bytes that a filter may hold if it needs the whole body: to read it, to count it or for a retry."""
+    return reading.held(listener) if _body_rules(view, listener) else max(reading.HELD, listener.max_body or 0)
 
 
 def unrouted(view: View, listener: Listener) -> dict[str, Any]:
@@ -94,7 +116,7 @@ def unrouted(view: View, listener: Listener) -> dict[str, Any]:
     """
     if listener.max_body is not None or not _body_rules(view, listener):
         return {}
-    limit = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": reading.HELD}})
+    limit = buffer_pb2.BufferPerRoute(buffer={"max_request_bytes": {"value": reading.held(listener)}})
     return {BUFFER: pack(limit)}
 
 
@@ -125,7 +147,7 @@ def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the filter that holds a request until it is whole, and answers 413 as soon as it exceeds the limit."""
     if listener.max_body is not None:
         return [extension(BUFFER, _limited_body(listener))]
-    idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.HELD}))
+    idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.held(listener)}))
     return [{**idle, "disabled": True}] if _body_rules(view, listener) else []
 
 
@@ -172,18 +194,59 @@ def _limited(view: View, listener: Listener) -> list[Route]:
 
 
 def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
+    return [*_body_readers(view, listener), *([_model_header()] if _by_model(listener) else [])]
+
+
+def _body_readers(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the filters that hold bodies to read them."""
     rules = _body_rules(view, listener)
     if not rules:
         return []
     types = {"allow_content_types_regex": {"regex": reading.JSON}, "allow_empty_content_type": True}
     config = json_to_metadata_pb2.JsonToMetadata(request_rules={"rules": rules, **types})
-    body_filters = [extension("envoy.filters.http.json_to_metadata", config)]
-    return [*body_filters, *models.http_filters(listener), _model_header()] if _by_model(listener) else body_filters
+    clear_model = models.http_filters(listener) if _by_model(listener) else []
+    return [extension("envoy.filters.http.json_to_metadata", config), *clear_model]
+
+
+def _decompressors(view: View, listener: Listener) -> list[dict[str, object]]:
+    """Return the filters that note and undo the content coding of a body that is read.
+
+    Replicas get the body without it.
+    """
+    if not _body_rules(view, listener):
+        return []
+    off = {
+        "common_config": {"enabled": {"default_value": {"value": False}, "runtime_key": "lbctl.decompress_responses"}}
+    }
+    coded = {"metadata_namespace": NAMESPACE, "key": matches.CODED}
+    rule = {"header": "content-encoding", "on_header_present": coded}
+    return [
+        extension(f"{_DECOMPRESSOR}.note", header_to_metadata_pb2.Config(request_rules=[rule])),
+        *(
+            extension(
+                f"{_DECOMPRESSOR}.{name}",
+                decompressor_pb2.Decompressor(
+                    decompressor_library=extension(f"envoy.compression.{name}.decompressor", library),
+                    request_direction_config={"advertise_accept_encoding": {"value": False}},
+                    response_direction_config=off,
+                ),
+            )
+            for name, library in _LIBRARIES.items()
+        ),
+    ]
+
+
+def _reads_body(view: View, listener: Listener, rule: Rule, route: Route) -> bool:
+    """Return whether something depends on the content of a body that comes with a request for this rule."""
+    pools = route.action.pools if isinstance(route.action, Forward) else ()
+    hashes = any(key.kind == "json_body" for key in hashing.keys(view, pools))
+    return hashes or (_by_model(listener) and reading.reads_body(listener, rule))
 
 
 def _body_rules(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the rules that extract what the listener needs of JSON bodies: `model` and hash keys."""
-    model = [_field("model", ["model"])] if _by_model(listener) else []
+    unread = {"metadata_namespace": NAMESPACE, "key": matches.UNREAD, "value": {"bool_value": True}}
+    model = [{**_field("model", ["model"]), "on_error": unread}] if _by_model(listener) else []
     return [*model, *(_field(hashing.field(key), json_path(key.name)) for key in hashing.body_fields(view, listener))]
 
 

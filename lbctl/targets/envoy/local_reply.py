@@ -19,6 +19,7 @@ from lbctl.targets.envoy import access, external
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.error_body import error_body
+from lbctl.targets.reading import CODED as CODED_MESSAGE
 from lbctl.targets.reading import UNCLEAR
 
 _STATUSES = {
@@ -56,6 +57,7 @@ def error(status: int) -> str:
     return error_body(*_STATUSES[status])
 
 
+CODED = error_body(CODED_MESSAGE, "bad_request")
 FRAMING = error_body("HTTP/1.0 has no transfer-encoding", "bad_request")
 HOST = error_body(request_host.MESSAGE, "bad_request")
 METHOD = error_body(request_method.MESSAGE, "bad_request")

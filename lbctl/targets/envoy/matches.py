@@ -14,6 +14,8 @@ from lbctl.targets.envoy.sources import NAMESPACE
 
 MODEL_HEADER = "x-model"
 FORWARDED_FOR = "x-forwarded-for"
+CODED, UNREAD = "coded", "unread"
+"""The keys of a request's metadata for a body with a content coding, and for one that is not JSON."""
 FRAMING_HEADER = "x-envoy-framing"
 """The header in which the listener writes the version of HTTP and the transfer-encoding, or `-` without one.
 
@@ -84,6 +86,16 @@ def malformed_host() -> dict[str, object]:
 def chunked_http_10() -> dict[str, object]:
     """Return the header condition of a chunked body in HTTP/1.0, whose end other proxies may see elsewhere."""
     return _header(FRAMING_HEADER, {"safe_regex": {"regex": "HTTP/1\\.0 [^-].*"}})
+
+
+def unread_model(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
+    """Return the match restricted to requests with a content coding whose body could not be read as JSON."""
+    narrowed = route_components_pb2.RouteMatch()
+    narrowed.CopyFrom(match)
+    narrowed.headers.add(name=MODEL_HEADER, present_match=True, invert_match=True)
+    for key in (CODED, UNREAD):
+        narrowed.dynamic_metadata.add(filter=NAMESPACE, path=[{"key": key}], value={"present_match": True})
+    return narrowed
 
 
 def refused_method() -> dict[str, object]:

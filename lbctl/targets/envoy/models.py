@@ -12,6 +12,7 @@ from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.filters.http.lua.v3 import lua_pb2
 
 from lbctl.ir.listeners import Listener
+from lbctl.targets.envoy.matches import CODED
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.reading import MODEL_HEADER, wants_clear_model
@@ -132,6 +133,8 @@ function envoy_on_request(handle)
   local plain = is_json(headers:get('content-type')) and (not coding or coding:lower() == 'identity')
   if headers:getNumValues('HEADER') > 1 or not (plain or method == 'GET' or method == 'HEAD') then return end
   local body, metadata = handle:body(), handle:streamInfo():dynamicMetadata()
+  local coded = (metadata:get('NAMESPACE') or {})['CODED']
+  if coded and coded:lower() ~= 'identity' and (not body or body:length() == 0) then return end
   if body and body:length() > 0 then
     local clear, model = model_in(body:getBytes(0, body:length()))
     if not plain or not clear then return end
@@ -147,6 +150,7 @@ end
     .replace("NAMESPACE", NAMESPACE)
     .replace("HEADER", MODEL_HEADER)
     .replace("CLEAR", _CLEAR)
+    .replace("CODED", CODED)
 )
 
 

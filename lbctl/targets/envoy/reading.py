@@ -7,14 +7,18 @@ to what the path decodes to. JSON bodies are read whole.
 from __future__ import annotations
 
 import re
+import zlib
+from dataclasses import replace
 
-from lbctl.ir.listeners import Listener
-from lbctl.ir.matching import Request
+from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.matching import Request, matches, overlaps
 from lbctl.targets import reading as r
 from lbctl.targets.clarity import clear_model
 
 HELD = 1_048_576
-"""Bytes of a request that are held where the listener sets no limit, to read its model or for a retry."""
+"""Bytes of a request that are held for a retry, where the listener sets no limit."""
+CODINGS = ("gzip", "zstd", "br")
+"""The content codings that Envoy undoes before it reads a body."""
 JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
 """Content types of what may be JSON; curl declares it as a form. Streams and uploads are not held."""
 _METHODS = """
@@ -34,21 +38,64 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     path = r.decoded(message.path)
     if path is None:
         return r.AMBIGUOUS_PATH
-    model = next(iter(message.values(r.MODEL_HEADER)), None)
-    reads_body = model is None and r.by_model(listener) and _is_json(",".join(message.values("content-type")))
-    too_large = r.body_too_large(message, listener.max_body or (HELD if reads_body else None))
+    too_large = r.body_too_large(message, listener.max_body)
     if too_large:
         return too_large
-    if reads_body:
-        model = r.model_in(message.body, first=False)
+    model = next(iter(message.values(r.MODEL_HEADER)), None)
+    named = model or r.model_in_query(message, listener, decoded=False)
+    request = Request(message.method, r.host_of(message), path, r.headers(message), named)
+    first = next((rule for rule in listener.rules if matches(rule, request)), None)
+    if not r.by_model(listener) or (first is not None and not reads_body(listener, first)):
+        return request
+    coded = r.coding(message) is not None
+    message, unread = _decoded(message)
+    if _is_json(",".join(message.values("content-type"))):
+        too_large = r.body_too_large(message, held(listener))
+        if too_large:
+            return too_large
+        model = r.model_in(message.body, first=False) if model is None else model
     unclear = None
     if r.wants_clear_model(listener):
-        clear, body_model = clear_model(message)
+        clear, body_model = clear_model(message) if message.body or not coded else (False, None)
         model = body_model if clear and body_model else model
         unclear = None if clear else (400, r.UNCLEAR)
     if model is None:
         model = r.model_in_query(message, listener, decoded=False)
-    return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear)
+    return replace(request, model=model, unclear=unclear, unread=unread if model is None else None)
+
+
+def held(listener: Listener) -> int:
+    """Return how many bytes of a body are held to read it."""
+    return max(listener.inspect, listener.max_body or 0)
+
+
+def reads_body(listener: Listener, rule: Rule) -> bool:
+    """Return whether the model in a body may lead a request that matches `rule` without it to this or an earlier rule.
+
+    Bodies of other requests are not held.
+    """
+    bare, index = replace(rule, models=()), listener.rules.index(rule)
+    earlier = {replace(item, route="", models=(), clear_model=False) for item in listener.rules[:index] if item.models}
+    return bool(rule.models) or any(overlaps(item, bare) for item in earlier)
+
+
+def _decoded(message: r.Message) -> tuple[r.Message, tuple[int, str] | None]:
+    """Return the message without the content coding of its body, or the refusal of one that Envoy does not undo."""
+    coding = r.coding(message)
+    if coding is None or coding in CODINGS:
+        headers = tuple((name, value) for name, value in message.headers if name != "content-encoding")
+        return replace(message, headers=headers, body=_decompressed(message.body, coding)), None
+    return message, (415, r.CODED)
+
+
+def _decompressed(body: bytes, coding: str | None) -> bytes:
+    """Return the content of a body, empty where it is malformed or in a coding that this prediction cannot undo."""
+    if coding is None:
+        return body
+    try:
+        return zlib.decompressobj(31).decompress(body) if coding == "gzip" else b""
+    except zlib.error:
+        return b""
 
 
 def _is_json(content_type: str) -> bool:

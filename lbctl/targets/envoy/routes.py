@@ -30,7 +30,6 @@ from lbctl.targets.envoy import (
     matches,
     models,
     picking,
-    reading,
 )
 from lbctl.targets.envoy.plan import ClusterPlan
 from lbctl.targets.envoy.protos import header_option
@@ -99,13 +98,8 @@ def _virtual_host(
         name=host or "*",
         domains=[host or "*"],
         routes=[*routes, _no_route(table)],
-        request_body_buffer_limit={"value": _body_limit(table.listener)},
+        request_body_buffer_limit={"value": filters.held(table.view, table.listener)},
     )
-
-
-def _body_limit(listener: Listener) -> int:
-    """Return the bytes that a filter may hold if it needs the whole body, for the model in it or for its limit."""
-    return max(reading.HELD, listener.max_body or 0)
 
 
 def _no_route(table: RouteInputs) -> route_components_pb2.Route:
@@ -131,6 +125,9 @@ def _everything() -> route_components_pb2.RouteMatch:
 
 
 def _rule(table: RouteInputs, rule: Rule) -> Iterator[route_components_pb2.Route]:
+    if rule.models:
+        unread = _direct(table, matches.unread_model(matches.without_model(rule)), "", 415, local_reply.CODED, _JSON)
+        yield _limited(table, unread, table.view.routes[rule.route])
     if rule.clear_model:
         unclear = _direct(table, models.unclear(matches.without_model(rule)), "", 400, local_reply.UNCLEAR_MODEL, _JSON)
         yield _limited(table, unclear, table.view.routes[rule.route])
@@ -217,7 +214,7 @@ def _forward(
             typed_per_filter_config={
                 **auth_filters,
                 **access.per_route(table.listener, route),
-                **filters.per_route(table.view, table.listener, route),
+                **filters.per_route(table.view, table.listener, rule, route),
                 **(affinity.per_route(only, route) | picking.per_route(only, route) if only else {}),
             },
             metadata=forwards.marks(route, action),

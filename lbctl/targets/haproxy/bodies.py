@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lbctl.base.diagnostics import Path
 from lbctl.ir.pools import HashKey, Pool
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
@@ -14,12 +15,25 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _TOO_DEEP = quote.error("what decides lies too deep in the body", "too_large")
-READINGS = (("req.body", ""), (r'req.body,regsub("\\\\/","/",g)', r"{ req.body -m sub '\/' }"))
+READINGS = (
+    ("req.body", ""),
+    (r'req.body,regsub("^\xEF\xBB\xBF",""),regsub("\\\\/","/",g)', r"{ req.body -m reg '^\xEF\xBB\xBF|\\/' }"),
+)
 """The ways to read a JSON body, with the further condition under which they are tried, one after the other.
 
-HAProxy's converter gives up on a text with an escaped slash, which some libraries write.
+HAProxy's converter gives up on a text with a byte order mark or an escaped slash, which some libraries write.
 """
 _PROMPT = "http-request set-var-fmt(txn.hashed)"
+
+
+def wait(*conditions: str, source: Path = ()) -> Iterator[Token]:
+    """Yield the lines that hold a request until its body is whole or fills the buffer, if it meets the conditions.
+
+    There is no total time: silence ends a request, as on its way to a replica. A WebSocket has no body in HTTP/1, and
+    one without an end in HTTP/2.
+    """
+    for each in ("!{ req.ver -m beg 2 }", "!{ req.hdr(upgrade) -m str -i websocket }"):
+        yield line(f"http-request wait-for-body time {quote.FOREVER}ms if", *conditions, each, source=source)
 
 
 def lines(pool: Pool, view: View) -> Iterator[Token]:
@@ -27,6 +41,7 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
     key, path = pool.balance.key, ("pools", pool.name, "balance", "hash", "key")
     if key is None or key.kind not in ("json_body", "prompt_prefix"):
         return
+    yield from wait(source=path)
     yield from _value(key, path)
     too_long = f"{{ req.body_size gt {_inspected_bytes(pool, view)} }}"
     yield line(f"http-request return status 413 {_TOO_DEEP} if !{{ var(txn.hashed) -m found }}", too_long, source=path)

@@ -48,18 +48,20 @@ _NOTES = {
     "x.key, or one file with both",
     "listener.h2c": "by HTTP/2's preface",
     "listener.client_address": "up to four trusted balancers in a row",
-    "listener.max_body": "a body without Content-Length, a gRPC client's stream too, is held until it is whole, within "
-    "`timeouts.request_headers` (else 408), and counted if it fits into the buffer: 11 KiB with its headers, more "
+    "listener.max_body": "a body without Content-Length, a gRPC client's stream too, is held until it is whole, "
+    "and counted if it fits into the buffer: 11 KiB with its headers, more "
     "where bodies are inspected; a longer one is answered 411; a refusal of a body far above the limit can be lost to "
     "a reset",
-    "listener.inspect": "each connection has a buffer of this size",
+    "listener.inspect": "`tune.bufsize` is this and 16 KiB more, for all listeners of the HAProxy; a request takes the "
+    "memory that its body fills (docs/requests.md)",
     "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "
     "and so is a long one on which an expression gives up",
     "route.match.model": "x-model, else the `model` of a JSON body (not of a multipart form) without escapes beyond "
-    "ASCII (\\u65e5), else the query of a GET; of a repeated key the first one counts; where it decides about "
-    "protection, 400 unless the request names one model clearly, and for bodies nested more than about a hundred deep",
+    "ASCII (\\u65e5), else the query of a GET; of a repeated key the first one counts; a compressed body is answered "
+    "415; where it decides about protection, 400 unless the request names one model clearly, and for bodies nested "
+    "more than about a hundred deep",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
     "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP",

@@ -32,16 +32,13 @@ from lbctl.targets.haproxy import (
     sections,
     servers,
 )
-from lbctl.targets.haproxy.match import Acls, rules
+from lbctl.targets.haproxy.match import Acls, conditions_but_model, rules
 from lbctl.targets.haproxy.quote import duration, line
-from lbctl.targets.reading import wants_clear_model
+from lbctl.targets.reading import by_model, wants_clear_model
 from lbctl.targets.token import Token
 
 _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 _TOO_LARGE = quote.error("the body is too large", "too_large")
-_ID = '"%[var(txn.request_id)]"'
-_ID_OR_NULL = "%[var(txn.request_id_json,null)]"
-"""The same where a request may end before it has an id: while HAProxy waits for its body."""
 USUAL_BUFFER = 16 * 1024
 """The size of HAProxy's buffers by default, in bytes."""
 _HEADROOM = 16 * 1024
@@ -75,8 +72,6 @@ class Frontend:
     """The lines that find the client's address."""
     request_id: tuple[Token, ...]
     """The lines that set the request's id."""
-    logged_id: Token
-    """The request's id in the access log."""
     refusals: tuple[Token, ...]
     """The lines that refuse malformed and ambiguous requests."""
     body: tuple[Token, ...]
@@ -131,16 +126,15 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         name=Token(sections.own(f"listener_{quote.name(listener.name).text}", view.proxy)),
         listener=quote.name(listener.name),
         bind=_bind(listener),
-        options=tuple(_options(listener, routes, view)),
+        options=tuple(_options(listener, routes)),
         log=_log(listener),
         reports=reports.lines(listener, view),
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
         client=(*_client(listener.client_address), *_forged_headers(listener, view), *_address_headers(listener)),
-        request_id=tuple(_request_id(listener, view)),
-        logged_id=Token(_ID if not reads_bodies(listener, view) else _ID_OR_NULL),
+        request_id=tuple(_request_id(listener)),
         refusals=tuple(refusals.lines()),
-        body=(*_body_limit(listener, view), *_model(listener, view)),
+        body=(*_body_limit(listener, view), *_model(listener, view, acls)),
         acls=(*acls.lines, *route_acls),
         rules=destination.without(unread, rule_lines),
         unrouted=unrouted,
@@ -170,18 +164,17 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
 
 
 def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Yield that streams of gRPC clients end, where the listener holds bodies until they are whole."""
+    """Yield that gRPC clients that stream get no answer, where the listener holds all bodies until they are whole."""
     streams = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
     grpc = sorted(name for name in streams if view.pools[name].protocol == "grpc")
     feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
-    if grpc and (listener.max_body is not None or reads_bodies(listener, view)):
-        seconds = listener.request_headers_timeout / 1000
+    if grpc and (listener.max_body is not None or wants_clear_model(listener)):
         message = (
-            f"HAProxy holds a body here until it is whole: a gRPC client that streams to {', '.join(grpc)} for longer "
-            f"than {seconds:g} s (timeouts.request_headers) is answered 408"
+            f"HAProxy holds a body here until it is whole: a gRPC client that streams to {', '.join(grpc)} gets no "
+            "answer before its stream has ended"
         )
         path = ("listeners", listener.name, feature.partition(".")[2])
-        hint = "a listener without max_body, models and hashes of bodies for gRPC"
+        hint = "a listener without max_body and without models that decide about protection for gRPC"
         yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
 
 
@@ -217,14 +210,12 @@ def _tls(listener: Listener) -> Iterator[str | Token]:
         yield quote.word(listener.tls.client_crl)
 
 
-def _options(listener: Listener, routes: list[Route], view: View) -> Iterator[Token]:
+def _options(listener: Listener, routes: list[Route]) -> Iterator[Token]:
     path = ("listeners", listener.name, "timeouts")
     if listener.max_connections is not None:
         yield line("maxconn", listener.max_connections, source=("listeners", listener.name, "max_connections"))
     if not listener.http2 and listener.tls is None:
         yield line("option disable-h2-upgrade", source=("listeners", listener.name, "http2"))
-    if reads_bodies(listener, view):
-        yield Token("option http-buffer-request")
     idles = [item.idle_timeout for item in routes if isinstance(item.action, Forward)]
     limited = [item for item in idles if item is not None]
     yield line("timeout client", duration(max(limited, default=60_000) if len(limited) == len(idles) else None))
@@ -311,7 +302,7 @@ def _client(settings: ClientAddress | None) -> Iterator[Token]:
     yield line("http-request del-header", quote.word(client_headers.claims([settings.header])), "-m reg if !believed")
 
 
-def _request_id(listener: Listener, view: View) -> Iterator[Token]:
+def _request_id(listener: Listener) -> Iterator[Token]:
     header = quote.word(listener.request_id, ("listeners", listener.name, "request_id"))
     fetch = quote.word(quote.sample("req.fhdr", listener.request_id))
     if listener.client_address:
@@ -321,8 +312,6 @@ def _request_id(listener: Listener, view: View) -> Iterator[Token]:
     yield line("http-request set-header", header, "%[uuid()] if", unfit)
     yield line("http-request set-var(txn.request_id)", fetch)
     yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
-    if reads_bodies(listener, view):
-        yield Token(f"http-request set-var-fmt(txn.request_id_json) '{_ID}'")
 
 
 def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
@@ -337,8 +326,8 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
     refuse = f"http-request return status 413 {_TOO_LARGE} if"
     yield line(refuse, f"{{ req.hdr_val(content-length) gt {maximum} }}", source=path)
     without_length = "!{ req.hdr(content-length) -m found }"
-    time = f"{listener.request_headers_timeout}ms"
-    wait = f"http-request wait-for-body time {time} at-least {min(maximum, held) + 1} if {without_length}"
+    at_least = min(maximum, held) + 1
+    wait = f"http-request wait-for-body time {quote.FOREVER}ms at-least {at_least} if {without_length}"
     yield line(wait, "{ req.hdr(transfer-encoding) -m found }", source=path)
     yield line(wait, "{ req.ver -m beg 2 } !{ req.hdr(upgrade) -m found }", source=path)
     yield line("http-request set-var(txn.headers) req.hdrs,length if", without_length, source=path)
@@ -347,24 +336,39 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
     yield line(f"http-request return status 411 {_NO_LENGTH} if", without_length, fills_buffer, source=path)
 
 
-def _model(listener: Listener, view: View) -> Iterator[Token]:
+def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     """Yield the lines that set txn.model to the header x-model, else to the `model` of the body, or of a GET's query.
 
-    A `/` may be escaped in JSON, which HAProxy's converter does not read: such bodies are read again without escapes.
+    Only the body of a request that a rule would take by its model is held, and for as long as the client sends. Of a
+    gRPC call nothing is held, unless the model decides about protection.
     """
-    if not any(rule.models for rule in listener.rules):
+    if not by_model(listener):
         return
     yield Token("http-request set-var(txn.model) req.fhdr(x-model)")
-    without_model = "!{ var(txn.model) -m found }"
+    read = tuple(_reads_model(listener, acls))
+    yield from read
+    reads = "{ var(txn.reads_model) -m found }" if read else ""
+    streams = "" if wants_clear_model(listener) else "!{ req.hdr(content-type) -m beg -i application/grpc }"
+    yield from bodies.wait(reads, streams, source=("listeners", listener.name, "inspect"))
     if wants_clear_model(listener):
         yield from models.lines(listener, buffer(view) - _SPARE)
+    without_model = "!{ var(txn.model) -m found }"
     for body, condition in bodies.READINGS:
         fetch = quote.word(f"{body},json_query('$.model')")
-        yield line("http-request set-var(txn.model)", fetch, "if", without_model, condition)
+        yield line("http-request set-var(txn.model)", fetch, "if", reads, without_model, condition)
     query = quote.word("url_param(model),url_dec(1)")
     yield line("http-request set-var(txn.model)", query, "if { method GET }", without_model)
     model_json = Token("'\"%[var(txn.model),json(utf8s)]\"'")
     yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
+
+
+def _reads_model(listener: Listener, acls: Acls) -> Iterator[Token]:
+    """Yield the lines that mark requests whose model may decide; none if that is every request."""
+    conditions = list(dict.fromkeys(conditions_but_model(rule, acls) for rule in listener.rules if rule.models))
+    if () in conditions:
+        return
+    for each in conditions:
+        yield line("http-request set-var(txn.reads_model) bool(true) if", *each)
 
 
 def _is_named(acl: str, lines: Iterable[Token]) -> bool:

@@ -57,15 +57,15 @@ def rules(listener: Listener, acls: Acls) -> Iterator[Token]:
     """
     unread: set[tuple[str, ...]] = set()
     for rule in listener.rules:
-        all_but_model = tuple(_conditions_but_model(rule, acls)) if rule.models else ()
+        all_but_model = conditions_but_model(rule, acls) if rule.models else ()
         if rule.models and all_but_model not in unread:
             unread.add(all_but_model)
-            yield models.unread(listener, *all_but_model)
+            yield from models.unread(listener, *all_but_model)
         conditions, source = list(_conditions(rule, acls)), ("routes", rule.route, "match")
         unrouted = "" if listener.rules == (Rule(rule.route),) else " if !routed"
         route = f"http-request set-var(txn.route) str({quote.name(rule.route).text}){unrouted}"
         if rule.clear_model:
-            yield from models.refusals(*_conditions_but_model(rule, acls))
+            yield from models.refusals(*conditions_but_model(rule, acls))
         if rule.path.kind != "regex":
             yield quote.line(route, *conditions, source=source)
             continue
@@ -94,12 +94,12 @@ def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
         yield _model(rule.models, acls)
 
 
-def _conditions_but_model(rule: Rule, acls: Acls) -> Iterator[str]:
-    """Yield the conditions without the model; a path on which the expression gives up counts as a match."""
-    yield from _conditions(replace(rule, models=()), acls)
+def conditions_but_model(rule: Rule, acls: Acls) -> tuple[str, ...]:
+    """Return the conditions without the model; a path on which the expression gives up counts as a match."""
+    conditions = tuple(_conditions(replace(rule, models=()), acls))
     if rule.path.kind == "regex":
-        yield _HAS_PATH
-        yield f"!{_expression(rule.path.value, acls)[1]}"
+        return (*conditions, _HAS_PATH, f"!{_expression(rule.path.value, acls)[1]}")
+    return conditions
 
 
 def _host(host: str, acls: Acls) -> str:

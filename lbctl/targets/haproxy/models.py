@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from lbctl.ir.listeners import Listener
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import line
-from lbctl.targets.reading import UNCLEAR
+from lbctl.targets.reading import CODED, UNCLEAR
 from lbctl.targets.token import Token
 
 _GRAMMAR = "".join(
@@ -40,6 +40,8 @@ _TYPE = r'^application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf-8"?)? *)?
 _QUERY = r"'(^|[&;])\s*model\s*([=[&;]|$)'"
 
 _REFUSED = quote.error(UNCLEAR, "bad_request")
+_CODED = quote.error(CODED, "bad_request")
+_CODING = "req.fhdr(content-encoding)"
 _TOO_LARGE = quote.error("the body is too large", "too_large")
 
 
@@ -66,11 +68,14 @@ def refusals(*conditions: str) -> Iterator[Token]:
         )
 
 
-def unread(listener: Listener, *conditions: str) -> Token:
-    """Return the line that refuses a request that meets `conditions` and names no model in what is read of its body."""
-    without_model = f"!{{ var(txn.model) -m found }} {{ req.body_size gt {listener.inspect} }}"
+def unread(listener: Listener, *conditions: str) -> Iterator[Token]:
+    """Yield the lines that refuse a request that meets `conditions` and names no model in what is read of its body."""
+    path, without_model = ("listeners", listener.name, "inspect"), "!{ var(txn.model) -m found }"
+    coded = f"{{ req.body_size gt 0 }} {{ {_CODING} -m found }} !{{ {_CODING} -m str -i identity }}"
+    refuse = f"http-request return status 415 {_CODED} if !routed"
+    yield line(refuse, *conditions, without_model, coded, source=path)
     refuse = f"http-request return status 413 {_TOO_LARGE} if !routed"
-    return line(refuse, *conditions, without_model, source=("listeners", listener.name, "inspect"))
+    yield line(refuse, *conditions, without_model, f"{{ req.body_size gt {listener.inspect} }}", source=path)
 
 
 def _unseen(listener: Listener, held: int) -> Iterator[Token]:
@@ -101,7 +106,7 @@ def _unclear() -> Iterator[str]:
     yield "has_body !{ req.body,lower,length,sub(txn.held) eq 0 }"  # as text a body ends at its first zero byte
     yield "has_body { req.hdr(content-type) -m found } !is_json_type"
     yield "has_body { req.fhdr_cnt(content-type) gt 1 }"
-    yield "has_body { req.fhdr(content-encoding) -m found } !{ req.fhdr(content-encoding) -m str -i identity }"
+    yield f"has_body {{ {_CODING} -m found }} !{{ {_CODING} -m str -i identity }}"
     yield "has_body { req.fhdr_cnt(content-encoding) gt 1 }"
     yield "has_header is_named !{ var(txn.named),strcmp(txn.model) eq 0 }"
     yield "{ req.fhdr_cnt(x-model) gt 1 }"

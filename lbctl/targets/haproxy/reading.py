@@ -23,22 +23,19 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
     model = next(reversed(message.values(r.MODEL_HEADER)), None)
     if model is None and r.by_model(listener):
         model = r.model_in(message.body, first=True)
-        if model is None:
-            beyond_inspect = r.body_too_large(message, listener.inspect)
-            if beyond_inspect:
-                return beyond_inspect
     unclear = None
     if r.wants_clear_model(listener):
         is_clear, body_model = clear_model(message)
         model = body_model if is_clear and body_model and not message.values(r.MODEL_HEADER) else model
-        unclear = _unclear(message, listener, is_clear=is_clear)
+        unclear = _too_long(message, listener) or (None if is_clear else (400, r.UNCLEAR))
     if model is None:
         model = r.model_in_query(message, listener, decoded=True)
-    return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear)
+    unread = None
+    if model is None:
+        unread = (415, r.CODED) if r.coding(message) else _too_long(message, listener)
+    return Request(message.method, r.host_of(message), path, r.headers(message), model, unclear, unread)
 
 
-def _unclear(message: r.Message, listener: Listener, *, is_clear: bool) -> tuple[int, str] | None:
+def _too_long(message: r.Message, listener: Listener) -> tuple[int, str] | None:
     beyond_inspect = r.body_too_large(message, listener.inspect)
-    if beyond_inspect:
-        return beyond_inspect.status, beyond_inspect.message
-    return None if is_clear else (400, r.UNCLEAR)
+    return (beyond_inspect.status, beyond_inspect.message) if beyond_inspect else None

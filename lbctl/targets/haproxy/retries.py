@@ -14,7 +14,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import quote
+from lbctl.targets.haproxy import bodies, quote
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
@@ -39,24 +39,20 @@ def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
     if conditions != [_CONNECTION]:  # which is what HAProxy does by default
         yield line("retry-on", *conditions)
     yield Token("option redispatch 1")
-    if _BROKEN_OFF in repeats:
-        yield Token("option http-buffer-request")
 
 
 def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
     """Yield the lines for what a backend has once but its routes have each.
 
-    A request waits for its body where it may go on from a busy replica; where it may not, it is not repeated.
+    A request waits for its body where it may be repeated; where it may not, it is not repeated.
     """
     repeats = _repeats(pool, routes)
     for route in routes if repeats else ():
-        condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
-        if not repeats <= _repeats_of(pool, route):
-            yield line("http-request disable-l7-retry", condition)
-        elif _BROKEN_OFF not in repeats:
-            forever = quote.duration(None).text
-            not_endless = "!{ req.hdr(upgrade) -m found }"
-            yield line(f"http-request wait-for-body time {forever}", condition, not_endless)
+        condition = f"{{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
+        if repeats <= _repeats_of(pool, route):
+            yield from bodies.wait(condition)
+        else:
+            yield line("http-request disable-l7-retry if", condition)
 
 
 def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -> Iterator[Diagnostic]:
@@ -80,7 +76,7 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
         if pool.protocol == "grpc" and _BROKEN_OFF in repeats:
             message = (
                 "HAProxy holds a body that it may repeat until it is whole: a gRPC client that streams to "
-                f"{pool.name} for longer than timeouts.request_headers is answered 408"
+                f"{pool.name} gets no answer before its stream has ended"
             )
             yield _warning("route.retry.idempotent", route, message)
         own = _repeats_of(pool, route)

@@ -57,6 +57,7 @@ _BODIES: list[tuple[object, str]] = [
     ({"model": "llama-3.1-70b", "messages": []}, "llama"),
     ({"messages": [{"role": "user", "content": "hi"}], "model": "gpt"}, "gpt"),
     ({"model": "llama-3.1-70b-sql"}, "llama"),
+    (b'\xef\xbb\xbf{"id": "a\\/b", "model": "gpt"}', "gpt"),
     ({"model": "llama-3.1-70b-"}, "llama"),
     ({"model": "llama-3.1-70b-\n"}, "llama"),
     ({"model": "llama-3.1-70b-\nx"}, "llama"),

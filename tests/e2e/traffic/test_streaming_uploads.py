@@ -6,6 +6,8 @@ import random
 import socket
 import time
 
+import pytest
+
 from tests.support.processes.binaries import Kind
 from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.ports import HOST
@@ -61,6 +63,23 @@ def test_slow_body_arrives_complete(kind: Kind) -> None:
         client.sendall(b"0\r\n\r\n")
         assert _head(client).startswith(b"HTTP/1.1 200")
     assert a.seen[-1].body == b"hello" * 6
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_slow_body_whose_model_is_read_arrives_complete(kind: Kind) -> None:
+    route = {"match": {"path_prefix": "/", "model": ["gpt"]}}
+    body = b'{"messages": "hello", "model": "gpt"}'
+    with (
+        replicas("a") as (a,),
+        running(kind, fleet_of([a], listener={"timeouts": {"request_headers": "1s"}}, route=route)) as gateway,
+        _connected(gateway.port) as client,
+    ):
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 7):
+            time.sleep(0.25)
+            client.sendall(body[start : start + 7])
+        assert _head(client).startswith(b"HTTP/1.1 200")
+    assert a.seen[-1].body == body
 
 
 def test_expect_continue_is_answered(kind: Kind) -> None:
