@@ -29,6 +29,11 @@ class HaproxySection:
         """Yield the lines of the section itself that begin with the words."""
         return (item for item in self.block.block if item.tokens[: len(prefix)] == prefix)
 
+    def rules(self, *names: str) -> Iterator[Statement]:
+        """Yield the rules and ACLs of these names: those of a `defaults` section come first, as HAProxy runs them."""
+        levels = (*reversed(self.defaults), self.block)
+        return (item for level in levels for item in level.block if item.name in names)
+
     def last(self, *prefix: str) -> Statement | None:
         """Return the line that holds: the last one that begins with the words, `defaults` included."""
         for level in (self.block, *self.defaults):

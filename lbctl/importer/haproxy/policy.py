@@ -39,10 +39,10 @@ _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?
 def carry(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     """Lay the rules of a section into a route that leads through it."""
     _forward_for(context, route, section)
-    for item in section.block.block:
+    for item in section.rules("http-request", "http-response", "http-after-response"):
         if item.name == "http-request":
             _request(context, route, section, item)
-        elif item.name in {"http-response", "http-after-response"}:
+        else:
             _response(context, route, section, item)
 
 

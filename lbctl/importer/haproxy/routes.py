@@ -141,7 +141,7 @@ def _entries(
 
 _UNPROTECTED = "a rule that protects it could not be carried over"
 _TOO_MANY = "the rules of its frontend overlap in too many ways"
-_UNREADABLE = "no match of a route says this condition: its requests take the next rule"
+_UNREADABLE = "no match of a route expresses this condition: its requests take the next rule"
 
 
 _LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
@@ -237,7 +237,8 @@ def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) ->
 def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
     """Return the requests that a rule decides about; None if no match expresses them, or it only protects."""
     if rule.action == "metrics":
-        return rule.when.matches() or [{}]
+        regions = rule.when.regions()
+        return [match for region in regions for match in region.includes if region.exact or match]
     return rule.when.matches() if rule.action in {"pool", "preferred", "respond", "unknown"} else None
 
 

@@ -42,7 +42,7 @@ class HaproxyRule:
 def acls(section: HaproxySection) -> dict[str, list[Statement]]:
     """Return the ACLs of a section by their names."""
     lines_of_acls: dict[str, list[Statement]] = {}
-    for item in section.own("acl"):
+    for item in section.rules("acl"):
         if len(item.args) > 1:
             lines_of_acls.setdefault(item.args[0], []).append(item)
     return lines_of_acls
@@ -51,11 +51,10 @@ def acls(section: HaproxySection) -> dict[str, list[Statement]]:
 def rules(section: HaproxySection) -> Iterator[HaproxyRule]:
     """Yield the rules of a section: those of `http-request` come before `use_backend`, as HAProxy evaluates them."""
     names = acls(section)
-    for item in section.block.block:
-        if item.name in {"http-request", "redirect", "block", "monitor-uri", "tcp-request"}:
-            rule = _request(item, section, names)
-            if rule is not None:
-                yield rule
+    for item in section.rules("http-request", "redirect", "block", "monitor-uri", "tcp-request"):
+        rule = _request(item, section, names)
+        if rule is not None:
+            yield rule
     for item in section.own("use_backend"):
         args, when, negated = parted(item.args)
         yield _backend(item, args[0] if args else "", condition(when, names, negated=negated))
@@ -199,7 +198,7 @@ def _special(item: Statement, term: Term, when: AclCondition, section: HaproxySe
 
 def _limit(item: Statement, count: int, when: AclCondition, section: HaproxySection) -> HaproxyRule | None:
     table = next(section.own("stick-table"), None)
-    track = next((each for each in section.own("http-request") if each.args[0].startswith("track-sc0")), None)
+    track = next((each for each in section.rules("http-request") if each.args[0].startswith("track-sc0")), None)
     period = re.search(r"http_req_rate\((\d+(?:ms|s|m|h)?)\)", table.text) if table is not None else None
     if table is None or track is None or period is None or len(track.args) < 2:
         return None

@@ -158,3 +158,31 @@ def test_negation_of_a_condition_negates_each_alternative() -> None:
     terms = condition(["a", "b", "or", "!c"], {}, negated=True).terms
     read = [[(term.tokens, term.negated) for term in each] for each in terms]
     assert read == [[(("a",), True), (("c",), False)], [(("b",), True), (("c",), False)]]
+
+
+DEFAULTS = (
+    "defaults base\n mode http\n acl known req.hdr(x-a) b\n http-request deny unless known\n"
+    " http-request set-header x-from base\ndefaults other\n mode http\nfrontend f from base\n bind :80\n"
+    " default_backend b\nbackend b from other\n server s 10.0.0.1:80\n"
+)
+
+
+def test_rules_of_named_defaults_are_imported(tmp_path: Path) -> None:
+    routes = fleet_from_text("haproxy", DEFAULTS, tmp_path)["routes"].values()
+    assert [(item["match"], "pool" in item) for item in routes] == [({"headers": {"x-a": "b"}}, True), ({}, False)]
+    assert [item["headers"]["request"]["set"] for item in routes if "pool" in item] == [{"x-from": "base"}]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("if { path /metrics } { src 127.0.0.1 }", [{"path": "/metrics"}, {}]),
+        ("if { src 127.0.0.1 }", [{}]),
+        ("if { path /m } or { path /n }", [{"path": "/m"}, {"path": "/n"}, {}]),
+    ],
+)
+def test_figures_take_only_the_requests_of_their_rule(condition: str, expected: list[Match], tmp_path: Path) -> None:
+    rules = f"frontend f\n bind :80\n http-request use-service prometheus-exporter {condition}\n default_backend a\n"
+    routes = [*fleet_from_text("haproxy", HEAD + rules, tmp_path)["routes"].values()]
+    assert [item["match"] for item in routes] == expected
+    assert [item.get("pool") for item in routes] == [None] * (len(expected) - 1) + ["a"]
