@@ -72,6 +72,7 @@ class Machine:
             "systemd-sysusers": "#!/bin/sh\n",
             "systemd-tmpfiles": f"#!/bin/sh\nmkdir -p {root}/etc/lbctl/fleet\n",
             "chown": "#!/bin/sh\n",
+            "curl": "#!/bin/sh\necho LIVE\n",
         }.items():
             (self._bin / name).write_text(text)
             (self._bin / name).chmod(0o755)
@@ -137,7 +138,7 @@ def test_documented_setup_works(installed: Machine) -> None:
     assert "SUCCESS" in machine.output_of_setup
     kit = ROOT / "deploy" / "systemd" / "system"
     units = {str(path.relative_to(kit)) for path in kit.rglob("*") if path.is_file()}
-    assert machine.files("etc/systemd/system") == units
+    assert machine.files("etc/systemd/system") == units | {"lbctl-envoy@.service"}
     for name in units:
         assert (machine.root / "etc/systemd/system" / name).read_bytes() == (kit / name).read_bytes()
     token = machine.root / "etc/lbctl/api-token"
@@ -171,7 +172,10 @@ def test_documented_upgrade_and_rollback_work(installed: Machine) -> None:
     machine.follow("test_documented_upgrade_and_rollback_work")
     assert str((machine.root / "opt/lbctl").readlink()) == "lbctl-0.1.0"
     calls = machine.calls.read_text().splitlines()
-    assert calls[-3:] == ["restart lbctl-serve", "restart lbctl-envoy", "restart lbctl-serve"]
+    assert calls[-5:] == [
+        "restart lbctl-serve", "start lbctl-envoy@2", "restart lbctl-envoy", "stop lbctl-envoy@2",
+        "restart lbctl-serve",
+    ]  # fmt: skip
 
 
 def test_documented_removal_leaves_no_files(machine: Machine) -> None:

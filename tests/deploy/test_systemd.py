@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ import yaml
 
 from lbctl.cli import group, run
 from tests.docs.pages import blocks
+from tests.support.fleets import write_fleet
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import require
 from tests.support.processes.control import ControlPlane, controlling
@@ -29,8 +32,16 @@ from tests.support.processes.waiting import eventually
 from tests.support.tools import require_tool
 
 KIT = ROOT / "deploy" / "systemd"
-UNITS = ("lbctl-serve", "lbctl-envoy", "nginx", "haproxy")
-_PROGRAMS = ("opt/lbctl/bin/lbctl", "opt/lbctl/bin/envoy", "bin/kill", "bin/bash", "usr/sbin/nginx", "usr/sbin/haproxy")
+UNITS = ("lbctl-serve", "lbctl-envoy", "lbctl-envoy@2", "nginx", "haproxy")
+_PROGRAMS = (
+    "opt/lbctl/bin/lbctl",
+    "opt/lbctl/bin/envoy",
+    "opt/lbctl/bin/python3",
+    "bin/kill",
+    "bin/bash",
+    "usr/sbin/nginx",
+    "usr/sbin/haproxy",
+)
 _MOST_EXPOSURE = 25
 """Upper bound of the exposure by `systemd-analyze security`, in tenths. A level of 2.5 is rated OK."""
 _FLEET = """\
@@ -48,6 +59,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         require(kind)
     shutil.copytree("/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
     shutil.copytree(KIT / "system", root / "etc/systemd/system")
+    shutil.copy(KIT / "system/lbctl-envoy.service", root / "etc/systemd/system/lbctl-envoy@.service")
     for name in _PROGRAMS:
         program = root / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -173,6 +185,92 @@ def test_serve_drives_proxies_of_the_documented_setup(tmp_path: Path) -> None:
                 lambda url=f"http://{listener['bind']}/": "b" in requests.get(url, timeout=30).headers["x-replica"]
             )
         eventually(lambda: states(control) == ["SYNCED", "SYNCED"])
+
+
+@pytest.mark.e2e
+def test_stream_survives_a_restart_of_the_envoy_unit() -> None:
+    """A second Envoy by the same unit shares the port; the first one ends when its stream has ended."""
+    with replicas("a") as members, controlling(fleet := fleet_of(pool_of(members))) as control, ExitStack() as stack:
+        place = control.directory
+        port = int(fleet["listeners"]["gateway"]["bind"].rpartition(":")[2])
+        first, second = EnvoyUnit("lbctl-envoy", place, control), EnvoyUnit("lbctl-envoy@2", place, control)
+        process = stack.enter_context(first.started(port))
+        stream = requests.get(f"http://127.0.0.1:{port}/sse?n=40&gap=0.1", stream=True, timeout=30)
+        events = stream.iter_lines()
+        assert b'"n": 0' in next(events)
+        stack.enter_context(second.started(port))
+        began = time.monotonic()
+        stopping = subprocess.Popen(first.command("ExecStop"))
+        while stopping.poll() is None:
+            assert requests.get(f"http://127.0.0.1:{port}/", timeout=30).status_code == 200, "the other Envoy answers"
+        process.terminate()
+        process.wait(30)
+        assert stopping.returncode == 0
+        assert time.monotonic() - began > 1, "it has waited"
+        assert len([line for line in events if line]) == 39, "the stream is whole"
+        assert requests.get(f"http://127.0.0.1:{port}/", timeout=30).status_code == 200
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_stop_of_a_unit_waits_for_streams(kind: str, tmp_path: Path) -> None:
+    drop_in = KIT / f"system/{kind}.service.d/lbctl.conf"
+    assert [*values(drop_in, "KillMode")] == ["mixed"]
+    for name in (f"state/{kind}", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    with replicas("a") as members, ExitStack() as stack:
+        fleet = fleet_of(pool_of(members))
+        port = int(fleet["listeners"]["gateway"]["bind"].rpartition(":")[2])
+        source = write_fleet(tmp_path, fleet)
+        assert run(["render", "-t", kind, "-d", str(tmp_path / "state" / kind), str(source)]) == 0
+        command = nginx_command() if kind == "nginx" else haproxy_command()
+        words = shlex.split(moved(command, tmp_path))
+        proxy = stack.enter_context(ended(subprocess.Popen(words, stdin=subprocess.DEVNULL)))
+        eventually(lambda: listens(proxy.pid, port) or any(listens(int(pid), port) for pid in children(proxy.pid)))
+        with requests.Session() as session:
+            events = session.get(f"http://127.0.0.1:{port}/sse?n=20&gap=0.1", stream=True, timeout=30).iter_lines()
+            next(events)
+            (signal_name,) = values(drop_in, "KillSignal")
+            proxy.send_signal(signal.Signals[signal_name])
+            assert len([line for line in events if line]) == 19, "the stream is whole"
+        proxy.wait(30)
+
+
+class EnvoyUnit:
+    """The unit of the Envoy under a name, with the paths of an installed machine below a directory."""
+
+    def __init__(self, name: str, place: Path, control: ControlPlane) -> None:
+        self.name = name
+        self.run = place / "run" / name.replace("@", "")
+        self._moved = (
+            ("%p%i", name.replace("@", "")),
+            ("%H", "edge"),
+            ("/opt/lbctl/bin/lbctl", f"{sys.executable} -m lbctl"),
+            ("/opt/lbctl/bin/python3", sys.executable),
+            ("/opt/lbctl/bin/envoy", str(require("envoy"))),
+            ("/opt/lbctl/share/lbctl/deploy", str(ROOT / "deploy")),
+            ("unix:/var/lib/lbctl/xds.sock", control.socket),
+            ("/run/", f"{place}/run/"),
+        )
+
+    def command(self, key: str) -> list[str]:
+        (text,) = values(KIT / "system/lbctl-envoy.service", key)
+        for installed, own in self._moved:
+            text = text.replace(installed, own)
+        return shlex.split(text)
+
+    @contextmanager
+    def started(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
+        self.run.mkdir(parents=True)
+        subprocess.run(self.command("ExecStartPre"), check=True, timeout=60, cwd=ROOT)
+        with ended(subprocess.Popen(self.command("ExecStart"), stdin=subprocess.DEVNULL)) as process:
+            eventually(lambda: listens(process.pid, port))
+            yield process
+
+
+def children(pid: int) -> list[str]:
+    """Return the process ids of the children of a process."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def moved(text: str, place: Path) -> str:

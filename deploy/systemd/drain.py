@@ -1,0 +1,58 @@
+"""ExecStop of the Envoy: it accepts no new connections, and its requests and streams end before it does.
+
+    python3 drain.py SOCKET SECONDS
+
+SOCKET is the Unix socket of Envoy's admin interface. It returns when no request runs any more, or after SECONDS.
+"""
+
+import http.client
+import socket
+import sys
+import time
+
+_INTERVAL = 0.5
+"""Seconds between two looks at the requests that run."""
+
+
+class Admin(http.client.HTTPConnection):
+    """A connection to the admin interface."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=5)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(path: str, question: str, method: str = "GET") -> str:
+    """Return the answer of Envoy's admin interface."""
+    admin = Admin(path)
+    try:
+        admin.request(method, question)
+        return admin.getresponse().read().decode()
+    finally:
+        admin.close()
+
+
+def running(path: str) -> int:
+    """Return the number of requests that run now."""
+    lines = ask(path, "/stats?filter=^http%5C..*downstream_rq_active$").splitlines()
+    counts = [line.rsplit(": ", 1) for line in lines if not line.startswith("http.admin.")]
+    return sum(int(count) for _, count in counts)
+
+
+def main() -> None:
+    """Stop accepting connections, and wait for the requests that run."""
+    path, seconds = sys.argv[1], float(sys.argv[2])
+    until = time.monotonic() + seconds
+    ask(path, "/healthcheck/fail", "POST")  # answers close their connection, clients of HTTP/2 get GOAWAY
+    ask(path, "/drain_listeners", "POST")
+    while running(path) and time.monotonic() < until:
+        time.sleep(_INTERVAL)
+
+
+if __name__ == "__main__":
+    main()
