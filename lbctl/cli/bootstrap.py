@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 
@@ -17,6 +18,8 @@ from lbctl.ir.address import Address
 from lbctl.targets.target import Bundle
 
 option = options_of("bootstrap")
+LONGEST = 107
+"""The longest path of a Unix socket in bytes."""
 _PATIENCE = 10.0
 """Seconds for a `serve` that was started just before, whose socket is not there yet."""
 
@@ -30,7 +33,12 @@ _PATIENCE = 10.0
     multiple=True,
     help="Another member of the control plane, for while the one before does not answer; may be given again.",
 )
-@option("--proxy-admin", metavar="HOST:PORT", help="Envoy's admin port; default: it has none.")
+@option(
+    "--proxy-admin",
+    metavar="HOST:PORT",
+    help="Envoy's admin interface, or unix:PATH; default: `admin` of its entry in --fleet, else a Unix socket next "
+    "to the bootstrap, where the proxy connects by the Unix socket.",
+)
 @option("-d", "directory", metavar="DIR", help="Write the files there, atomically.")
 @option(
     "--proxy-metrics",
@@ -54,7 +62,7 @@ def command(
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 
     _check_files({"--tls-ca": ads.ca, "--tls-cert": ads.certificate, "--tls-key": ads.key})
-    admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else None
+    admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else _default_admin(ads, directory)
     metrics = address_of("--proxy-metrics", proxy_metrics) if proxy_metrics else None
     if metrics and not admin:
         raise click.UsageError("--proxy-metrics needs --proxy-admin: it shows a page of that interface")
@@ -87,6 +95,44 @@ def command(
         directory=os.path.abspath(directory) if directory is not None else None,  # noqa: PTH100 -- a str
     )
     return _written(bootstrap(joining), directory)
+
+
+def _default_admin(ads: Ads, directory: str | None) -> Address | None:
+    """Return where the admin interface listens that nobody has named; None: nowhere.
+
+    By it `serve` knows what the checks of this Envoy find. An Envoy that cannot create the socket does not start, so it
+    is only in a directory where this user may write, and only on the machine of `serve`.
+    """
+    fleet = click.get_current_context().params.get("fleet")
+    named = _admin_in(fleet, ads.node) if fleet else None
+    if named is not None or not ads.xds.path:
+        return named
+    place, name = (os.path.abspath(directory), "admin.sock") if directory else _beside(ads)  # noqa: PTH100 -- a str
+    path = f"{place}/{name}"
+    usable = directory is not None or os.access(place, os.W_OK)
+    return Address(path=path) if usable and len(os.fsencode(path)) <= LONGEST else None
+
+
+def _beside(ads: Ads) -> tuple[str, str]:
+    """Return the directory of the control plane's socket, and a name there of this node alone."""
+    digest = hashlib.sha256(ads.node.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return os.path.dirname(ads.xds.path), f"admin-{digest}.sock"  # noqa: PTH120 -- a str
+
+
+def _admin_in(fleet: str, node: str) -> Address | None:
+    """Return `admin` of the entry of the fleet's `proxies` for this node; None where it has none, or several instances.
+
+    The files of the fleet may have errors: then the entry is unknown.
+    """
+    from lbctl.base.diagnostics import Diagnostics
+    from lbctl.cli import fleet as fleets
+    from lbctl.ir.proxies import Proxy
+    from lbctl.xds.protocol.nodes import assign
+    from lbctl.xds.protocol.wire import XdsNode
+
+    loaded = fleets.load((fleet,), Diagnostics())
+    entry = assign(loaded.compiled.topology, XdsNode(node), frozenset()) if loaded else None
+    return entry.admin if isinstance(entry, Proxy) and entry.instances == 1 else None
 
 
 def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:

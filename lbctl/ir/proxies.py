@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from lbctl.ir.topology import Topology
 
 
+ADMIN_METADATA = "lbctl_admin"
+"""The key of a node's metadata by which an Envoy states where its admin interface listens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reload:
     """How a running proxy is reloaded."""

@@ -18,8 +18,9 @@ from lbctl.targets.target import Bundle
 
 NAME = "up"
 """The name of the proxy's entry, and the node id of an Envoy."""
-XDS_SOCKET, PID_FILE = "xds.sock", "proxy.pid"
-"""Files of the private directory: where `serve` listens for an Envoy, and the process id of the proxy."""
+XDS_SOCKET, ADMIN_SOCKET, PID_FILE = "xds.sock", "admin.sock", "proxy.pid"
+"""Files of the private directory: where `serve` listens for an Envoy, the admin interface of the Envoy, and the process
+id of the proxy."""
 
 
 class Launcher(Protocol):
@@ -43,14 +44,15 @@ class _Envoy:
     compares_hashes = False
 
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
-        del binary, place
-        return {"nodes": [NAME]}
+        del binary
+        return {"nodes": [NAME], "admin": f"unix:{place / ADMIN_SOCKET}"}
 
     def files(self, prepared: Prepared, place: Path) -> Bundle:
         from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 
         del prepared
-        return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME))
+        admin = Address(path=str(place / ADMIN_SOCKET))
+        return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME, admin=admin))
 
     def command(self, binary: str, place: Path) -> list[str]:
         # The component `misc` warns of fields whose API is work in progress, in ten long lines at each start.

@@ -1,8 +1,9 @@
 """What an Envoy thinks of each replica: its own active checks and ejections, from its admin interface.
 
-Load reports do not say it. So where a fleet names the `admin` of a proxy, `/clusters` is read there every few seconds.
-An entry with several `instances` has one `admin` for all of them, which cannot say whose it is: it is not read. The
-page of a fleet with 10,000 replicas has some ten megabytes; a longer one, a late one and anything else is ignored.
+Load reports do not have it. So `/clusters` is read every few seconds, where a fleet names the `admin` of a proxy, and
+where an Envoy that is connected by the Unix socket states its own, as the bootstrap of `lbctl bootstrap` does. An entry
+with several `instances` has one `admin` for all of them, which may be any of them: it is not read. The page of a fleet
+with 10,000 replicas has some ten megabytes; a longer one, a late one and anything else is ignored.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import aiohttp
 
 from lbctl.base.errors import reason_of
+from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
@@ -32,6 +34,8 @@ INTERVAL = 5.0
 MAX_BYTES = 32 << 20
 """The largest page that is read."""
 _TIMEOUT = 4.0
+_PAUSE = 1.0
+"""Seconds until Envoys with an admin interface are looked for again, where there is none."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout", "pending_active_hc")
 _EJECTED = ("failed_outlier_check",)
 _BEST_FIRST = ("up", "draining", "ejected", "down")
@@ -47,22 +51,23 @@ class EnvoyConditions:
 
     `nodes` returns the ids of the connected nodes of an entry of `proxies`. What the page says is stored under the id
     of the one node, so that an Envoy has one name in the ledger; where there is not exactly one, under that of the
-    entry.
+    entry. `admins` returns node id → the admin interface that a trusted Envoy states.
     """
 
     def __init__(
         self,
         ledger: TrafficLedger,
         nodes: Callable[[str], Iterable[str]],
+        admins: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._nodes = nodes
+        self._admins = admins
         self._clock = clock
         self._places = FleetPlaces()
         self._proxies: tuple[Proxy, ...] = ()
         self._failing: set[str] = set()
-        self._news = asyncio.Event()
 
     def follow(self, served: PublishedFleet) -> None:
         """Read the pages of this fleet's Envoys from now on."""
@@ -74,50 +79,73 @@ class EnvoyConditions:
         self._proxies = tuple(
             item for item in fleet.topology.proxies if item.kind in kinds and item.admin and item.instances == 1
         )
-        self._news.set()
 
     async def run(self) -> None:
         """Read until the task is cancelled."""
         async with session() as client:
             while True:
-                if not self._proxies:
-                    self._news.clear()
-                    await self._news.wait()
-                await asyncio.gather(*(self._read(client, item) for item in self._proxies))
-                await asyncio.sleep(INTERVAL)
+                pages = dict(self._pages())
+                self._failing &= pages.keys()
+                await asyncio.gather(*(self._read(client, name, admin) for name, admin in pages.items()))
+                await asyncio.sleep(INTERVAL if pages else _PAUSE)
 
-    async def _read(self, client: aiohttp.ClientSession, proxy: Proxy) -> None:
-        assert proxy.admin is not None, "only proxies with an admin interface are read"
+    def _pages(self) -> Iterator[tuple[str, Address]]:
+        """Yield the name of each Envoy in the ledger with its admin interface."""
+        named: set[str] = set()
+        for proxy in self._proxies:
+            nodes = list(self._nodes(proxy.name))
+            named.update(nodes)
+            if proxy.admin is not None:
+                yield nodes[0] if len(nodes) == 1 else proxy.name, proxy.admin
+        for node, text in self._admins().items():
+            admin = _admin_of(text)
+            if node not in named and admin is not None:
+                yield node, admin
+
+    async def _read(self, client: aiohttp.ClientSession, name: str, admin: Address) -> None:
         try:
-            conditions = await asyncio.to_thread(_conditions, await _page(client, proxy.admin), self._places)
+            conditions = await asyncio.to_thread(_conditions, await _page(client, admin), self._places)
         except UnreadablePageError as error:
-            if proxy.name not in self._failing:
-                self._failing.add(proxy.name)
-                log.warn("a proxy's checks are unknown", proxy=proxy.name, admin=str(proxy.admin), why=str(error))
+            if name not in self._failing:
+                self._failing.add(name)
+                log.warn("a proxy's checks are unknown", proxy=name, admin=str(admin), why=str(error))
             return
-        self._failing.discard(proxy.name)
-        nodes = list(self._nodes(proxy.name))
-        self._ledger.set_conditions(nodes[0] if len(nodes) == 1 else proxy.name, conditions, self._clock())
+        self._failing.discard(name)
+        self._ledger.set_conditions(name, conditions, self._clock())
+
+
+def _admin_of(text: str) -> Address | None:
+    """Return the address that an Envoy states; None for anything else."""
+    try:
+        endpoint = parse_address(text)
+    except QuantityError:
+        return None
+    return Address(endpoint.host, endpoint.port, endpoint.path)
 
 
 async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
     """Return the page of all clusters. Raises UnreadablePageError."""
-    if admin.path:
-        raise UnreadablePageError("lbctl reads an admin interface over TCP only")
-    url = f"http://{admin.from_here}/clusters?format=json"
-    body = bytearray()
     try:
-        async with asyncio.timeout(_TIMEOUT), client.get(url, allow_redirects=False) as response:
-            if response.status != 200:
-                raise UnreadablePageError(f"status {response.status}")
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise UnreadablePageError(f"a page of more than {MAX_BYTES >> 20} MiB")
+        async with asyncio.timeout(_TIMEOUT):
+            if not admin.path:
+                return await _body(client, str(admin.from_here))
+            async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(admin.path)) as own:
+                return await _body(own, "localhost")
     except TimeoutError:
         raise UnreadablePageError(f"no whole answer within {_TIMEOUT:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise UnreadablePageError(reason_of(error)) from None
+
+
+async def _body(client: aiohttp.ClientSession, authority: str) -> bytes:
+    body = bytearray()
+    async with client.get(f"http://{authority}/clusters?format=json", allow_redirects=False) as response:
+        if response.status != 200:
+            raise UnreadablePageError(f"status {response.status}")
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                raise UnreadablePageError(f"a page of more than {MAX_BYTES >> 20} MiB")
     return bytes(body)
 
 

@@ -22,8 +22,9 @@ from google.protobuf.message import Message
 from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
+from lbctl.ir.proxies import ADMIN_METADATA
 from lbctl.targets.envoy import metrics
-from lbctl.targets.envoy.protos import address, duration, extension, pack
+from lbctl.targets.envoy.protos import address, admin_address, duration, extension, pack, struct
 from lbctl.targets.envoy.runtime import add_limits
 from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
@@ -111,8 +112,13 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
         "grpc_services": [{"envoy_grpc": {"cluster_name": CONTROL_PLANE}}],
     }
     message = bootstrap_pb2.Bootstrap(
-        node={"id": joining.node, "cluster": "lbctl", "locality": locality or None},
-        admin={"address": address(joining.admin)} if joining.admin else None,
+        node={
+            "id": joining.node,
+            "cluster": "lbctl",
+            "locality": locality or None,
+            "metadata": struct({ADMIN_METADATA: str(joining.admin)}) if joining.admin else None,
+        },
+        admin={"address": admin_address(joining.admin)} if joining.admin else None,
         cluster_manager={"load_stats_config": load_reports},
         dynamic_resources={"ads_config": ads, "cds_config": source, "lds_config": source},
         static_resources={"clusters": [_cluster(joining)], "secrets": _secrets(joining)},

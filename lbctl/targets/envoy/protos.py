@@ -41,6 +41,11 @@ def address(target: Address) -> dict[str, object]:
     return {"socket_address": {"address": target.host, "port_value": target.port}}
 
 
+def admin_address(target: Address) -> dict[str, object]:
+    """Return a `core.v3.Address` of an admin interface; only the owner may connect to a Unix socket."""
+    return {"pipe": {"path": target.path, "mode": 0o600}} if target.path else address(target)
+
+
 def cidr(network: str) -> dict[str, object]:
     """Return a `CidrRange`."""
     parsed = ipaddress.ip_network(network, strict=False)

@@ -36,7 +36,7 @@ from lbctl.targets.envoy import (
     runtime,
 )
 from lbctl.targets.envoy.plan import ClusterPlan, PlannedCluster, plan
-from lbctl.targets.envoy.protos import address, extension, pack
+from lbctl.targets.envoy.protos import admin_address, extension, pack
 from lbctl.targets.envoy.resources import Delivery
 from lbctl.targets.envoy.tls import files, header_file, header_name
 
@@ -116,7 +116,7 @@ def frame(view: View) -> bootstrap_pb2.Bootstrap:
     locality = {key: value for key, value in (("region", proxy.region), ("zone", proxy.zone)) if value}
     message = bootstrap_pb2.Bootstrap(
         node={"id": proxy.name, "cluster": "lbctl", "locality": locality or None},
-        admin={"address": address(proxy.admin)} if proxy.admin else None,
+        admin={"address": admin_address(proxy.admin)} if proxy.admin else None,
     )
     limits = {item.name: item.max_connections for item in view.listeners if item.max_connections is not None}
     runtime.add_limits(message, limits)

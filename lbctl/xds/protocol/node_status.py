@@ -231,6 +231,18 @@ class NodeStatus:
             if not is_reader and any(entry.proxy == proxy for entry in record.streams)
         ]
 
+    def admins(self) -> dict[str, str]:
+        """Return node id → where its admin interface listens, for Envoys connected by the Unix socket that state it.
+
+        What others state is not used: a control plane connects only to what its own user names.
+        """
+        return {
+            node_id: entry.node.admin
+            for (node_id, is_reader), record in self._connected.items()
+            for entry in record.streams
+            if entry.node.admin and entry.peer.startswith("/") and not is_reader
+        }
+
     def proxies(self) -> list[Row]:
         """Return a row for each node and connection, by node id, with recently disconnected nodes but not readers.
 

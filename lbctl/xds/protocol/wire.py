@@ -18,6 +18,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, Disc
 from google.protobuf.message import DecodeError
 
 from lbctl.base.records import dataclass
+from lbctl.ir.proxies import ADMIN_METADATA
 from lbctl.xds.resource import Resource, field
 
 KEPT_BYTES = 4 << 20
@@ -53,6 +54,8 @@ class XdsNode:
     """The version of its build, as `1.40.0`; empty where it states none."""
     agent: str = ""
     """The user agent name of the client's program."""
+    admin: str = ""
+    """Where the admin interface of an Envoy listens, as `lbctl bootstrap` writes it; empty where it states none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,10 @@ def node_of(message: Any) -> XdsNode | None:
         return None
     node = message.node
     place = node.locality
-    return XdsNode(node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node), node.user_agent_name)
+    return XdsNode(
+        node.id, node.cluster, place.region, place.zone, place.sub_zone, _build(node), node.user_agent_name,
+        node.metadata.fields[ADMIN_METADATA].string_value if ADMIN_METADATA in node.metadata.fields else "",
+    )  # fmt: skip
 
 
 def _build(node: Any) -> str:

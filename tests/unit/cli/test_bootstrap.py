@@ -19,6 +19,7 @@ import yaml
 
 from lbctl.cli import run
 from tests.support.bootstrap import TLS_OPTIONS, certificate_paths
+from tests.support.fleets import fleet_text
 from tests.support.processes.certs import Authority, Pair
 from tests.support.processes.ports import free_port
 
@@ -52,6 +53,31 @@ def test_bootstrap_names_the_node_and_has_no_admin_port(printed: Any) -> None:
     assert printed("--proxy-admin", "127.0.0.1:9901")["admin"] == {
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": 9901}}
     }
+
+
+def test_admin_socket_is_next_to_the_bootstrap(printed: Any, tmp_path: Path) -> None:
+    xds = f"unix:{tmp_path}/xds.sock"
+    one, two = (printed("--xds", xds, "--node", node) for node in ("edge-1", "edge-2"))
+    paths = [item["admin"]["address"]["pipe"]["path"] for item in (one, two)]
+    assert {Path(path).parent for path in paths} == {tmp_path}
+    assert len({*paths}) == 2, "two Envoys of one machine have a socket each"
+    assert one["admin"]["address"]["pipe"]["mode"] == 0o600
+    assert one["node"]["metadata"] == {"lbctl_admin": f"unix:{paths[0]}"}, "serve finds it"
+    assert run(["bootstrap", "--xds", xds, "--node", "edge-1", "-d", str(tmp_path / "out")]) == 0
+    written = yaml.safe_load((tmp_path / "out" / "envoy.yaml").read_text(encoding="utf-8"))
+    assert written["admin"]["address"]["pipe"]["path"] == f"{tmp_path}/out/admin.sock"
+    assert "admin" not in printed("--xds", "unix:/proc/none/xds.sock"), "Envoy could not create it there"
+
+
+def test_admin_of_the_fleet_is_that_of_the_node(printed: Any, tmp_path: Path) -> None:
+    edge = {"kind": "envoy", "nodes": ["edge-*"], "admin": "127.0.0.1:9901"}
+    file = tmp_path / "fleet.yaml"
+    file.write_text(fleet_text(proxies={"edge": edge}), encoding="utf-8")
+    bootstrap = printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
+    assert bootstrap["admin"]["address"]["socket_address"]["port_value"] == 9901
+    assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other")
+    file.write_text(fleet_text(proxies={"edge": {**edge, "instances": 2}}), encoding="utf-8")
+    assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
 
 
 def test_envoy_waits_for_resources_over_delta_ads(printed: Any) -> None:

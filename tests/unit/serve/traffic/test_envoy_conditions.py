@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,14 +51,18 @@ def page(**clusters: list[dict[str, Any]]) -> bytes:
 
 
 @asynccontextmanager
-async def admin(body: bytes, status: int = 200, delay: float = 0.0) -> AsyncIterator[int]:
+async def admin(body: bytes, status: int = 200, delay: float = 0.0, path: str = "") -> AsyncIterator[int]:
     async def answer(request: web.BaseRequest) -> web.Response:
         assert request.path_qs == "/clusters?format=json"
         await asyncio.sleep(delay)
         return web.Response(body=body, status=status, headers={"location": "/elsewhere"})
 
-    server = await asyncio.get_running_loop().create_server(web.Server(answer), "127.0.0.1", 0)
-    async with server:
+    loop = asyncio.get_running_loop()
+    if path:
+        async with await loop.create_unix_server(web.Server(answer), path):
+            yield 0
+        return
+    async with await loop.create_server(web.Server(answer), "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
 
 
@@ -65,7 +70,7 @@ async def read(
     ledger: TrafficLedger, port: int, nodes: list[str], instances: int, is_read: Callable[[], object]
 ) -> None:
     """Read the page of the fleet's only Envoy once."""
-    conditions = EnvoyConditions(ledger, lambda _: nodes, lambda: 0.0)
+    conditions = EnvoyConditions(ledger, lambda _: nodes, clock=lambda: 0.0)
     conditions.follow(published(port, instances))
     task = asyncio.create_task(conditions.run())
     async with asyncio.timeout(20):
@@ -130,6 +135,25 @@ def test_entry_with_several_instances_is_not_read() -> None:
     body = page(llama=[host("10.0.0.1", failed_outlier_check=True)])
     end = time.monotonic() + 0.2
     assert conditions_from(body, ["edge-1"], instances=2, is_read=lambda: time.monotonic() > end) == {}
+
+
+def test_each_instance_is_read_by_the_socket_that_it_states(tmp_path: Path) -> None:
+    body = page(llama=[host("10.0.0.1", failed_outlier_check=True)])
+    ledger, path = TrafficLedger(), tmp_path / "admin.sock"
+
+    async def run() -> None:
+        async with admin(body, path=str(path)):
+            admins = {"edge-1": f"unix:{path}", "edge-2": f"unix:{path}.none", "edge-3": "no address"}
+            conditions = EnvoyConditions(ledger, lambda _: ["edge-1", "edge-2"], lambda: admins, lambda: 0.0)
+            conditions.follow(published(1, instances=2))
+            task = asyncio.create_task(conditions.run())
+            while not conditions_of(ledger):
+                await asyncio.sleep(0.005)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+    assert conditions_of(ledger) == {A: {"edge-1": ReplicaCondition("ejected", "failed_outlier_check")}}
 
 
 @pytest.mark.parametrize(
