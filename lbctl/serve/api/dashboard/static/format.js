@@ -8,10 +8,11 @@ export const STATES = {
   ramping: "its weight rises in steps",
   slow: "slower than its peers",
   hot: "fuller or hotter than its peers",
+  unknown: "nothing shows that it can be reached",
   draining: "finishes its requests",
   drained: "gets no requests",
   ejected: "kept away from requests",
-  down: "an active check fails",
+  down: "a check fails, or nobody can connect",
   removed: "no proxy has it any more",
 };
 
@@ -30,6 +31,17 @@ export function number(value, digits = 0) {
 
 export function degrees(value) {
   return value === null || value === undefined ? UNKNOWN : `${Math.round(value)} °C`;
+}
+
+/** Seconds of a latency, in milliseconds below one second. */
+export function latency(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  return value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(value < 10 ? 1 : 0)} s`;
+}
+
+/** The times to the first byte of half and of 99 % of the answers. */
+export function firstByte(row) {
+  return row?.first_byte_p50 == null ? UNKNOWN : `${latency(row.first_byte_p50)} / ${latency(row.first_byte_p99)}`;
 }
 
 export function clock(time) {

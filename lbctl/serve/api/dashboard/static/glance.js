@@ -1,7 +1,12 @@
 // The fleet in a few numbers, and what needs attention.
 
 import * as actions from "/dashboard/actions.js";
-import { number, plural, since, STATES } from "/dashboard/format.js";
+import { latency, number, percent, plural, since, STATES } from "/dashboard/format.js";
+
+/** The part of failed requests of a pool from which on it is shown as bad. */
+const ALARMING = 0.05;
+/** The problems that have an alert with a button, or with more words. */
+const TOLD = ["files", "shrink", "picker", "metrics"];
 
 /** State → the number of replicas in it. */
 export function countStates(rows) {
@@ -56,8 +61,8 @@ export function tilesOf(store) {
             1,
           )
         : "–",
-      rates.length ? "over the last minute" : "no proxy reports counts",
-      "",
+      rates.length ? answers(store.pools) : "no proxy reports counts",
+      store.pools.some((pool) => pool.errors > ALARMING) ? "bad" : "",
     ],
     [
       "Rollouts",
@@ -95,6 +100,14 @@ function pickerTile(store) {
   return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}`, "good"]];
 }
 
+/** The worst of the pools: the part of failed requests, and the time to the first byte. */
+function answers(pools) {
+  const errors = Math.max(...pools.map((pool) => pool.errors ?? 0));
+  const slowest = Math.max(...pools.map((pool) => pool.first_byte_p99 ?? 0));
+  const failed = pools.length > 1 ? `at most ${percent(errors)} failed` : `${percent(errors)} failed`;
+  return slowest ? `${failed}, first byte p99 ${latency(slowest)}` : failed;
+}
+
 /** The proxies that are not in sync, as `1 stale, 2 nacked`. */
 function unsynced(proxies) {
   const others = proxies.filter(([state]) => state !== "SYNCED");
@@ -104,6 +117,7 @@ function unsynced(proxies) {
 /** What is wrong or waits for somebody: tone, text, and perhaps a button with its action. */
 export function alertsOf(status) {
   return [
+    ...problemsOf(status, "critical", "bad"),
     status.fleet.read &&
       !status.fleet.valid &&
       !isRolledBack(status) && [
@@ -150,7 +164,14 @@ export function alertsOf(status) {
         .map(([pool, count]) => `${count} in ${pool}`)
         .join(", ")}`,
     ],
+    ...problemsOf(status, "warning", "warn"),
   ].filter(Boolean);
+}
+
+function problemsOf({ problems }, severity, tone) {
+  return problems
+    .filter((item) => item.severity === severity && !TOLD.includes(item.kind))
+    .map((item) => [tone, `${item.text}. Run: ${item.command}`]);
 }
 
 /** What is served: the commit of the files, their digest, or the version of the snapshot, whichever the server tells. */

@@ -4,7 +4,7 @@ import * as actions from "/dashboard/actions.js";
 import { Charts } from "/dashboard/charts.js";
 import { perform } from "/dashboard/dialog.js";
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
-import { degrees, number, percent, since, STATES, UNKNOWN } from "/dashboard/format.js";
+import { degrees, firstByte, number, percent, since, STATES, UNKNOWN } from "/dashboard/format.js";
 
 export class Panel {
   constructor(element, store) {
@@ -93,6 +93,8 @@ export class Panel {
     );
     this.table([
       ["Requests/s", number(row.requests_per_second, 1)],
+      ["Failed requests", percent(row.errors)],
+      ["First byte p50 / p99", firstByte(row)],
       ["In flight", number(row.in_flight)],
       ["Queue", number(row.queue)],
       ["KV cache", percent(row.kv_cache)],
@@ -128,6 +130,8 @@ export class Panel {
       ["Algorithm", pool?.algorithm ?? UNKNOWN],
       ["Replicas", String(rows.length)],
       ["Requests/s", number(pool?.requests_per_second, 1)],
+      ["Failed requests", percent(pool?.errors)],
+      ["First byte p50 / p99", firstByte(pool)],
       ["Proxies without counts", pool?.silent.join(", ") || "none"],
       ...(frozen ? [["Frozen by hand", heldBy(frozen)]] : []),
     ]);

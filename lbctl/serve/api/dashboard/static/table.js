@@ -1,7 +1,7 @@
 // The table of replicas. Only the rows in sight exist; they are reused while one scrolls, so that 1,000 cost as much as 30.
 
 import { h, setAttribute, setText } from "/dashboard/dom.js";
-import { degrees, number, percent, STATES } from "/dashboard/format.js";
+import { degrees, firstByte, number, percent, STATES } from "/dashboard/format.js";
 
 const RANK = Object.keys(STATES);
 const SPARE = 4;
@@ -13,6 +13,7 @@ const share = (field) => ({
 });
 const SHARES = ["declared", "share", "acknowledged", "observed"];
 const ratio = (field) => ({ field, text: (row) => percent(row[field]), bar: (row) => row[field], class: "num ratio" });
+const alarming = (field) => ({ field, text: (row) => percent(row[field]), bad: (row) => row[field] > 0.05, class: "num" });
 const count = (field, digits) => ({ field, text: (row) => number(row[field], digits), class: "num" });
 
 /** The columns: title, what it says, and how a cell is filled. `optional` ones are left out on narrow screens. */
@@ -24,6 +25,14 @@ const COLUMNS = [
   { title: "Acked", about: "Share in the newest fleet that all connected proxies have", ...share("acknowledged") },
   { title: "Observed", about: "Share of the last minute's requests, as the proxies count them", ...share("observed") },
   { title: "Req/s", about: "Requests a second over the last minute", ...count("requests_per_second", 1) },
+  { title: "Errors", about: "Part of the last minute's requests that failed", ...alarming("errors") },
+  {
+    title: "First byte",
+    about: "Time to the first byte of half and of 99 % of the last minute's answers",
+    field: "first_byte_p99",
+    class: "num",
+    text: firstByte,
+  },
   { title: "In flight", about: "Requests that it has now", ...count("in_flight", 0) },
   { title: "Queue", about: "Requests that wait in the engine", ...count("queue", 0) },
   { title: "KV", about: "Used part of the key-value cache", ...ratio("kv_cache") },
@@ -203,6 +212,7 @@ export class ReplicaTable {
         bar.style.transform = `scaleX(${Math.max(0, Math.min(1, part))})`;
         cell.classList.toggle("high", column.class.includes("ratio") && part >= 0.9);
       }
+      if (column.bad) cell.classList.toggle("high", column.bad(row));
       if (column.field === "reason" || column.field === "name") setAttribute(cell, "title", text.textContent);
     });
   }
