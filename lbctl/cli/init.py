@@ -12,6 +12,7 @@ import click
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, show
 from lbctl.base.errors import reason_of
 from lbctl.cli.options import options_of
+from lbctl.init import KEY_FILE
 from lbctl.targets import KINDS
 
 option = options_of("init")
@@ -27,7 +28,10 @@ _LARGEST_KEY_FILE = 8192
     help="Ask this server what it is; several may follow. A GPU exporter of its host may be among them.",
 )  # fmt: skip
 @option("-f", "file", metavar="FILE", help="Write it there, where no file is yet; default: to standard output.")
-@option("--api-key-file", metavar="FILE", help="Send the key in this file to every URL that is asked.")
+@option(
+    "--api-key-file", metavar="FILE",
+    help="Send the key in this file to every URL that is asked; the fleet sends it to the replicas.",
+)  # fmt: skip
 @option(
     "--proxy", "kind", type=click.Choice(KINDS), help="An error where this kind of proxy would not serve the fleet."
 )
@@ -53,7 +57,9 @@ def command(
     text = "" if diagnostics.failed else _text((*urls, *more), key, kind, diagnostics)
     if text and file is None:
         click.echo(text, nl=False)
-    elif text and file is not None and write(text, file, diagnostics):
+        if key:
+            click.echo(f"lbctl: the fleet reads {KEY_FILE} beside it: a line with `Bearer` and the key", err=True)
+    elif text and file is not None and _write_all(text, key, file, diagnostics):
         click.echo(f"lbctl: wrote {_name(file)}; `lbctl up {_name(file)}` runs it", err=True)
     return finish(diagnostics)
 
@@ -79,9 +85,27 @@ def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
     result = fleet_from_urls(urls, diagnostics, api_key=key, free=_free)
     for line in result.summary:
         click.echo(f"lbctl: {line}", err=True)
-    if result.text and not diagnostics.failed and write(result.text, file, diagnostics):
+    if result.text and not diagnostics.failed and _write_all(result.text, key, file, diagnostics):
         click.echo(f"lbctl: wrote {_name(file)}", err=True)
     return finish(diagnostics)
+
+
+def remove(file: str) -> None:
+    """Remove a fleet that was made, and the file of its key if there is one."""
+    Path(file).unlink()
+    Path(file).with_name(KEY_FILE).unlink(missing_ok=True)
+
+
+def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool:
+    """Write the fleet, and before it the key that its replicas ask for, which its owner alone may read."""
+    key_file = str(Path(file).with_name(KEY_FILE))
+    if key and not write(f"Bearer {key}\n", key_file, diagnostics, mode=0o600):
+        return False
+    if write(text, file, diagnostics):
+        return True
+    if key:
+        Path(key_file).unlink()
+    return False
 
 
 def _free(port: int) -> bool:
@@ -123,14 +147,14 @@ def _existing_file(file: str, hint: str = "-f") -> Diagnostic:
     return Diagnostic("LB961", "there is a file already, and init writes over none", Position(_name(file)), hint=hint)
 
 
-def write(text: str, file: str, diagnostics: Diagnostics) -> bool:
+def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:
     """Write the file as a whole, and never over an existing one: it is linked into place, which fails then."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:
             out.write(text.encode())
             out.flush()
-            os.fchmod(out.fileno(), 0o644)
+            os.fchmod(out.fileno(), mode)
             os.fsync(out.fileno())
             place.hardlink_to(out.name)
         return True

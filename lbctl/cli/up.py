@@ -37,7 +37,9 @@ _PORTS = 100
     "--from", "urls", metavar="URL", multiple=True,
     help="Make fleet.yaml of what this model server says that it is; several may follow.",
 )  # fmt: skip
-@option("--api-key-file", metavar="FILE", help="Send the key in this file to every URL of --from that is asked.")
+@option(
+    "--api-key-file", metavar="FILE", help="Send the key in this file to every URL of --from; the fleet sends it too."
+)
 @option(
     "--proxy", "kind", type=click.Choice(LAUNCHERS.names),
     help="The kind of proxy; default: of those on this machine, the one that suits the fleet best.",
@@ -72,7 +74,7 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
     if isinstance(ended, int):
         return ended
     if urls:
-        Path(_FLEET).unlink()
+        init.remove(_FLEET)
         click.echo(f"lbctl: nothing was started, and the {_FLEET} that was made is removed again", err=True)
     return ended.exit_code
 

@@ -24,7 +24,7 @@ _FILE_KEYS = frozenset(
 )
 """Keys that may hold a path; `_is_file` says which of them do, by their place."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
-_HOLDERS = frozenset({"tls", "auth", "discovery", "upstream"})
+_HOLDERS = frozenset({"tls", "auth", "discovery", "upstream", "credentials"})
 """The keys of a listener, a route or a pool below which paths are found."""
 
 
@@ -75,7 +75,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
     file, written = file_of(source, node), str(node.value)
     fault = _fault(file, written)
     if fault:
-        if path[0] == "routes" or "upstream" in path[2:3]:
+        if path[0] == "routes" or path[2:3] in {("upstream",), ("credentials",)}:
             return
         severity: d.Severity = "error" if required else "warning"
         yield d.Diagnostic("LB110", fault, node.position, path, "", severity)
@@ -136,5 +136,6 @@ def _is_file(path: d.Path) -> bool:
     if section == "listeners":
         return "tls" in keys[2:3]
     if section == "pools":
-        return keys[2:3] == ["tls"] or (keys[2:4] == ["upstream", "headers"] and keys[5:] == ["file"])
+        header = keys[2:4] == ["upstream", "headers"] and keys[5:] == ["file"]
+        return keys[2:3] == ["tls"] or keys[2:] == ["credentials", "file"] or header
     return keys[2:3] == ["auth"] and key in {"file", "jwks_file"}

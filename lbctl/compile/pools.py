@@ -17,7 +17,7 @@ from lbctl.compile.pick import pick
 from lbctl.compile.ranks import with_ranks
 from lbctl.compile.replica_names import name_of
 from lbctl.compile.telemetry import telemetry, weighting
-from lbctl.compile.upstream import tls, upstream
+from lbctl.compile.upstream import credentials, tls, upstream
 from lbctl.ir import pools as ir
 from lbctl.model import pool as model
 from lbctl.model.health import Active, Health, Passive
@@ -107,6 +107,7 @@ def _pool(
         weighting=weighting(pool),
         tls=tls(pool.tls, api),
         upstream=api,
+        credentials=credentials(ctx, name, pool),
     )
 
 

@@ -1,4 +1,4 @@
-"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what hosted APIs are sent.
+"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what pools are sent.
 
 A missing file is a warning, and no key is accepted or sent; a file that cannot be parsed is an error. Messages never
 repeat the content of these files.
@@ -36,7 +36,7 @@ Content = tuple[ApiKey, ...] | str | HeaderSecret
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A key file that a route or a hosted API names."""
+    """A key file that a route or a pool names."""
 
     path: Path
     """Its path in the YAML."""
@@ -60,7 +60,7 @@ class KeyFile:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the file is a secret that proxies send to a hosted API."""
+        """Whether the file is a secret that proxies send to a pool."""
         return self.path[0] == "pools"
 
 
@@ -102,6 +102,8 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
         if route.auth is not None and route.auth.jwt is not None:
             yield _named(source, ("routes", name, "auth", "jwt", "jwks_file"))
     for name, pool in source.fleet.pools.items():
+        if pool.credentials is not None:
+            yield _named(source, ("pools", name, "credentials", "file"))
         node = descend(source.root, ("pools", name, "upstream", "headers")) if pool.upstream else None
         for header, value in (node.value if node is not None and isinstance(node.value, dict) else {}).items():
             if isinstance(value.value, dict):

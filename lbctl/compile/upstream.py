@@ -1,4 +1,4 @@
-"""`upstream` of a pool: a hosted API with its host, its path and its own credentials."""
+"""`upstream` and `credentials` of a pool: what its requests have in place of the client's own."""
 
 from __future__ import annotations
 
@@ -30,6 +30,23 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> Upstream | None:
         _check_header(ctx, (*path, "headers", _written(ctx, (*path, "headers"), header)), header, value)
     headers = tuple(_header(header, value) for header, value in sorted(section.headers.items()))
     return Upstream(section.host, (section.path_prefix or "").rstrip("/"), headers)
+
+
+def credentials(ctx: Context, name: str, pool: model.Pool) -> UpstreamHeader | None:
+    """Resolve the key that replicas ask for.
+
+    Reports LB119 for headers of the message itself, LB160 next to `upstream`.
+    """
+    section, path = pool.credentials, ("pools", name, "credentials")
+    if section is None:
+        return None
+    if pool.upstream is not None:
+        hint = "the key in upstream.headers, and no credentials"
+        ctx.error("LB160", "a hosted API has its key in `upstream.headers`", path, hint, key=True)
+    if is_reserved(section.header):
+        message = f"{section.header} carries the message itself, or is a proxy's own"
+        ctx.error("LB119", message, (*path, "header"), "the header that the replicas read, such as authorization")
+    return UpstreamHeader(section.header.lower(), file=section.file)
 
 
 def tls(section: model.PoolTls | None, api: Upstream | None) -> ir.PoolTls | None:

@@ -10,6 +10,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from lbctl.init import KEY_FILE
 from lbctl.init.pools import PoolDraft, PoolMember, TelemetrySource
 from lbctl.init.routes import RouteDraft
 
@@ -35,10 +36,10 @@ _POOLS = """\
 # Capacity is by GPU (`lbctl gpus`): where replicas differ, name the `gpu` of each, and `gpu_count` if it uses several.
 pools:
 """
-_KEYED = (
-    'The servers ask for a key. headers: {request: {set: {authorization: "Bearer …"}}} of a route sends it to them and '
-    "makes a secret of this file."
-)
+_CREDENTIALS = f"""\
+    # The key that the servers ask for, with "Bearer ": sent with requests, checks and to their own metrics.
+    credentials: {{header: authorization, file: {KEY_FILE}}}
+"""
 _WIDTH = 116
 
 
@@ -48,18 +49,16 @@ def text(
     """Return the content of the file.
 
     `port` is that of the listener; `authority` is the file of the certificates that this system trusts. `keyed` is
-    whether the servers were asked with a key.
+    whether the servers were asked with a key, which then is in `KEY_FILE`.
     """
     lines = [_HEAD % port]
-    if keyed:
-        lines += _comment(_KEYED, 2)
     if any(route.models for route in routes):
         lines += _comment("The model is in the body, or in the header x-model; nginx reads the header alone.", 2)
     for route in routes:
         lines += _route(route)
     lines.append(_POOLS)
     for pool in pools:
-        lines += _pool(pool, authority)
+        lines += _pool(pool, authority, keyed=keyed)
     return "".join(lines)
 
 
@@ -83,13 +82,15 @@ def _route(route: RouteDraft) -> Iterator[str]:
         yield from (f"      {pool.name}: {len(pool.members)}\n" for pool in route.pools)
 
 
-def _pool(pool: PoolDraft, authority: str) -> Iterator[str]:
+def _pool(pool: PoolDraft, authority: str, *, keyed: bool) -> Iterator[str]:
     yield f"  {pool.name}:\n"
     yield from _model(pool)
     yield from _replicas(pool)
     if pool.tls is not None:
         name = f", server_name: {quoted(pool.tls)}" if pool.tls else ""
         yield f"    tls: {{ca: {quoted(authority)}{name}}}      # whose certificates are believed\n"
+    if keyed:
+        yield _CREDENTIALS
     yield from _health(pool)
     sources = _common_sources(pool)
     if sources:

@@ -72,7 +72,7 @@ class View:
     jwks: Mapping[str, str] = field(default_factory=dict)
     """Route → the text of its JWKS file."""
     upstream_headers: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, repr=False)
-    """Pool that is a hosted API → (name, value) of the headers that are set, without those whose file is unreadable."""
+    """Pool → (name, value) of the headers that are set for it, without those whose file is unreadable."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → those of `drained` that are unhealthy."""
     traffic_log: Address | None = None
@@ -219,7 +219,14 @@ def _api_keys(route: Route, secrets: Secrets) -> tuple[ApiKey, ...]:
 
 
 def _upstream_headers(pools: Iterable[Pool], secrets: Secrets) -> dict[str, tuple[tuple[str, str], ...]]:
-    return {pool.name: tuple(header_values(pool.upstream, secrets.headers)) for pool in pools if pool.upstream}
+    return {pool.name: tuple(header_values(pool.sent, secrets.headers)) for pool in pools if pool.sent}
+
+
+def key_of(pool: Pool, secrets: Secrets) -> tuple[str, str] | None:
+    """Return the header with the key that the pool's replicas ask for, and its value; None without a readable one."""
+    header = pool.credentials
+    secret = secrets.headers.get(header.file) if header is not None and header.file is not None else None
+    return (header.name, secret.value) if header is not None and secret is not None else None
 
 
 def _jwks(route: Route, secrets: Secrets) -> str:

@@ -1,4 +1,7 @@
-"""A hosted API as a pool: its host, its path and its headers take the place of the client's."""
+"""What requests to a pool have in place of the client's own.
+
+A hosted API gets a host, a path and headers of its own; replicas that ask for a key get one header.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ class UpstreamHeader:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """What a request to a hosted API has in place of the client's own."""
+    """What a request to a pool has in place of the client's own."""
 
     host: str
-    """The Host header."""
+    """The Host header; empty: the client's."""
     path_prefix: str = ""
     """What stands before the path, without a slash at its end."""
     headers: tuple[UpstreamHeader, ...] = ()

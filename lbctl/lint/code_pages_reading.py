@@ -247,6 +247,13 @@ REFERENCES = (
         "What lets somebody in would stand in diffs, in the API and in logs.",
         'A file of its owner alone: `authorization: {prefix: "Bearer ", file: secrets/provider-key}`.',
     ),
+    code_page(
+        "LB160",
+        "two places for a pool's key",
+        "`credentials` is the key of replicas of your own, and `upstream` is a hosted API, whose keys are in "
+        "`upstream.headers`.",
+        "Keep one of the two.",
+    ),
     code_page("LB152", "a hosted API by gRPC", "`upstream` is for APIs of HTTP.", "`protocol: http1` or `http2`."),
     code_page(
         "LB153",

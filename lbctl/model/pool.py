@@ -13,7 +13,7 @@ from lbctl.model.health import Health
 from lbctl.model.kubernetes import Kubernetes
 from lbctl.model.section import Choice, Nothing, OneOf, Section, refuse
 from lbctl.model.telemetry import Telemetry, Weighting
-from lbctl.model.upstream import Upstream
+from lbctl.model.upstream import Credentials, Upstream
 
 
 class Model(Section):
@@ -304,4 +304,9 @@ class Pool(Section):
     telemetry: Telemetry | None = Field(None, description="What `serve` reads of the replicas. Without it: nothing.")
     weighting: Weighting | None = Field(None, description="What `serve` makes of it.")
     tls: PoolTls | None = Field(None, description="TLS to replicas. Without it: plain text.")
+    credentials: Credentials | None = Field(
+        None,
+        description="The key that the replicas ask for. It is sent with requests, with active checks by HTTP or gRPC "
+        "and to telemetry at a replica's own address, in place of the client's header of that name.",
+    )
     upstream: Upstream | None = Field(None, description="The pool is a hosted API. Without it: replicas of your own.")

@@ -1,4 +1,7 @@
-"""`upstream` of a pool: a hosted API, which wants its own host, path and credentials instead of the client's."""
+"""`upstream` of a pool: a hosted API, which wants its own host, path and credentials instead of the client's.
+
+`credentials` of a pool: the key that replicas of your own ask for.
+"""
 
 from typing import Annotated
 
@@ -40,6 +43,14 @@ UpstreamHeader = Annotated[
     OneOf(_TEXT.json_schema, HeaderFile),
 ]
 """A text, or the file with a secret."""
+
+
+class Credentials(Section):
+    header: v.HeaderName = Field(description="The header that holds the key, such as authorization.")
+    file: v.FilePath = Field(
+        description='The file with the whole value of the header, "Bearer " included. It is read without the white '
+        "space at its ends."
+    )
 
 
 class Upstream(Section):

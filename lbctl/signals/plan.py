@@ -7,6 +7,7 @@ IPv6 host is bracketed where a port may follow it. Several devices are joined by
 from __future__ import annotations
 
 import re
+from dataclasses import field, replace
 
 from lbctl.base.records import dataclass
 from lbctl.base.urls import without_values
@@ -37,6 +38,8 @@ class ScrapeSource:
     """The signal that the query gives; otherwise empty."""
     unit: str | None = None
     """The unit of the query's value; None: that of the signal."""
+    key: tuple[str, str] | None = field(default=None, repr=False)
+    """The header with the key that the replica asks for, and its value; None: none."""
 
     @property
     def display_url(self) -> str:
@@ -66,14 +69,24 @@ class ScrapePlan:
     """Whether the replicas of the pool are scraped at one moment: the picker compares them with each other."""
 
 
-def scrape_plan(pool: Pool, replica: Replica) -> ScrapePlan | None:
-    """Return what to scrape for the replica; None if the fleet names no source."""
+def scrape_plan(pool: Pool, replica: Replica, key: tuple[str, str] | None = None) -> ScrapePlan | None:
+    """Return what to scrape for the replica; None if the fleet names no source.
+
+    `key`: a header that the replica asks for, and its value; pages at other addresses do not get it.
+    """
     telemetry = replica.telemetry or pool.telemetry
     if telemetry is None or not telemetry.sources:
         return None
-    sources = tuple(_source(source, replica) for source in telemetry.sources)
+    sources = tuple(_with_key(_source(source, replica), replica, key) for source in telemetry.sources)
     together = pool.balance.pick is not None
     return ScrapePlan(pool.name, replica.name, sources, *_seconds(telemetry), _reserves_memory(sources), together)
+
+
+def _with_key(source: ScrapeSource, replica: Replica, key: tuple[str, str] | None) -> ScrapeSource:
+    authority = re.split("[/?#]", source.url.partition("://")[2], maxsplit=1)[0]
+    if key is None or authority != str(replica.address):
+        return source
+    return replace(source, key=key)
 
 
 def _seconds(telemetry: Telemetry) -> tuple[float, float, float]:

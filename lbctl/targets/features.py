@@ -265,6 +265,7 @@ _POOLS = (
     _f("pool.discovery.dns", "discovery by DNS", 487, "pools.*.discovery.dns"),
     _f("pool.discovery.file", "discovery by file", 488, "pools.*.discovery.file"),
     _f("pool.discovery.kubernetes", "discovery by Kubernetes", 447, "pools.*.discovery.kubernetes"),
+    _f("pool.credentials", "the key that replicas ask for", 156, "pools.*.credentials"),
     _f("pool.upstream", "hosted APIs: host, path and secrets of a pool", 159, "pools.*.upstream", protects=True),
     _f("pool.tls", "TLS to replicas", 489, "pools.*.tls", protects=True),
     _f(

@@ -1,12 +1,14 @@
-"""Hosted APIs: what a request to one of them must not carry of the client's.
+"""Pools with headers of their own: hosted APIs, and replicas that ask for a key.
 
-The client's credentials are for this gateway, and its address and its tenant are nobody's business behind it. So each
-proxy removes these headers, whatever the route forwards to replicas of one's own, and then sets those of the pool.
+The key of replicas takes the place of the client's header of that name, and nothing else changes. A hosted API gets
+less of the client: the client's credentials are for this gateway, and its address and its tenant are not for others.
+Each proxy removes these headers, whatever the route forwards to replicas of one's own, and then sets those of the pool.
 """
 
 from __future__ import annotations
 
 from lbctl.base.records import dataclass
+from lbctl.ir.pools import Pool, TcpCheck
 from lbctl.ir.routes import Forward
 from lbctl.ir.secrets import CREDENTIAL_HEADERS
 from lbctl.ir.snapshot import View
@@ -18,7 +20,7 @@ _OF_PROXIES = ("x-forwarded-for", "x-forwarded-proto")
 
 @dataclass(frozen=True, slots=True)
 class HostedPool:
-    """A pool that is a hosted API, with the headers that are removed from its requests."""
+    """A pool with headers of its own, and the headers that are removed from its requests."""
 
     pool: str
     """The name of the pool."""
@@ -31,14 +33,15 @@ class HostedPool:
 
 
 def hosted_pool(view: View, name: str) -> HostedPool | None:
-    """Return the pool as a hosted API; None for replicas of one's own."""
-    upstream = view.pools[name].upstream
+    """Return the pool with headers of its own; None for a pool that gets the client's headers."""
+    pool = view.pools[name]
+    upstream = pool.sent
     if upstream is None:
         return None
     own = {header.name for header in upstream.headers}
     readable = {header for header, _ in view.upstream_headers[name]}
     headers = tuple(header for header in upstream.headers if header.name in readable)
-    return HostedPool(name, upstream, headers, tuple(sorted({*_withheld(view), *own})))
+    return HostedPool(name, upstream, headers, tuple(sorted(own | (_withheld(view) if pool.upstream else set()))))
 
 
 def _withheld(view: View) -> set[str]:
@@ -50,3 +53,11 @@ def _withheld(view: View) -> set[str]:
             names.update([route.auth.forward_tenant] if route.auth.forward_tenant else [])
             names.update(route.auth.api_keys.headers if route.auth.api_keys else ())
     return {name.lower() for name in names}
+
+
+def check_key(view: View, pool: Pool) -> tuple[str, str] | None:
+    """Return the header with the key that checks of the pool by HTTP or gRPC send, and its value; None without one."""
+    if pool.credentials is None or pool.active is None or isinstance(pool.active.probe, TcpCheck):
+        return None
+    values = view.upstream_headers.get(pool.name, ())
+    return next((item for item in values if item[0] == pool.credentials.name), None)

@@ -107,7 +107,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     chosen = settings(Options(options.paths, state=options.state), source)
     topology = loaded.compiled.topology if loaded else None
     yield from programs(topology.proxies if topology else ())
-    source_checks, skews = sources(topology.pools) if topology else ([], [])
+    source_checks, skews = sources(topology.pools, loaded.secrets) if topology and loaded else ([], [])
     source_checks += kubernetes.checks(topology.pools) if topology else []
     server, needed = _server(options, source, chosen)
     running = api(server, needed)

@@ -15,6 +15,8 @@ from lbctl.base.records import dataclass
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.machine import Skew
 from lbctl.ir.pools import DnsDiscovery, Pool
+from lbctl.ir.secrets import Secrets
+from lbctl.ir.snapshot import key_of
 from lbctl.serve.net.http_client import session
 from lbctl.serve.net.resolve import UnresolvedError, resolve
 from lbctl.serve.telemetry.fetch import Fetched, fetch
@@ -28,7 +30,8 @@ _TOTAL_PATIENCE = 15.0
 _CONCURRENCY = 256
 _SHOWN = 3
 """The maximal number of failures that are shown."""
-_Key = tuple[str, str]
+_Key = tuple[str, str, tuple[str, str] | None]
+"""URL, query and key of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,18 @@ class _TimedAnswer:
     ended: float
 
 
-def sources(pools: Sequence[Pool]) -> tuple[list[DoctorResult], list[Skew]]:
+def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult], list[Skew]]:
     """Check the sources of metrics and the host names to resolve.
 
     Returns a check for each pool and kind of source and for each host name, and the clock skew of the servers.
     """
-    replicas = [plan for pool in pools for item in pool.replicas if (plan := scrape_plan(pool, item)) is not None]
-    keys = {(item.url, item.query) for each in replicas for item in each.sources}
+    plans = (scrape_plan(pool, item, key_of(pool, secrets)) for pool in pools for item in pool.replicas)
+    replicas = [plan for plan in plans if plan is not None]
+    keys = {(item.url, item.query, item.key) for each in replicas for item in each.sources}
     names = [pool for pool in pools if isinstance(pool.discovery, DnsDiscovery)]
     answers, resolved = asyncio.run(_request_all(keys, names))
     checks = [*resolved, *_checks(replicas, answers), *_no_sources(pools, replicas)]
-    return checks, [skew for key in sorted(answers) if (skew := skew_of(key[0], answers[key]))]
+    return checks, [skew for key in sorted(answers, key=str) if (skew := skew_of(key[0], answers[key]))]
 
 
 async def _request_all(
@@ -63,7 +67,7 @@ async def _request_all(
         async def fetch_page(key: _Key) -> _TimedAnswer:
             async with slots:
                 start = time.time()
-                return _TimedAnswer(await fetch(client, key[0], PATIENCE, key[1]), start, time.time())
+                return _TimedAnswer(await fetch(client, key[0], PATIENCE, key[1], key=key[2]), start, time.time())
 
         lookups = [asyncio.create_task(_name(pool)) for pool in names]
         tasks = {key: asyncio.create_task(fetch_page(key)) for key in keys}
@@ -109,7 +113,7 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
 
 def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:
     """Return why this source gives no signal, or an empty text; it is judged as `serve` does."""
-    answer = answers.get((source.url, source.query))
+    answer = answers.get((source.url, source.query, source.key))
     if answer is None:
         return f"{source.display_url}: not asked, the others took too long"
     if answer.fetched.reason:

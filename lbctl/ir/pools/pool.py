@@ -12,7 +12,7 @@ from lbctl.ir.pools.discovery import Discovery
 from lbctl.ir.pools.health import ActiveCheck, DeepCheck, LoadShedding, PassiveCheck
 from lbctl.ir.pools.replica import Replica, SlowStart
 from lbctl.ir.pools.telemetry import Telemetry, Weighting
-from lbctl.ir.upstream import Upstream
+from lbctl.ir.upstream import Upstream, UpstreamHeader
 
 Protocol = Literal["http1", "http2", "grpc"]
 
@@ -88,3 +88,12 @@ class Pool:
     """TLS to the replicas; None: plain connections."""
     upstream: Upstream | None = None
     """What requests to a hosted API have in place of the client's own; None for replicas of one's own."""
+    credentials: UpstreamHeader | None = None
+    """The header with the key that replicas of one's own ask for; None: they ask for none."""
+
+    @property
+    def sent(self) -> Upstream | None:
+        """What requests have in place of the client's own, those to replicas with credentials included."""
+        if self.credentials is not None:
+            return Upstream("", headers=(self.credentials,))
+        return self.upstream

@@ -37,6 +37,9 @@ def pool(pool: p.Pool) -> Iterator[Setting]:
     if pool.tls:
         names = ("ca", "server_name", "certificate", "key")
         yield from ((("tls", name), getattr(pool.tls, name)) for name in names)
+    if pool.credentials:
+        yield ("credentials", "header"), pool.credentials.name
+        yield ("credentials", "file"), pool.credentials.file
     if pool.upstream:
         yield from nested("upstream", _upstream(pool.upstream))
 

@@ -24,8 +24,8 @@ _TLS = "tls: {certificates: [{certificate: tls/server.crt, key: tls/server.key}]
 _MUTUAL_TLS = _TLS.replace("]}", "], client_ca: tls/clients.crt, client_certificate: required}")
 _WITH_KEYS = "chat: {match: {path_prefix: /v1/chat}, pool: llama, auth: {api_keys: {file: keys.yaml}}}\n"
 _OWN_CREDENTIAL = (
-    "let the clients' own through (auth: forward_credentials: true), or let the replicas ask for none: a fleet cannot "
-    "take a header's value from a file; as it stands, the rendered files are readable by their owner alone"
+    "pools.NAME.credentials: {header: authorization, file: FILE} sends a key to the replicas; "
+    "auth: forward_credentials: true lets the clients' own through"
 )
 _SECRET = re.compile(
     r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
@@ -231,7 +231,7 @@ def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
     for path, node in named_files(source.root):
         if (
             path[-1] in {"key", "kubeconfig"}
-            or "upstream" in path[2:3]
+            or path[2:3] in {("upstream",), ("credentials",)}
             or (
                 path[-2:] in {("api_keys", "file"), ("basic", "file")}
                 and any(key.key for key in keys.get(str(node.value), ()))

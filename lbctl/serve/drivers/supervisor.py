@@ -130,7 +130,7 @@ class DriverSupervisor:
         """Check pools that are picked or whose proxies have no active checks. `wait`: wait for the first results."""
         pools = [] if self._dry_run else _reached(served.composed.snapshot, proxies)
         self._files = files_on_disk(served.loaded.source) if pools else {}
-        self._health_checker.follow(pools)
+        self._health_checker.follow(pools, served.composed.snapshot.secrets)
         if wait:
             await self._health_checker.first(_FIRST_CHECKS)
         for pool, reason in self._health_checker.problems.items():

@@ -11,6 +11,7 @@ import errno
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import field
 from pathlib import Path
 
 import aiohttp
@@ -49,6 +50,8 @@ class HealthCheck:
     """The TLS context; None: plain connections."""
     name: str
     """The name that the replica's certificate must have; also the Host header where the check has none."""
+    key: tuple[str, str] | None = field(default=None, repr=False)
+    """The header with the key that the replica asks for, and its value; None: none."""
 
     @property
     def timeout(self) -> float:
@@ -56,14 +59,16 @@ class HealthCheck:
         return self.check.timeout / 1000
 
 
-def probe_of(pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None) -> HealthCheck:
-    """Return the health check of one replica.
+def probe_of(
+    pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
+) -> HealthCheck:
+    """Return the health check of one replica. `key`: a header that it asks for, and its value.
 
     A separate port speaks HTTP/1.1 without TLS, as those of model servers do; else the pool's protocol applies.
     """
     target = address if check.port is None or address.path else Address(address.host, check.port)
     name = (pool.tls.server_name if pool.tls else None) or address.host or "localhost"
-    return HealthCheck(check, target, speaks_h2(pool, check), tls, name)
+    return HealthCheck(check, target, speaks_h2(pool, check), tls, name, key)
 
 
 def speaks_h2(pool: Pool, check: ActiveCheck) -> bool:
@@ -129,6 +134,7 @@ async def _http1(probe: HealthCheck, settings: HttpCheck, session: aiohttp.Clien
     headers = {"User-Agent": _AGENT, "Connection": "close", "Accept": "*/*"}
     if settings.host:
         headers["Host"] = settings.host
+    headers |= dict([probe.key] if probe.key else [])
     async with session.get(
         _url(probe, settings.path), headers=headers, allow_redirects=False, ssl=probe.tls or True,
         server_hostname=probe.name if probe.tls else None,
@@ -157,7 +163,7 @@ async def _h2(probe: HealthCheck, method: str, path: str, settings: HttpCheck | 
         str(probe.address) if not probe.tls else probe.name
     )
     headers = [(":method", method), (":scheme", "https" if probe.tls else "http"), (":path", path)]
-    headers += [(":authority", host), ("user-agent", _AGENT)]
+    headers += [(":authority", host), ("user-agent", _AGENT), *([probe.key] if probe.key else [])]
     body = None
     if isinstance(settings, GrpcCheck):
         headers += [("content-type", "application/grpc"), ("te", "trailers")]

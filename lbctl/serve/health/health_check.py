@@ -20,6 +20,8 @@ from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckResult, CheckState, initial_state, next_state
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
+from lbctl.ir.secrets import Secrets
+from lbctl.ir.snapshot import key_of
 from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of
 from lbctl.serve.net.http_client import session
@@ -29,6 +31,7 @@ _SPREAD = 1.0
 """Seconds over which the first checks of all replicas are spread."""
 Key = tuple[str, str]
 """Pool and replica."""
+_NO_SECRETS = Secrets()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +77,18 @@ class HealthChecker:
                 ejected.setdefault(pool, set()).add(replica)
         return {pool: frozenset(names) for pool, names in sorted(ejected.items())}
 
-    def follow(self, pools: Iterable[Pool]) -> None:
+    def follow(self, pools: Iterable[Pool], secrets: Secrets = _NO_SECRETS) -> None:
         """Check the replicas of these pools from now on, where the pools have active checks.
 
-        Call it also when certificates have changed. A replica that joins a pool that was checked before is ejected
-        until its first good result.
+        Call it also when certificates or `secrets` have changed. A replica that joins a pool that was checked before is
+        ejected until its first good result.
         """
         before = {pool for pool, _ in self._targets}
         targets: dict[Key, _Target] = {}
         self.problems = {}
         for pool in sorted(pools, key=lambda item: item.name):
             if pool.active is not None:
-                targets |= self._prepare(pool, pool.active)
+                targets |= self._prepare(pool, pool.active, key_of(pool, secrets))
         for key, target in targets.items():
             earlier = self._targets.get(key)
             if earlier is None or earlier.replica.address != target.replica.address:
@@ -118,7 +121,7 @@ class HealthChecker:
                 self._tasks.clear()
                 self._session = None
 
-    def _prepare(self, pool: Pool, check: ActiveCheck) -> Mapping[Key, _Target]:
+    def _prepare(self, pool: Pool, check: ActiveCheck, sent: tuple[str, str] | None) -> Mapping[Key, _Target]:
         settings = (check, pool.tls, pool.protocol)
         context: ssl.SSLContext | None = None
         if pool.tls is not None and check.port is None:
@@ -128,7 +131,7 @@ class HealthChecker:
                 self.problems[pool.name] = f"{error.filename or 'TLS'}: {reason_of(error)}"
                 return {(pool.name, item.name): _Target(item, settings, None) for item in pool.replicas}
         return {
-            (pool.name, item.name): _Target(item, settings, probe_of(pool, check, item.address, context))
+            (pool.name, item.name): _Target(item, settings, probe_of(pool, check, item.address, context, sent))
             for item in pool.replicas
         }
 

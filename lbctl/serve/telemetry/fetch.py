@@ -68,15 +68,16 @@ async def fetch(
     query: str = "",
     at: float | None = None,
     large: Large | None = None,
+    key: tuple[str, str] | None = None,
 ) -> Fetched:
     """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL.
 
     `at`: the instant of the query in seconds since the epoch; None for the server's present. `large`: see above; None:
-    any number of large bodies at once.
+    any number of large bodies at once. `key`: a header that the server asks for, and its value.
     """
     try:
         async with asyncio.timeout(timeout):
-            return await _page(session, url, query, at, large)
+            return await _page(session, url, query, at, large, key)
     except TimeoutError:
         return Fetched(reason="timeout", message=f"no whole answer within {timeout:g} s")
     except _StopError as stop:
@@ -85,12 +86,20 @@ async def fetch(
         return _failed(error)
 
 
-async def _page(session: aiohttp.ClientSession, url: str, query: str, at: float | None, large: Large | None) -> Fetched:
+async def _page(
+    session: aiohttp.ClientSession,
+    url: str,
+    query: str,
+    at: float | None,
+    large: Large | None,
+    key: tuple[str, str] | None,
+) -> Fetched:
     target = _query_url(url) if query else url
     parameters = {"query": query} if query else {}
     if at is not None:
         parameters["time"] = f"{at:.3f}"
-    async with session.get(target, params=parameters, allow_redirects=False) as response:
+    headers = dict([key] if key else [])
+    async with session.get(target, params=parameters, headers=headers, allow_redirects=False) as response:
         _check_head(response, bool(query))
         body = await _body(response, large)
     return replace(_checked(body, bool(query)), date=response.headers.get("Date", ""))

@@ -31,8 +31,8 @@ from lbctl.signals.exposition import MetricsPage, MetricsReader
 from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.source import MetricsTable
 
-_Key = tuple[str, str]
-"""URL and query of a page."""
+_Key = tuple[str, str, tuple[str, str] | None]
+"""URL, query and key of a page."""
 _LARGE = 64 * 1024
 """The size in bytes from which on pages are read one at a time."""
 _MAX_LARGE = 8
@@ -58,6 +58,8 @@ class _ScrapeTarget:
 
     url: str
     query: str
+    key: tuple[str, str] | None = field(repr=False)
+    """The header with the key that the server asks for, and its value."""
     interval: float
     timeout: float
     consumers: list[_Consumer] = field(default_factory=list)
@@ -159,7 +161,7 @@ class Scraper:
         started = loop.time()
         async with AsyncExitStack() as held:
             large = partial(held.enter_async_context, self._large)
-            fetched = await fetch(self._session, target.url, target.timeout, target.query, large=large)
+            fetched = await fetch(self._session, target.url, target.timeout, target.query, large=large, key=target.key)
             ended = loop.time()
             if len(fetched.body) < _LARGE:
                 self._read(target, fetched, started, ended)
@@ -201,8 +203,8 @@ def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
     for sources in tracked:
         plan = sources.plan
         for index, source in enumerate(plan.sources):
-            key = (source.url, source.query)
-            target = targets.setdefault(key, _ScrapeTarget(source.url, source.query, plan.interval, plan.timeout))
+            key = (source.url, source.query, source.key)
+            target = targets.setdefault(key, _ScrapeTarget(*key, plan.interval, plan.timeout))
             target.interval = min(target.interval, plan.interval)
             target.timeout = min(target.timeout, plan.timeout)
             if plan.together and not target.together:

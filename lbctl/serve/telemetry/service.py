@@ -16,6 +16,7 @@ from itertools import islice
 
 from lbctl.control.loop_output import LoopOutput, controlled
 from lbctl.ir.pools import Pool
+from lbctl.ir.snapshot import key_of
 from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
@@ -107,6 +108,8 @@ class TelemetryService:
         self._failure = log.LastingFailure("the weights and ejections are saved for a restart again")
         self._changed = asyncio.Event()
         self._pools: tuple[Pool, ...] | None = None
+        self._keys: Mapping[str, tuple[str, str]] = {}
+        """Pool → the header with the key that its replicas ask for, and its value."""
         self._saved: tuple[LoopOutput, float] = (saved, 0.0)
         publisher.set_loop_output(saved)
         publisher.subscribe("telemetry: new fleet", self.follow)
@@ -116,9 +119,10 @@ class TelemetryService:
         topology = served.composed.whole.topology
         self.loop.follow(topology)
         pools = controlled(topology)
-        if pools != self._pools:
-            self._pools = pools
-            self.plans = {(item.pool, item.replica): item for item in _plans(pools)}
+        keys = {pool.name: key for pool in pools if (key := key_of(pool, served.composed.whole.secrets))}
+        if pools != self._pools or keys != self._keys:
+            self._pools, self._keys = pools, keys
+            self.plans = {(item.pool, item.replica): item for item in _plans(pools, keys)}
             self._patience = _patience(self.plans.values())
             self._watch()
             self._decisions.keep({(pool.name, item.name) for pool in pools for item in pool.replicas})
@@ -300,6 +304,6 @@ def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
     return shortest
 
 
-def _plans(pools: Iterable[Pool]) -> list[ScrapePlan]:
-    plans = (scrape_plan(pool, replica) for pool in pools for replica in pool.replicas)
+def _plans(pools: Iterable[Pool], keys: Mapping[str, tuple[str, str]]) -> list[ScrapePlan]:
+    plans = (scrape_plan(pool, replica, keys.get(pool.name)) for pool in pools for replica in pool.replicas)
     return [item for item in plans if item is not None]

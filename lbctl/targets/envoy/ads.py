@@ -67,6 +67,7 @@ def routed(pool: Pool) -> Pool:
         balance=pool.balance,
         affinity=pool.affinity,
         upstream=pool.upstream,
+        credentials=pool.credentials,
     )
 
 

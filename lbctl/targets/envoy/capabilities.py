@@ -172,6 +172,10 @@ CAPABILITIES: dict[str, Capability] = {
         "health port of its own is asked without TLS"
     ),
     "pool.tls.client_certificate": Rendered(),
+    "pool.credentials": Rendered(
+        "by filters behind the choice of the host; a check has the key in its cluster, which files hold apart and "
+        "protected xDS sends"
+    ),
     "pool.upstream": Rendered(
         "by filters behind the choice of the host, for each attempt; secrets come by SDS, in files of their own or "
         "over protected xDS"

@@ -20,7 +20,16 @@ from functools import cached_property
 from pathlib import Path as FilePath
 
 from lbctl.base.diagnostics import Path
-from lbctl.targets.envoy.sources import SECRETS, Tree, clusters, listeners, pool_of, sources, virtual_hosts
+from lbctl.targets.envoy.sources import (
+    SECRET_CLUSTERS,
+    SECRET_LISTENERS,
+    Tree,
+    clusters,
+    listeners,
+    pool_of,
+    sources,
+    virtual_hosts,
+)
 from lbctl.targets.target import Bundle, Complaint, File
 
 _LOGGED = re.compile(r"^\[[^\]]*\]\[\d+\]\[(?P<level>\w+)\]\[[^\]]*\] (?:\[[^\]]*\] )?(?P<message>.*)$")
@@ -31,19 +40,21 @@ _UNREAD = re.compile(r"^(Unable to parse JSON as proto \(.*?\)): \{.*$", re.DOTA
 _CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[\d+\])?): ((?:(?! \| caused by).)*)$", re.DOTALL)
 _MANAGER = re.compile(r'stat_prefix: "([^"]+)"')
 _FILE = re.compile(r"(/[^\s:'\"]+)")
+_SECRET_FILES = (SECRET_LISTENERS, SECRET_CLUSTERS)
 _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def check_command(binary: str, prefix: str, main: str) -> list[str]:
     """Return the command that checks a configuration; it needs neither root nor network.
 
-    Where listeners have a file of their own, a bootstrap that contains them is written to `prefix`.
+    Where listeners or clusters have a file of their own, a bootstrap that contains them is written to `prefix`.
     """
-    secret = FilePath(main).with_name(SECRETS + FilePath(main).suffix)
-    if secret.exists():
+    files = (FilePath(main).with_name(name + FilePath(main).suffix) for name in _SECRET_FILES)
+    secrets = [file.read_text() for file in files if file.exists()]
+    if secrets:
         merged = FilePath(prefix, "checked.json")
         merged.touch(0o600)
-        merged.write_text(json.dumps(_merged_tree(FilePath(main).read_text(), secret.read_text())))
+        merged.write_text(json.dumps(_merged_tree(FilePath(main).read_text(), *secrets)))
         main = str(merged)
     return [binary, "--mode", "validate", "-l", "error", "-c", main]
 
@@ -86,7 +97,7 @@ class _Locator:
 
     @cached_property
     def _tree(self) -> Tree:
-        texts = [file.text for file in self._bundle.files if FilePath(file.name).stem == SECRETS]
+        texts = [file.text for file in self._bundle.files if FilePath(file.name).stem in _SECRET_FILES]
         return _merged_tree(self._bundle.main.text, *texts)
 
     def _by_position(self, dump: str, field_path: str) -> Path:
@@ -126,18 +137,20 @@ class _Locator:
         return (path for _, path in sources(self._tree))
 
 
-def _merged_tree(main: str, secret: str = "") -> Tree:
-    """Return both files as one bootstrap: its own listeners, then those of the other file."""
+def _merged_tree(main: str, *secrets: str) -> Tree:
+    """Return all files as one bootstrap: its own listeners and clusters, then those of the other files."""
     import yaml
 
     tree: Tree = yaml.load(main, Loader=yaml.CSafeLoader)
-    secret_listeners = listeners(yaml.load(secret, Loader=yaml.CSafeLoader)) if secret else []
-    for item in secret_listeners:
-        del item["@type"]
-    if secret_listeners:
-        static: Tree = tree.setdefault("static_resources", {})
-        static["listeners"] = static.get("listeners", []) + secret_listeners
-        del tree["dynamic_resources"]
+    others: list[Tree] = [yaml.load(secret, Loader=yaml.CSafeLoader) for secret in secrets]
+    static: Tree = tree.setdefault("static_resources", {})
+    for key, items_of in (("listeners", listeners), ("clusters", clusters)):
+        items = [item for other in others for item in items_of(other)]
+        for item in items:
+            del item["@type"]
+        if items:
+            static[key] = static.get(key, []) + items
+    tree.pop("dynamic_resources", None)
     return tree
 
 

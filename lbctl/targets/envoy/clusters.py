@@ -41,7 +41,7 @@ def cluster(upstream: PlannedCluster, keys: tls.SecretSource) -> cluster_pb2.Clu
         circuit_breakers=_breakers(pool.circuit_breaker, upstream),
         typed_extension_protocol_options={HTTP_OPTIONS: pack(_options(upstream, keys))},
         metadata=metadata({**_pool_metadata(pool), **_retry_after(pool, upstream.placement)}),
-        health_checks=[health.health_check(pool, pool.active)] if pool.active else None,
+        health_checks=[health.health_check(pool, pool.active, upstream.check_key)] if pool.active else None,
         outlier_detection=health.outlier_detection(pool.passive) if pool.passive else None,
         transport_socket=tls.upstream(pool, pool.tls, keys) if pool.tls else None,
         transport_socket_matches=[tls.for_checks(health.IN_CLEAR)] if health.in_clear(pool) else None,

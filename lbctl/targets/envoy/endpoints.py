@@ -176,7 +176,7 @@ def _fill(
 
 
 def _hosted(pool: Pool) -> dict[str, str]:
-    return {hosted.CHOSEN: pool.name} if pool.upstream else {}
+    return {hosted.CHOSEN: pool.name} if pool.sent else {}
 
 
 def _mark_unavailable(
@@ -192,7 +192,7 @@ def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscove
     """Add the host name as an endpoint, for an Envoy that resolves it."""
     port, endpoint = pool.active.port if pool.active else None, assignment.endpoints.add().lb_endpoints.add()
     fields = endpoint.endpoint
-    if pool.upstream:
+    if pool.sent:
         endpoint.metadata.CopyFrom(base_pb2.Metadata(**metadata(_hosted(pool))))
     fields.address.socket_address.address, fields.address.socket_address.port_value = dns.name, dns.port
     if port is not None:

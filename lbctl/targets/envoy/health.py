@@ -17,8 +17,8 @@ _BODY = 65_536
 """Bytes of a check's response that are searched for `body_contains`."""
 
 
-def health_check(pool: Pool, check: ActiveCheck) -> health_check_pb2.HealthCheck:
-    """Return the active health check of a pool.
+def health_check(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) -> health_check_pb2.HealthCheck:
+    """Return the active health check of a pool. `key`: a header that the check has in addition, and its value.
 
     Unhealthy replicas and idle pools are checked as often as the others; Envoy's default would wait a minute.
     """
@@ -32,7 +32,7 @@ def health_check(pool: Pool, check: ActiveCheck) -> health_check_pb2.HealthCheck
         no_traffic_interval=interval,
         unhealthy_interval=interval,
         transport_socket_match_criteria=struct(IN_CLEAR) if in_clear(pool) else None,
-        **_probe(pool, check),
+        **_probe(pool, check, key),
     )
 
 
@@ -41,12 +41,20 @@ def in_clear(pool: Pool) -> bool:
     return pool.tls is not None and pool.active is not None and pool.active.port is not None
 
 
-def _probe(pool: Pool, check: ActiveCheck) -> dict[str, object]:
+def _probe(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) -> dict[str, object]:
+    headers = [_header(*key)] if key else []
     if isinstance(check.probe, HttpCheck):
-        return {"http_health_check": _http(pool, check, check.probe)}
+        return {"http_health_check": {**_http(pool, check, check.probe), "request_headers_to_add": headers}}
     if isinstance(check.probe, GrpcCheck) and pool.protocol != "http1":
-        return {"grpc_health_check": {"service_name": check.probe.service}}
+        return {"grpc_health_check": {"service_name": check.probe.service, "initial_metadata": headers}}
     return {"tcp_health_check": {}}
+
+
+def _header(name: str, value: str) -> dict[str, object]:
+    """Return a header of a check. Envoy reads its value as a format."""
+    return {
+        "header": {"key": name, "value": value.replace("%", "%%")}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }  # fmt: skip
 
 
 def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Hosted APIs: the filters that give a request the pool's own host, path and headers, once its host is chosen.
+"""Pools with headers of their own: filters that give a request what the pool has, once its host is chosen.
 
 A route's fallback is an aggregate cluster, and which of its pools serves is known only when Envoy has chosen a host,
 for each attempt anew. So the filters stand behind that choice, in the cluster: the chosen host's metadata names its
@@ -32,7 +32,7 @@ from lbctl.targets.hosted import HostedPool
 Sent = tuple[str, str]
 """A pool and the name of a header whose value is a secret."""
 CHOSEN = "upstream"
-"""The key of a host's metadata that names its pool, where that is a hosted API."""
+"""The key of a host's metadata that names its pool, where that has headers of its own."""
 _CHOSEN_HEADER = f"{INTERNAL_PREFIX}upstream"
 _SECRET_HEADER = f"{INTERNAL_PREFIX}secret-"
 _SCRIPT = """\
@@ -82,7 +82,9 @@ function envoy_on_request(handle)
   for _, name in ipairs(removed) do
     headers:remove(name)
   end
-  headers:replace(":authority", pool.host)
+  if pool.host ~= "" then
+    headers:replace(":authority", pool.host)
+  end
   headers:replace(":path", pool.prefix .. headers:get(":path"))
   for name, value in pairs(pool.texts) do
     headers:replace(name, value)
@@ -97,7 +99,7 @@ end
 
 
 def http_filters(pools: Sequence[HostedPool], keys: SecretSource) -> list[dict[str, object]]:
-    """Return the filters of a cluster that leads to these pools; none where none of them is a hosted API."""
+    """Return the filters of a cluster that leads to these pools with headers of their own; none for none."""
     if not pools:
         return []
     sent = list(_sent(pools))
@@ -119,7 +121,7 @@ def http_filters(pools: Sequence[HostedPool], keys: SecretSource) -> list[dict[s
 def secrets(view: View) -> Iterator[tuple[str, str, str]]:
     """Yield the pool, the header and the value of each secret that the view has."""
     for name, pool in view.pools.items():
-        files = {header.name for header in pool.upstream.headers if header.file} if pool.upstream else ()
+        files = {header.name for header in pool.sent.headers if header.file} if pool.sent else ()
         yield from ((name, header, value) for header, value in view.upstream_headers.get(name, ()) if header in files)
 
 

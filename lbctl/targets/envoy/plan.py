@@ -8,6 +8,7 @@ its fallback.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 from lbctl.base.records import dataclass
 from lbctl.ir import busy
@@ -18,7 +19,7 @@ from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets import replica_token
 from lbctl.targets.envoy.endpoints import Placement
-from lbctl.targets.hosted import HostedPool, hosted_pool
+from lbctl.targets.hosted import HostedPool, check_key, hosted_pool
 
 _REGIONS = "|"
 """Stands in a cluster's name between its pool and its regions; no pool has it in its name."""
@@ -48,7 +49,9 @@ class PlannedCluster:
     busy_statuses: tuple[int, ...] = ()
     """The statuses by which its replicas decline requests; they are no faults."""
     hosted: HostedPool | None = None
-    """The pool as a hosted API; None for replicas of one's own."""
+    """The pool with headers of its own; None for a pool that gets the client's headers."""
+    check_key: tuple[str, str] | None = field(default=None, repr=False)
+    """The header and the value that its health checks have in addition; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Fallback:
     pool: Pool
     """The pool that `first` belongs to."""
     hosted: tuple[HostedPool, ...] = ()
-    """Those of the two pools that are hosted APIs."""
+    """Those of the two pools that have headers of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,8 @@ def _upstream(
     out = view.out.get(pool, frozenset())
     weights, drained = view.weights[pool], view.drained[pool]
     busy_statuses = busy.statuses_of(settings, routes)
-    hosted = hosted_pool(view, pool)
-    return PlannedCluster(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted)
+    hosted, key = hosted_pool(view, pool), check_key(view, settings)
+    return PlannedCluster(name, settings, weights, drained, placement, budget, out, busy_statuses, hosted, key)
 
 
 def _with_fallback(view: View) -> set[str]:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy.diagnostics import diagnostics
-from lbctl.targets.envoy.sources import SECRETS, Tree, managers, sources
+from lbctl.targets.envoy.sources import SECRET_CLUSTERS, SECRET_LISTENERS, Tree, managers, sources
 from lbctl.targets.envoy.static import static
 from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
@@ -27,11 +27,14 @@ _MAPS = _STRUCTS | {"typed_per_filter_config", "typed_extension_protocol_options
 
 def render(view: View, form: str) -> Bundle:
     """Return Envoy's files for a view, in YAML or JSON, with what Envoy cannot do of it."""
-    configuration = static(view, f"{SECRETS}.{form}", form)
+    listeners_file, clusters_file = f"{SECRET_LISTENERS}.{form}", f"{SECRET_CLUSTERS}.{form}"
+    configuration = static(view, listeners_file, clusters_file, form)
     tables = _tables(configuration.tables)
     files = [_file(f"envoy.{form}", configuration.bootstrap, tables, form)]
     if configuration.secret_listeners.resources:
-        files.append(_file(f"{SECRETS}.{form}", configuration.secret_listeners, tables, form))
+        files.append(_file(listeners_file, configuration.secret_listeners, tables, form))
+    if configuration.secret_clusters.resources:
+        files.append(_file(clusters_file, configuration.secret_clusters, tables, form))
     files += (_file(name, message, {}, form) for name, message in configuration.header_secrets.items())
     return Bundle(tuple(files), diagnostics(view, of_files=True))
 

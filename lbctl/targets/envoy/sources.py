@@ -15,8 +15,10 @@ Tree = dict[str, Any]
 NAMESPACE = "lbctl"
 """The namespace of lbctl's metadata on clusters, routes and requests."""
 
-SECRETS = "envoy-listeners"
+SECRET_LISTENERS = "envoy-listeners"
 """The name, without its suffix, of the file of the listeners that contain API keys."""
+SECRET_CLUSTERS = "envoy-clusters"
+"""The name, without its suffix, of the file of the clusters whose health checks have a key."""
 
 
 def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
@@ -33,14 +35,18 @@ def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
 
 def listeners(tree: Tree) -> list[Tree]:
     """Return the listeners of a bootstrap, or of the file of listeners beside it."""
-    items: list[Tree] = tree.get("static_resources", {}).get("listeners", []) + tree.get("resources", [])
-    return items
+    items: list[Tree] = tree.get("static_resources", {}).get("listeners", [])
+    return items + _resources(tree, ".Listener")
 
 
 def clusters(tree: Tree) -> list[Tree]:
-    """Return the clusters of a bootstrap."""
+    """Return the clusters of a bootstrap, or of the file of clusters beside it."""
     items: list[Tree] = tree.get("static_resources", {}).get("clusters", [])
-    return items
+    return items + _resources(tree, ".Cluster")
+
+
+def _resources(tree: Tree, kind: str) -> list[Tree]:
+    return [item for item in tree.get("resources", []) if item.get("@type", "").endswith(kind)]
 
 
 def managers(tree: Tree) -> Iterator[Tree]:

@@ -1,9 +1,9 @@
 """A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
-Only the listeners with API keys or other credentials stand in a file of their own, which the bootstrap names. Envoy
-takes the path of that file as relative to the directory that it was started in, so the path is absolute where the fleet
-says where the proxy's configuration lies. The route tables are returned beside the messages, because they repeat
-themselves for each host and need not be written as often.
+Only the listeners with API keys or other credentials, and the clusters whose health checks have a key, stand in files
+of their own, which the bootstrap names. Envoy takes the path of such a file as relative to the directory that it was
+started in, so the path is absolute where the fleet says where the proxy's configuration lies. The route tables are
+returned beside the messages, because they repeat themselves for each host and need not be written as often.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ from lbctl.targets.envoy.tls import files, header_file, header_name
 class Static:
     """A static configuration.
 
-    `secret_listeners` are the listeners with credentials. The `route_config` of a listener holds only the name of one
-    of `tables`.
+    `secret_listeners` are the listeners with credentials, `secret_clusters` the clusters with a key. The `route_config`
+    of a listener holds only the name of one of `tables`.
     """
 
     bootstrap: bootstrap_pb2.Bootstrap
     """The configuration."""
     secret_listeners: discovery_pb2.DiscoveryResponse
+    secret_clusters: discovery_pb2.DiscoveryResponse
     tables: tuple[route_pb2.RouteConfiguration, ...]
     header_secrets: Mapping[str, discovery_pb2.DiscoveryResponse]
     """The files with the secrets that are sent in headers, by name."""
 
 
-def static(view: View, secret_file: str, form: str) -> Static:
+def static(view: View, listeners_file: str, clusters_file: str, form: str) -> Static:
     """Return the static configuration of a view.
 
-    `secret_file` is the name of the file of the listeners with credentials, `form` that of all files. They lie beside
-    that of the bootstrap.
+    `listeners_file` is the name of the file of the listeners with credentials, `clusters_file` that of the clusters
+    with a key, `form` that of all files. They lie beside that of the bootstrap.
     """
     directory = posixpath.dirname(view.proxy.config or "") or "."
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()
@@ -73,12 +74,23 @@ def static(view: View, secret_file: str, form: str) -> Static:
             secret_listeners.resources.append(pack(built))
         else:
             message.static_resources.listeners.append(built)
-    message.static_resources.clusters.extend(_clusters(view, needed, delivery))
+    secret_clusters = discovery_pb2.DiscoveryResponse()
+    for upstream in needed.upstreams:
+        built_cluster = resources.cluster(upstream, delivery)
+        if upstream.check_key:
+            secret_clusters.resources.append(pack(built_cluster))
+        else:
+            message.static_resources.clusters.append(built_cluster)
+    message.static_resources.clusters.extend(_other_clusters(view, needed, delivery))
     metrics.add(message, view.proxy.metrics, view.proxy.admin)
     if secret_listeners.resources:
-        _name_listener_file(message, posixpath.join(directory, secret_file))
+        _name_file(message.dynamic_resources.lds_config, posixpath.join(directory, listeners_file))
     tables = tuple(resources.table(view, item, needed) for item in view.listeners)
-    return Static(message, secret_listeners, tables, _header_secrets(view, form))
+    if secret_clusters.resources:
+        _name_file(message.dynamic_resources.cds_config, posixpath.join(directory, clusters_file))
+        for table in tables:  # Envoy reads the file of clusters after the listeners of the bootstrap
+            table.validate_clusters.value = False
+    return Static(message, secret_listeners, secret_clusters, tables, _header_secrets(view, form))
 
 
 def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryResponse]:
@@ -90,8 +102,8 @@ def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryR
     }
 
 
-def _clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
-    yield from (resources.cluster(item, delivery) for item in needed.upstreams)
+def _other_clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
+    """Yield the clusters that have no replicas of a pool."""
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
         where = None if view.picker_tls else view.picker
@@ -104,8 +116,7 @@ def _clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[c
             yield clusters.collector(listeners.tracing_cluster(item), item.tracing.otlp)
 
 
-def _name_listener_file(message: bootstrap_pb2.Bootstrap, path: str) -> None:
-    source = message.dynamic_resources.lds_config
+def _name_file(source: config_source_pb2.ConfigSource, path: str) -> None:
     source.resource_api_version = config_source_pb2.V3
     source.path_config_source.path = path
 

@@ -115,6 +115,7 @@ _NOTES = {
     "pool.discovery.file": "as the file is when it is rendered",
     "pool.tls": "an IP address is not compared with the certificate: give server_name; a health port of its own is "
     "asked without TLS",
+    "pool.credentials": "in the pool's backend; the key is looked up in a file of its own, for checks too",
     "pool.upstream": "in the pool's backend; secrets are looked up in a file of their own",
     "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
 }

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.hosts import is_ip
 from lbctl.ir.pools import GrpcCheck, HttpCheck, PassiveCheck, Pool
+from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import quote
 from lbctl.targets.haproxy.quote import duration, line
+from lbctl.targets.haproxy.secret_map import CHECK, looked_up
+from lbctl.targets.hosted import check_key
 from lbctl.targets.token import Token
 
 _SERVING = b"\x08\x01"
@@ -18,7 +21,7 @@ _INTERVAL = 10_000
 """Milliseconds between the TCP checks that passive ejection needs if the pool has no active check."""
 
 
-def lines(pool: Pool) -> Iterator[Token]:
+def lines(pool: Pool, view: View) -> Iterator[Token]:
     """Yield the lines of the backend that say how a check is done."""
     if pool.active is None:
         if pool.passive:
@@ -27,9 +30,9 @@ def lines(pool: Pool) -> Iterator[Token]:
     path = ("pools", pool.name, "health", "active")
     yield line("timeout check", duration(pool.active.timeout), source=(*path, "timeout"))
     if isinstance(pool.active.probe, HttpCheck):
-        yield from _http(pool, pool.active.probe)
+        yield from _http(pool, pool.active.probe, view)
     elif isinstance(pool.active.probe, GrpcCheck):
-        yield from _grpc(pool, pool.active.probe)
+        yield from _grpc(pool, pool.active.probe, view)
 
 
 def default_server_arguments(pool: Pool, size: int) -> Iterator[str]:
@@ -100,12 +103,14 @@ def server_arguments(pool: Pool) -> Iterator[str]:
         yield "check-proto h1"
 
 
-def _http(pool: Pool, probe: HttpCheck) -> Iterator[Token]:
+def _http(pool: Pool, probe: HttpCheck, view: View) -> Iterator[Token]:
     path = ("pools", pool.name, "health", "active", "http")
     yield line("option httpchk", source=path)
     host = quote.formatted(probe.host or _host(pool))
     uri = quote.word(probe.path, (*path, "path"))
-    yield line("http-check send meth GET uri", uri, "ver HTTP/1.1 hdr host", host)
+    key = check_key(view, pool)
+    credentials = ("hdr", key[0], quote.word(looked_up(pool, key[0], view.proxy))) if key else ()
+    yield line("http-check send meth GET uri", uri, "ver HTTP/1.1 hdr host", host, *credentials)
     yield line("http-check expect status", ",".join(map(str, probe.statuses)), source=(*path, "statuses"))
     if probe.body_contains:
         body = quote.word(probe.body_contains, (*path, "body_contains"))
@@ -122,33 +127,45 @@ def _host(pool: Pool) -> str:
     return names.pop() if len(names) == 1 else "localhost"
 
 
-def _grpc(pool: Pool, probe: GrpcCheck) -> Iterator[Token]:
+def _grpc(pool: Pool, probe: GrpcCheck, view: View) -> Iterator[Token]:
     """Yield the lines that call the standard gRPC health service by frames of HTTP/2.
 
     HAProxy's HTTP checks can neither send nor match a zero byte, and every gRPC message begins with one. An answer
-    other than SERVING is noticed when the check times out.
+    other than SERVING is noticed when the check times out. With a key the frames are in the file of secrets.
     """
     path = ("pools", pool.name, "health", "active", "grpc")
     yield line("option tcp-check", source=path)
-    yield line("tcp-check send-binary", _request_bytes(probe.service, "https" if pool.tls else "http").hex())
+    if check_key(view, pool):
+        yield line("tcp-check send-binary-lf", quote.word(looked_up(pool, CHECK, view.proxy)))
+    else:
+        yield line("tcp-check send-binary", _request_bytes(pool, probe).hex())
     yield line("tcp-check expect binary", _message(_SERVING).hex())
 
 
-def _request_bytes(service: str, scheme: str) -> bytes:
-    """Return an HTTP/2 connection with one request, `HealthCheckRequest{service}`.
+def grpc_check_with_key(pool: Pool, view: View) -> str:
+    """Return the bytes of the gRPC check of a pool with credentials in hexadecimal; otherwise an empty string."""
+    key = check_key(view, pool)
+    if key is None or pool.active is None or not isinstance(pool.active.probe, GrpcCheck):
+        return ""
+    return _request_bytes(pool, pool.active.probe, *key).hex()
 
-    The headers are HPACK literals.
+
+def _request_bytes(pool: Pool, probe: GrpcCheck, header: str = "", value: str = "") -> bytes:
+    """Return an HTTP/2 connection with one request, `HealthCheckRequest{service}`, and perhaps one more header.
+
+    The headers are HPACK literals; the last one is never to be indexed.
     """
-    service_bytes = service.encode()
+    service_bytes = probe.service.encode()
     request = (b"\x0a" + _varint(len(service_bytes)) + service_bytes) if service_bytes else b""
     headers = b"".join(
         (
             b"\x83",  # :method POST
-            b"\x86" if scheme == "http" else b"\x87",
+            b"\x87" if pool.tls else b"\x86",
             b"\x04" + _string("/grpc.health.v1.Health/Check"),
             b"\x01" + _string("localhost"),
             b"\x0f\x10" + _string("application/grpc"),
             b"\x00" + _string("te") + _string("trailers"),
+            b"\x10" + _string(header) + _string(value) if header else b"",
         )
     )
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -165,7 +182,8 @@ def _message(body: bytes) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    return bytes((len(text),)) + text.encode()
+    size = len(text)
+    return (bytes((size,)) if size < 0x7F else b"\x7f" + _varint(size - 0x7F)) + text.encode()
 
 
 def _varint(number: int) -> bytes:

@@ -64,7 +64,7 @@ def backend(part: TierBackend) -> Backend:
         *_connections(pool),
         *_timeouts(pool, routes),
         *retries.lines(pool, routes),
-        *health.lines(pool),
+        *health.lines(pool, view),
         *bodies.lines(pool, view),
         *_request_limit(part),
         *_load_shedding(part, routes),

@@ -180,6 +180,7 @@ _POOLS: Mapping[str, Capability] = {
         "`lbctl serve` keeps the last answer",
     ),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
+    "pool.credentials": Rendered("in the pool's locations; the key stands in a file of its own, which is included"),
     "pool.upstream": Rendered("in the pool's locations; secrets stand in files of their own, which are included"),
     "pool.tls": Rendered("one name for all replicas of the pool"),
     "pool.tls.client_certificate": _DONE,

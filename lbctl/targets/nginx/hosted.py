@@ -1,4 +1,4 @@
-"""Hosted APIs: the headers and the path of requests to one, in the locations of its pool.
+"""Hosted APIs and replicas that ask for a key: headers and path of requests, in the locations of the pool.
 
 A secret stands in a file of its own, which its owner alone may read; nginx.conf includes it as the value of a variable.
 """
@@ -19,17 +19,15 @@ Headers = Sequence[tuple[Token, Token]]
 
 
 def headers(context: RenderContext, pool: Pool, replica_headers: Headers) -> tuple[tuple[Token, Token], ...]:
-    """Return the request headers for the pool: those for a replica, changed where the pool is a hosted API."""
+    """Return the request headers for the pool: those for a replica, changed where the pool has some of its own."""
     hosted = hosted_pool(context.view, pool.name)
     if hosted is None:
         return tuple(replica_headers)
-    path = ("pools", pool.name, "upstream")
     changed = {name.text: text for name, text in replica_headers}
     changed |= {name: Token('""') for name in hosted.removed}
-    changed |= {
-        item.name: _value(context, pool.name, number, item) for number, item in enumerate(hosted.upstream.headers)
-    }
-    changed["host"] = quote.value(hosted.upstream.host, (*path, "host"))
+    changed |= {item.name: _value(context, pool, number, item) for number, item in enumerate(hosted.upstream.headers)}
+    if hosted.upstream.host:
+        changed["host"] = quote.value(hosted.upstream.host, ("pools", pool.name, "upstream", "host"))
     return tuple((quote.plain(name), text) for name, text in sorted(changed.items()))
 
 
@@ -41,14 +39,15 @@ def url(pool: Pool, address: str, path: str) -> Token:
     return quote.script(f"{address}{prefix}{path or '$request_uri'}", ("pools", pool.name, "upstream", "path_prefix"))
 
 
-def _value(context: RenderContext, pool: str, number: int, header: UpstreamHeader) -> Token:
-    path = ("pools", pool, "upstream", "headers", header.name)
+def _value(context: RenderContext, pool: Pool, number: int, header: UpstreamHeader) -> Token:
+    own = ("upstream", "headers", header.name) if pool.upstream else ("credentials", "file")
+    path = ("pools", pool.name, *own)
     if header.file is None:
         return quote.value(header.text, path)
-    name = f"nginx-upstream-{pool}-{header.name}.map"
-    variable = f"$lb_u{list(context.view.pools).index(pool)}_{number}"
+    name = f"nginx-upstream-{pool.name}-{header.name}.map"
+    variable = f"$lb_u{list(context.view.pools).index(pool.name)}_{number}"
     if all(item.variable != Token(variable) for item in context.maps):
-        values = dict(context.view.upstream_headers[pool])
+        values = dict(context.view.upstream_headers[pool.name])
         line = f"default {quote.value(values[header.name]).text};\n" if header.name in values else ""
         context.files.append(File(name, line, secret=True))
         context.map("", variable, (), include=quote.plain(name))

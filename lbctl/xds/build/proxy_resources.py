@@ -146,7 +146,9 @@ def _traffic(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator[
 def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator[BuiltResource]:
     for upstream in wanted.upstreams:
         shape = ads.cluster_inputs(upstream)
-        yield cache.get(CDS, shape.name, (shape,), partial(ads.cluster, shape), ("pools", shape.pool.name))
+        path: Path = ("pools", shape.pool.name)
+        make_cluster, secret = partial(ads.cluster, shape), shape.check_key is not None
+        yield cache.get(CDS, shape.name, (shape,), make_cluster, path, secret=secret)
     if picking.asks(visible):
         shown = (visible.picker, visible.picker_tls)
         for name, make in picking.CLUSTERS.items():
@@ -182,11 +184,12 @@ def _secrets(cache: BuildCache, visible: View, files: Mapping[str, bytes]) -> It
             make, path = partial(item.make, item.name, *contents), item.files[0][1]
             yield cache.get(SDS, item.name, contents, make, path, secret=item.private)
     for pool, header, value in hosted.secrets(visible):
-        name, path = tls.header_name(pool, header), ("pools", pool, "upstream", "headers", header)
+        own = ("upstream", "headers", header) if visible.pools[pool].upstream else ("credentials", "file")
+        name, path = tls.header_name(pool, header), ("pools", pool, *own)
         yield cache.get(SDS, name, (value,), partial(hosted.secret, name, value), path, secret=True)
 
 
 def _header_secret_names(visible: View) -> Iterator[str]:
     for pool in visible.pools.values():
-        headers = pool.upstream.headers if pool.upstream else ()
+        headers = pool.sent.headers if pool.sent else ()
         yield from (tls.header_name(pool.name, header.name) for header in headers if header.file)

@@ -61,6 +61,8 @@ class GrpcReplica:
         self.seen: deque[Call] = deque(maxlen=2000)
         self.asked: deque[bytes] = deque(maxlen=2000)
         """The requests of health checks, as they were on the wire."""
+        self.check_metadata: deque[tuple[tuple[str, str | bytes], ...]] = deque(maxlen=2000)
+        """The metadata of the health checks."""
         self._held = reserve()
         self.port = port_of(self._held)
         self._server: grpc.aio.Server | None = None
@@ -122,10 +124,11 @@ class GrpcReplica:
         finally:
             self.in_flight -= 1
 
-    async def check(self, request: bytes, _: Any) -> AsyncIterator[bytes]:
+    async def check(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """Implement grpc.health.v1.Health, with one answer for every service."""
         self.checks += 1
         self.asked.append(request)
+        self.check_metadata.append(tuple(context.invocation_metadata() or ()))
         yield _SERVING if self.behaviour.serving else _NOT_SERVING
 
 

@@ -82,6 +82,8 @@ POOLS = {
     "balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: ▶1}}": "LB302",
     "balance: {algorithm: hash, hash: {key: {header: x}}}, slow_start: ▶{window: 5s}": "LB303",
     "health: {active: {tcp: {}, interval: 1s, timeout: ▶2s}}": "LB304",
+    "upstream: {host: a.example}, ▶credentials: {header: authorization, file: k}": "LB160",
+    "credentials: {header: ▶host, file: k}": "LB119",
     "health: {active: {http: {}}, ▶fail_open: true, load_shedding: {}}": "LB309",
     "tls: ▶{certificate: tls/a.crt}": "LB505",
     "tls: ▶{key: tls/a.key}": "LB505",

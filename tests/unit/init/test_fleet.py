@@ -178,7 +178,18 @@ def test_key_file_gives_access_to_the_models(tmp_path: Path, capsys: Output) -> 
         out, err = capsys.readouterr()
         assert "vLLM, 1 model\n" in err
         assert "sk-of-the-servers" not in out + err
-        assert "The servers ask for a key." in out
+        (pool,) = yaml.safe_load(out)["pools"].values()
+        assert pool["credentials"] == {"header": "authorization", "file": "replica-key"}
+        fleet = tmp_path / "fleet.yaml"
+        assert run(["init", "--api-key-file", str(key), "-f", str(fleet), "--from", server.url]) == 0
+        assert (tmp_path / "replica-key").read_text() == "Bearer sk-of-the-servers\n"
+        assert (tmp_path / "replica-key").stat().st_mode & 0o777 == 0o600
+        assert "sk-of-the-servers" not in fleet.read_text() + "".join(capsys.readouterr())
+        assert run(["lint", str(fleet)]) == 0
+        fleet.unlink()
+        assert run(["init", "--api-key-file", str(key), "-f", str(fleet), "--from", server.url]) == 1
+        assert "replica-key: error LB961" in capsys.readouterr().err
+        assert not fleet.exists()
         assert run(["init", "--from", server.url]) == 0
         assert "vLLM, models unknown: it wants a key, which --api-key-file gives\n" in capsys.readouterr().err
 

@@ -57,7 +57,7 @@ WORDS = {
     "listeners.*.tls.client_crl",
     "listeners.*.access_log.path", "routes.*.auth.api_keys.file", "routes.*.auth.jwt.jwks_file",
     "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "routes.*.auth.external.url", "pools.*.tls.ca",
-    "pools.*.upstream.headers.*.file",
+    "pools.*.upstream.headers.*.file", "pools.*.credentials.file",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
     "proxies.*.chroot",
     "proxies.*.include.http", "proxies.*.include.server.*", "proxies.*.include.location.*", "proxies.*.include.global",

@@ -25,7 +25,7 @@ def test_independent_parser_reads_the_same_values() -> None:
 
     from lbctl.targets.envoy.static import static
 
-    message = static(envoy_view(), "apart.yaml", "yaml").bootstrap
+    message = static(envoy_view(), "listeners.yaml", "clusters.yaml", "yaml").bootstrap
     read = Bootstrap().parse(message.SerializeToString(deterministic=True))
     clusters = {item.name: item for item in read.static_resources.clusters}
     endpoints = [e for group in clusters["v1"].load_assignment.endpoints for e in group.lb_endpoints]
