@@ -144,3 +144,22 @@ def test_prometheus_errors_are_short_and_encodable(answer: dict[str, object]) ->
 def test_the_error_of_prometheus_is_repeated() -> None:
     with pytest.raises(prometheus.NoValueError, match="parse error at char 3"):
         prometheus.value(b'{"status":"error","errorType":"bad_data","error":"parse error at char 3"}', "queue", None)
+
+
+@pytest.mark.parametrize(
+    ("url", "keyed"),
+    [
+        ("http://{address}/metrics", True),
+        ("https://{host}:{port}/metrics?x=1", True),
+        ("http://{host}:9400/metrics", False),
+        ("http://metrics.example/{address}", False),
+        ("http://{address}@metrics.example/", False),
+    ],
+)
+@pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1"])
+def test_key_goes_to_the_replicas_own_address_alone(host: str, url: str, keyed: bool) -> None:
+    pool = Pool("p", telemetry=Telemetry(sources=(MetricsSource("vllm", url),)))
+    plan = scrape_plan(pool, Replica("a", Address(host, 8000)), ("authorization", "Bearer x"))
+    assert plan is not None
+    assert (plan.sources[0].key is not None) == keyed
+    assert "Bearer" not in repr(plan)
