@@ -17,7 +17,7 @@ LDS = "type.googleapis.com/envoy.config.listener.v3.Listener"
 RDS = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 SDS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 TYPES = (CDS, EDS, LDS, RDS, SDS)
-_MAY_BE_SECRET = (LDS, RDS, SDS)
+_MAY_BE_SECRET = (CDS, LDS, RDS, SDS)
 SHORT = {CDS: "cds", EDS: "eds", LDS: "lds", RDS: "rds", SDS: "sds"}
 """The short names, as on the command line and in metrics."""
 
