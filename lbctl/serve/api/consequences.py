@@ -1,16 +1,16 @@
-"""What an operator has to know of the fleet beside the change that was asked for: who serves nobody, and old files."""
+"""Warnings about side effects of an operation: pools without an available replica, and files that are not served."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 
+from lbctl.control.fitness import FIT, UNKNOWN
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import of_pools
 from lbctl.serve.api import schema
 from lbctl.serve.fleet.reload_result import ReloadOutcome
 
-_FIT = frozenset(("in", "ramping", "slow", "hot"))
+_AVAILABLE = FIT | {UNKNOWN}
 """The states of a replica that gets requests."""
 
 
@@ -31,28 +31,12 @@ def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Colle
 
     `routes` have the splits that the proxies get.
     """
-    regions = {pool.name: [item.region for item in pool.replicas if item.state in _FIT] for pool in pools}
+    regions = {pool.name: [item.region for item in pool.replicas if item.state in _AVAILABLE] for pool in pools}
     routes = tuple(routes)
     for pool in sorted(about):
         effects = [text for route in routes if (text := _effect(route, pool, regions))]
         if effects:
-            yield f"nobody serves the pool {pool}: {'; '.join(effects)}, until one of its replicas is back"
-
-
-def with_returned(pools: Iterable[schema.Pool], pool: str, replica: str) -> Iterator[schema.Pool]:
-    """Yield the pools with a replica whose drain has just ended as `in`.
-
-    Until their next report, the proxies are known to send it nothing; that is the end of its drain.
-    """
-    for item in pools:
-        if item.name == pool:
-            returned = (
-                replace(each, state="in") if each.name == replica and each.state == "draining" else each
-                for each in item.replicas
-            )
-            yield replace(item, replicas=tuple(returned))
-        else:
-            yield item
+            yield f"pool {pool} has no available replica: {'; '.join(effects)}, until one returns"
 
 
 def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) -> str:

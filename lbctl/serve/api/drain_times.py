@@ -1,17 +1,27 @@
-"""When all proxies had applied the drain of a replica: what they reported before does not show that it is idle."""
+"""When the drain of a replica was applied, and when it ended: earlier reports of proxies do not count then."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
-from lbctl.serve.traffic.ledger import ReplicaKey
+from lbctl.serve.traffic.ledger import STALE_AFTER, ReplicaKey
 
 
 class DrainTimes:
-    """Remembers when each drain was first seen to be applied by all proxies, by the clock of the ledger."""
+    """Remembers times of drains, by the clock of the ledger."""
 
     def __init__(self) -> None:
+        self._drained: frozenset[ReplicaKey] = frozenset()
         self._applied: dict[ReplicaKey, float] = {}
+        self._ended: dict[ReplicaKey, float] = {}
+
+    def follow(self, drained: Iterable[ReplicaKey], now: float) -> None:
+        """Take note of the replicas that are drained now."""
+        before, self._drained = self._drained, frozenset(drained)
+        self._applied = {key: at for key, at in self._applied.items() if key in self._drained}
+        ended = self._ended | dict.fromkeys(before - self._drained, now)
+        self._ended = {key: at for key, at in ended.items() if key not in self._drained and at > now - STALE_AFTER}
 
     def applied_at(self, key: ReplicaKey, is_applied: bool, now: float) -> float:
         """Return when all proxies had applied the drain of this replica; `now` if they have not."""
@@ -20,7 +30,6 @@ class DrainTimes:
             return now
         return self._applied.setdefault(key, now)
 
-    def keep(self, drained: Iterable[ReplicaKey]) -> None:
-        """Forget all replicas but these, which are drained."""
-        kept = frozenset(drained)
-        self._applied = {key: at for key, at in self._applied.items() if key in kept}
+    def ended_at(self, key: ReplicaKey) -> float:
+        """Return when the drain of this replica has ended; -inf if it was not drained lately."""
+        return self._ended.get(key, -inf)

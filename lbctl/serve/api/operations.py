@@ -35,10 +35,7 @@ class Operations(PoolViews):
         """End an override. Raises BadRequestError and NotSavedError."""
         removed = await self._parts.overrides.remove(_held(request), actor)
         shares = next((item.shares for item in self.splits() if item.route == request.route), {})
-        pools = self.pools().pools
-        if request.kind == "drain":
-            pools = tuple(consequences.with_returned(pools, request.pool, request.replica or ""))
-        return schema.RemovalResult(removed, self._snapshot(), self._warnings((request.pool, *shares), pools))
+        return schema.RemovalResult(removed, self._snapshot(), self._warnings((request.pool, *shares)))
 
     def rollouts(self) -> schema.Rollouts:
         """Return `GET /api/v1/rollouts`."""
@@ -74,11 +71,10 @@ class Operations(PoolViews):
         row = next(item for item in self.rollouts().rollouts if item.route == state.route)
         return schema.RolloutResult(row, self._warnings(row.split))
 
-    def _warnings(self, about: Iterable[str], pools: Iterable[schema.Pool] | None = None) -> tuple[str, ...]:
-        """Return what an operator has to know after a change of the pools `about`. `pools`: all pools after it."""
+    def _warnings(self, about: Iterable[str]) -> tuple[str, ...]:
+        """Return what an operator has to know after a change that is about these pools."""
         files = consequences.not_served(self._parts.reconciler.last_reload)
-        rows = self.pools().pools if pools is None else pools
-        return (*consequences.unserved(rows, self._topology().routes, set(about)), *files)
+        return (*consequences.unserved(self.pools().pools, self._topology().routes, set(about)), *files)
 
     def history(self) -> schema.History:
         """Return `GET /api/v1/history`."""

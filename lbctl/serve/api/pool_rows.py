@@ -53,7 +53,7 @@ class LiveState:
     times: StateTimes = field(default_factory=StateTimes)
     """When each replica came into its state."""
     drains: DrainTimes = field(default_factory=DrainTimes)
-    """When all proxies had applied the drain of each replica."""
+    """When the drain of each replica was applied, and when it ended."""
     now: float = 0.0
     """Seconds on the clock of the ledger."""
     at: float = 0.0
@@ -84,7 +84,7 @@ def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool 
     topology = composed.whole.topology
     yield None
     live.times.keep(ReplicaKey(pool.name, item.name) for pool in topology.pools for item in pool.replicas)
-    live.drains.keep(ReplicaKey(*key) for key in composed.drains)
+    live.drains.follow((ReplicaKey(*key) for key in composed.drains), live.now)
     for pool in topology.pools:
         yield from rows.pool(pool)
 
@@ -271,7 +271,7 @@ class _Rows:
             connection_age=0.0 if connection is None else live.at - connection.since,
             answered_age=None if answered is None else live.now - answered,
             passed_by=0 if pool.active is None else len(live.ledger.passed_by(key, live.now)),
-            conditions=live.ledger.conditions(key, live.now),
+            conditions=live.ledger.conditions(key, live.now, drained_until=live.drains.ended_at(key)),
             carriers=sum(len(each.nodes) or 1 for each in carriers),
             ramps={
                 name: factor

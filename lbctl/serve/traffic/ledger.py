@@ -325,12 +325,16 @@ class TrafficLedger:
         """Return whether every proxy that reports the requests in flight at the replica has done so since then."""
         return all(item.in_flight_at > than for item in self._proxies.values() if key in item.in_flight)
 
-    def conditions(self, key: ReplicaKey, now: float) -> Mapping[str, ReplicaCondition]:
-        """Return proxy → what it thinks of the replica, for the proxies to which it is not up."""
+    def conditions(self, key: ReplicaKey, now: float, *, drained_until: float = -inf) -> Mapping[str, ReplicaCondition]:
+        """Return proxy → what it thinks of the replica, for the proxies to which it is not up.
+
+        `drained_until`: when a drain of the replica ended. That it is draining is from before, in an earlier report.
+        """
         return {
             name: condition
             for name, condition in self._troubled.get(key, {}).items()
             if now - self._proxies[name].conditions_at <= STALE_AFTER
+            and (condition.state != "draining" or self._proxies[name].conditions_at > drained_until)
         }
 
     def passed_by(self, key: ReplicaKey, now: float) -> frozenset[str]:

@@ -13,6 +13,7 @@ from lbctl.cli import run
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.ports import HOST
+from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
 pytestmark = pytest.mark.e2e
@@ -25,10 +26,7 @@ PATHS = ("/api/v1/reload", "/api/v1/overrides", "/api/v1/rollouts")
 
 @pytest.fixture(scope="module")
 def control() -> Iterator[ControlPlane]:
-    fleet = fleet_of(
-        {"replicas": [{"name": name, "address": f"{HOST}:{port}"} for name, port in (("a", 9), ("b", 10))]}
-    )
-    with controlling(fleet) as running:
+    with replicas("a", "b") as members, controlling(fleet_of(list(members))) as running:
         (running.state / "api-token").write_text(f"alice:operate:{OPERATOR}\nbob:read:{READER}\n")
         yield running
         assert running.get("overrides")["overrides"] == []
@@ -126,22 +124,19 @@ def test_streamed_gigabyte_gets_413_before_its_end(control: ControlPlane) -> Non
 def test_drain_of_the_last_replica_warns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fleet = fleet_of(
-        {"replicas": [{"name": name, "address": f"{HOST}:{port}"} for name, port in (("a", 9), ("b", 10))]}
-    )
-    with controlling(fleet) as running:
+    with replicas("a", "b") as members, controlling(fleet_of(list(members))) as running:
         where = ["--server", running.url, "--token-file", str(running.state / "api-token")]
         assert run(["drain", "pool/a", *where]) == 0
         assert "warning" not in capsys.readouterr().err
         assert run(["drain", "pool/b", *where]) == 0
-        assert "warning: nobody serves the pool pool: route " in capsys.readouterr().err
+        assert "warning: pool pool has no available replica: route " in capsys.readouterr().err
         (running.files / "fleet.yaml").write_text("version: 1\npools: {pool: {replicas: 7}}\n")
         eventually(lambda: not running.get("status")["fleet"]["valid"])
         assert run(["undrain", "pool/b", *where]) == 0
         err = capsys.readouterr().err
         assert "warning: the files are not served, an earlier fleet is: " in err
         assert "fleet.yaml:2:" in err
-        assert "nobody serves" not in err
+        assert "no available replica" not in err
 
 
 def test_valid_write_is_applied(control: ControlPlane) -> None:

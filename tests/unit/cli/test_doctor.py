@@ -166,6 +166,13 @@ def test_machine_is_checked_even_if_the_fleet_has_errors(doctor: Doctor) -> None
     assert {"lbctl", "clock", "open files"} <= rows.keys()
 
 
+def test_control_of_a_broken_fleet_is_checked(doctor: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
+    file = doctor.directory / "broken.yaml"
+    file.write_text(f"version: 1\ncontrol: {{state: {doctor.directory}/kept}}\npools: [\n")
+    assert run(["doctor", str(file), "-o", "json"]) == 1
+    assert f"state {doctor.directory}/kept" in {row["what"] for row in json.loads(capsys.readouterr().out)["checks"]}
+
+
 def test_missing_path_has_exit_code_1(doctor: Doctor) -> None:
     doctor(None, str(doctor.directory / "nowhere.yaml"))
     assert doctor.code == 1

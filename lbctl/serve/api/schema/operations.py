@@ -62,7 +62,7 @@ class OverrideResult:
     snapshot: Snapshot | None
     """What is published with it; None before the first fleet."""
     warnings: tuple[str, ...] = ()
-    """What else is to be known: pools that nobody serves now, and files that are not served."""
+    """What else is to be known: pools without an available replica, and files that are not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class RemovalResult:
     snapshot: Snapshot | None
     """What is published without it; None before the first fleet."""
     warnings: tuple[str, ...] = ()
-    """What else is to be known: pools that nobody serves now, and files that are not served."""
+    """What else is to be known: pools without an available replica, and files that are not served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,4 +172,4 @@ class RolloutResult:
     rollout: Rollout
     """The rollout after the action."""
     warnings: tuple[str, ...] = ()
-    """What else is to be known: pools that nobody serves now, and files that are not served."""
+    """What else is to be known: pools without an available replica, and files that are not served."""

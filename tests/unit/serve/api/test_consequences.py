@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from lbctl.base.diagnostics import Diagnostic, Position
-from lbctl.serve.api import schema
-from lbctl.serve.api.consequences import not_served, unserved, with_returned
+from lbctl.serve.api.consequences import not_served, unserved
 from lbctl.serve.fleet.reload_result import ReloadOutcome
 from tests.support import api
 from tests.support.fleet import compiled
@@ -27,38 +25,28 @@ pools:
 """
 
 
-def _pool(name: str, state: Any) -> schema.Pool:
-    return replace(api.pool(name), replicas=(replace(api.REPLICA, state=state),))
-
-
 def _warnings(changed_pool: str, **states: str) -> list[str]:
     routes = compiled(FLEET).topology.routes
-    pools = [_pool(name, states.get(name, "in")) for name in ("stable", "next", "spare")]
+    pools = [
+        replace(api.pool(name), replicas=(replace(api.REPLICA, state=states.get(name, "in")),))
+        for name in ("stable", "next", "spare")
+    ]
     return list(unserved(pools, routes, {changed_pool}))
 
 
 def test_warning_names_503_and_fallback_of_an_unserved_pool() -> None:
     (text,) = _warnings("stable", stable="drained")
     assert text == (
-        "nobody serves the pool stable: route chat answers 503 for 90 % of its requests; route safe goes to its "
-        "fallback spare, until one of its replicas is back"
+        "pool stable has no available replica: route chat answers 503 for 90 % of its requests; route safe goes to its "
+        "fallback spare, until one returns"
     )
     assert "route safe answers 503, until" in _warnings("stable", stable="draining", spare="down")[0]
 
 
-@pytest.mark.parametrize("state", ["in", "ramping", "slow", "hot"])
+@pytest.mark.parametrize("state", ["in", "ramping", "slow", "hot", "unknown"])
 def test_served_and_unrelated_pools_get_no_warning(state: str) -> None:
     assert _warnings("stable", stable=state) == []
     assert _warnings("next", stable="drained") == []
-
-
-def test_replica_whose_drain_has_ended_serves_its_pool() -> None:
-    (pool,) = with_returned([_pool("stable", "draining")], "stable", api.REPLICA.name)
-    assert [item.state for item in pool.replicas] == ["in"]
-    (pool,) = with_returned([_pool("stable", "down")], "stable", api.REPLICA.name)
-    assert [item.state for item in pool.replicas] == ["down"]
-    (pool,) = with_returned([_pool("stable", "draining")], "stable", "another")
-    assert [item.state for item in pool.replicas] == ["draining"]
 
 
 def test_unpublished_files_are_reported_with_their_first_error() -> None:

@@ -85,6 +85,24 @@ def test_drained_replica_is_idle_after_a_newer_report() -> None:
     assert drains.applied_at(key, True, 9.0) == 9.0, "it was undrained"
 
 
+def test_replica_is_not_draining_by_a_report_from_its_drain() -> None:
+    undrained, drained = composed_of(TWO), composed_of(TWO, Override("drain", NAME, "r00001"))
+    ledger, drains, key = TrafficLedger(), DrainTimes(), ReplicaKey(NAME, "r00001")
+
+    def state(composed: Composed, now: float) -> str:
+        live = pool_rows.LiveState(
+            (carrier(HA, composed),), ledger, connections=dict.fromkeys([key], CONNECTED), drains=drains, now=now
+        )
+        (row,) = pool_rows.pools(composed, live)
+        return row.replicas[1].state
+
+    ledger.set_conditions("ha", {key: ReplicaCondition("draining", "DRAIN")}, 1.0)
+    assert state(drained, 2.0) == "drained"
+    assert state(undrained, 3.0) == "in"
+    ledger.set_conditions("ha", {key: ReplicaCondition("draining", "DRAIN")}, 4.0)
+    assert state(undrained, 5.0) == "draining", "HAProxy still has it"
+
+
 def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     composed = composed_of(TWO)
     nginx_view = for_proxy(composed, {NAME: frozenset({"r00001"})}, Ramps(), 0.0, 30.0)
