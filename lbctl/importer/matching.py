@@ -91,6 +91,11 @@ def _unordered(match: Match) -> Match:
     return {key: sorted(value) if isinstance(value, list) else value for key, value in match.items()}
 
 
+def hides(later: Match, earlier: Match) -> bool:
+    """Whether a fleet may take the later one of two rules for requests of the earlier one that no match names."""
+    return merge([earlier, later]) is None and not apart([earlier, later]) and rank(earlier) <= rank(later)
+
+
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must take them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lbctl.base.diagnostics import Path
@@ -16,7 +17,7 @@ from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
-from lbctl.importer.matching import Match, covers, overlaps
+from lbctl.importer.matching import Match, apart, covers, hides, overlaps
 
 _REDIRECTS = {
     "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308
@@ -34,20 +35,23 @@ class RouteWithHost:
     """The route; empty for what a filter answers."""
     host: ConfigView
     """Its virtual host."""
+    answer: ConfigView = EMPTY
+    """An earlier route that answers some of its requests, and no match says which; empty for none."""
 
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
     """Add the routes of a route configuration."""
-    entries = list(_entries(context, config))
-    entries += [
-        RouteWithHost(match, entries[index].view, entries[index].host)
-        for match, index in overlaps([entry.match for entry in entries])
-    ]
+    entries = [entry for host in config.get("virtual_hosts") for entry in _decided(list(_entries(context, host)))]
     paths = [path for match, view in filters.answers if (path := _answer(context, listener, match, view))]
     for entry in entries:
         path = _route(context, listener, config, entry)
         paths.append(path)
         _protect(context, listener, path, entry, filters)
+        if entry.answer and entry.view.get("route"):
+            why = "an earlier route answers some of its requests, and no match expresses which ones"
+            context.draft.ledger.omit(entry.answer.statement, f"{why}: the route refuses its requests", path)
+            status = entry.answer.get("direct_response", "status").number
+            context.draft.close(path, why, by_hand="auth" if status in {401, 403} else "")
         if filters.limits and "respond" not in context.draft.get(path):
             context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
@@ -78,25 +82,45 @@ def _answers(context: EnvoyImport, path: Path) -> bool:
     return "status" in respond and int(respond["status"]) < 400
 
 
-def _entries(context: EnvoyImport, config: ConfigView) -> Iterator[RouteWithHost]:
-    for host in config.get("virtual_hosts"):
-        domains = _domains(context, host)
-        if domains is None:
-            context.omit(host, "a route compares whole hosts, or what follows a leading `*.`", ())
+def _decided(entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
+    """Yield the routes of one virtual host, and those for requests of which a fleet would not take the first one."""
+    added = overlaps([entry.match for entry in entries])
+    placed = [(entry.match, index) for index, entry in enumerate(entries)] + added
+    for match, index in placed:
+        answers = [item for item in entries[:index] if not item.view.get("route") and hides(match, item.match)]
+        yield replace(
+            entries[index], match=match, answer=entries[index].answer or (answers[0].view if answers else EMPTY)
+        )
+
+
+def _entries(context: EnvoyImport, host: ConfigView) -> Iterator[RouteWithHost]:
+    domains = _domains(context, host)
+    if domains is None:
+        context.omit(host, "a route compares whole hosts, or what follows a leading `*.`", ())
+        return
+    taken, answers = list[Match](), list[tuple[Match, ConfigView]]()
+    for item in host.get("routes"):
+        matches = _matches(item.get("match"))
+        if matches is None:
+            _unreadable(context, item)
+            if not item.get("route"):
+                answers.append(({**domains, **(_path(item.get("match")) or {})}, item))
             continue
-        taken: list[Match] = []
-        for item in host.get("routes"):
-            matches = _matches(item.get("match"))
-            if matches is None:
-                context.omit(item, "no match of a route says this: its requests take the next route", ())
+        for match in matches:
+            whole = {**domains, **match}
+            if any(covers(earlier, whole) for earlier in taken):
+                context.omit(item, "an earlier route takes these requests", ())
                 continue
-            for match in matches:
-                whole = {**domains, **match}
-                if any(covers(earlier, whole) for earlier in taken):
-                    context.omit(item, "an earlier route takes these requests", ())
-                    continue
-                taken.append(whole)
-                yield RouteWithHost(whole, item, host)
+            taken.append(whole)
+            answer = next((view for part, view in answers if not apart([part, whole])), EMPTY)
+            yield RouteWithHost(whole, item, host, answer)
+
+
+def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
+    context.omit(item, "no match of a route expresses this: its requests take the next route", ())
+    if item.get("route"):
+        message = "this route is lost: no match of a route expresses its condition"
+        context.draft.ledger.advise(item.statement, message, "write a route for its requests: they take the next one")
 
 
 def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:

@@ -18,7 +18,7 @@ from lbctl.importer.haproxy import policy, proxy, rules
 from lbctl.importer.haproxy.conditions import AclCondition, Region
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.pools import pool
-from lbctl.importer.matching import MAX_ADDED, Match, apart, covers, merge, overlaps, rank
+from lbctl.importer.matching import MAX_ADDED, Match, apart, covers, hides, merge, overlaps
 from lbctl.importer.statement import Statement
 
 
@@ -103,8 +103,7 @@ def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -
     """Return the entry, closed if an earlier rule may refuse its requests: no match says which of them."""
     for other in earlier:
         refuses = other.rule.action not in {"pool", "preferred"} or any(rule.action == "guard" for rule in other.laid)
-        unclear = merge([other.match, entry.match]) is None and not apart([other.match, entry.match])
-        if refuses and unclear and rank(other.match) <= rank(entry.match):
+        if refuses and hides(entry.match, other.match):
             return replace(entry, laid=(*entry.laid, replace(other.rule, action="guard")))
     return entry
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import run as command
 from lbctl.importer.run import run
-from tests.support.importer import SAMPLES, imported
+from tests.support.importer import SAMPLES, envoy_text, imported, imported_text
 
 ENVOY = SAMPLES / "envoy"
 
@@ -74,3 +75,53 @@ def test_import_never_crashes(source: str, data: st.DataObject, tmp_path_factory
     diagnostics = Diagnostics()
     result = run("envoy", [str(file)], diagnostics)
     assert result is not None or diagnostics.failed
+
+
+ANSWER = "direct_response: {status: 403}"
+FORWARD = "route: {cluster: c, timeout: 0s}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("{prefix: /a}, " + ANSWER, "{safe_regex: {regex: '.*x'}}, " + FORWARD, [({"path_regex": ".*x"}, 501)]),
+        ("{safe_regex: {regex: '.*x'}}, " + ANSWER, "{prefix: /a}, " + FORWARD, [({"path_prefix": "/a"}, "c")]),
+        (
+            "{prefix: /a, headers: [{name: x-key, present_match: true, invert_match: true}]}, " + ANSWER,
+            "{prefix: /}, " + FORWARD,
+            [({}, 501)],
+        ),
+        (
+            "{prefix: /a, query_parameters: [{name: q, present_match: true}]}, " + ANSWER,
+            "{prefix: /b}, " + FORWARD,
+            [({"path_prefix": "/b"}, "c")],
+        ),
+        ("{prefix: /a, query_parameters: [{name: q}]}, " + FORWARD, "{prefix: /}, " + FORWARD, [({}, "c")]),
+    ],
+)
+def test_answer_without_a_match_closes_later_routes(
+    first: str, second: str, expected: list[tuple[dict[str, str], object]], tmp_path: Path
+) -> None:
+    routes = f"- {{match: {first}}}\n              - {{match: {second}}}\n"
+    text = re.sub(r"- match: \{path: /open.*?(?=          http_filters)", routes, envoy_text(), flags=re.DOTALL)
+    result, diagnostics = imported_text("envoy", text, tmp_path)
+    found = [
+        (item["match"], item.get("pool", item.get("respond", {}).get("status")))
+        for item in result.draft.fleet["routes"].values()
+    ]
+    assert [item for item in found if item[1] != 403] == expected
+    lost = first.endswith(FORWARD)
+    assert any("this route is lost" in item.message for item in diagnostics) == lost
+
+
+def test_virtual_host_is_chosen_before_its_routes(tmp_path: Path) -> None:
+    hosts = (
+        '- {name: all, domains: ["*", "*.x.example"], routes: [{match: {prefix: /v1}, route: {cluster: c}}]}\n'
+        "            - {name: one, domains: [a.x.example], routes: [{match: {prefix: /}, route: {cluster: auth}}]}\n"
+    )
+    text = re.sub(r"- name: v\n.*?(?=          http_filters)", hosts, envoy_text(), flags=re.DOTALL)
+    routes = imported_text("envoy", text, tmp_path)[0].draft.fleet["routes"].values()
+    assert [(item["match"], item.get("pool")) for item in routes if "pool" in item] == [
+        ({"path_prefix": "/v1"}, "c"),
+        ({"hosts": ["a.x.example"]}, "auth"),
+    ]
