@@ -39,6 +39,7 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
         queue_priority=route.queue_priority,
         websocket=route.websocket,
         request_timeout=as_int(route.timeouts.request),
+        attempt_timeout=_attempt(ctx, path, route.timeouts),
         idle_timeout=int(route.timeouts.idle),
         retry=_retry(ctx, path, route.retry),
         rate_limits=tuple(map(_limit, route.rate_limit)),
@@ -51,6 +52,15 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
         regions=tuple(sorted(set(route.regions))),
         rollout=maybe(route.rollout, _rollout),
     )
+
+
+def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | None:
+    """Resolve the time of one try. Reports LB161 if the whole request may not take as long."""
+    attempt, request = timeouts.attempt, timeouts.request
+    if attempt is not None and request is not None and attempt >= request:
+        message = f"a try may take {attempt}, but the whole request ends after {request}"
+        ctx.error("LB161", message, (*path, "timeouts", "attempt"), "an attempt shorter than the request")
+    return as_int(attempt)
 
 
 def _listeners(ctx: Context, path: Path, route: model.Route) -> tuple[str, ...]:

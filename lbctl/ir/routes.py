@@ -339,6 +339,8 @@ class Route:
     """Whether a client may upgrade to a WebSocket."""
     request_timeout: int | None = None
     """How long a whole request may take; None: unlimited."""
+    attempt_timeout: int | None = None
+    """How long a try may take until its answer begins; None: as long as the other timeouts let it."""
     idle_timeout: int | None = 300_000
     """How long a request may go on without a byte in either direction; None: unlimited."""
     retry: Retry = Retry()

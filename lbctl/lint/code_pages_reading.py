@@ -248,6 +248,12 @@ REFERENCES = (
         'A file of its owner alone: `authorization: {prefix: "Bearer ", file: secrets/provider-key}`.',
     ),
     code_page(
+        "LB161",
+        "a try that may outlast its request",
+        "`timeouts.attempt` is the time of one try of several, `timeouts.request` that of all.",
+        "An `attempt` shorter than the `request`, or none.",
+    ),
+    code_page(
         "LB160",
         "two places for a pool's key",
         "`credentials` is the key of replicas of your own, and `upstream` is a hosted API, whose keys are in "

@@ -72,6 +72,11 @@ class RouteTimeouts(Section):
     request: v.DurationOrUnlimited = Field(
         None, description="The longest time until the whole response is sent. Without it: no limit."
     )
+    attempt: v.Duration | None = Field(
+        None,
+        description="The longest time until the answer to one try begins. Then `retry.idempotent` tries another "
+        "replica, and without it the client gets 504. Without `attempt`: no limit but the others.",
+    )
     idle: v.Duration = Field(q.Duration(300_000), description="The longest time without a byte from the replica.")
 
 

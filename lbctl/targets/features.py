@@ -100,6 +100,7 @@ _ROUTES = (
     _f("route.queue_priority", "who waits when replicas are full", 433, "routes.*.queue_priority", neutral=("normal",)),
     _f("route.websocket", "WebSocket", 434, "routes.*.websocket", neutral=(False,)),
     _f("route.timeouts.request", "total timeout", 435, "routes.*.timeouts.request", neutral=("unlimited",)),
+    _f("route.timeouts.attempt", "timeout of one try", 158, "routes.*.timeouts.attempt"),
     _f("route.timeouts.idle", "idle timeout", 436, "routes.*.timeouts"),
     _f("route.retry", "retries on another replica", 437, "routes.*.retry"),
     _f(

@@ -69,6 +69,8 @@ def _handling(route: r.Route) -> Iterator[Setting]:
     yield ("queue_priority",), route.queue_priority
     yield ("websocket",), route.websocket
     yield ("timeouts", "request"), duration(route.request_timeout)
+    if route.attempt_timeout is not None:
+        yield ("timeouts", "attempt"), duration(route.attempt_timeout)
     yield ("timeouts", "idle"), duration(route.idle_timeout)
     yield from nested("retry", _retry(route.retry))
     yield from nested("rate_limit", _limits(route.rate_limits))

@@ -61,6 +61,7 @@ CAPABILITIES: dict[str, Capability] = {
         "a WebSocket on any other route is answered 403; other offers of an upgrade are ignored"
     ),
     "route.timeouts.request": Rendered(),
+    "route.timeouts.attempt": Rendered("until the answer begins, from when the whole request is sent"),
     "route.timeouts.idle": Rendered("no byte in either direction"),
     "route.retry": Rendered(
         "a request longer than 1 MiB is tried once; where bodies are read or counted, one longer than these limits"

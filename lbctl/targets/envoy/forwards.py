@@ -92,7 +92,7 @@ def route_action(
         timeout=duration(route.request_timeout or 0),
         idle_timeout=duration(route.idle_timeout or 0),
         hash_policy=_hash_policies(view, route, draw),
-        retry_policy=retry_policy(route.retry, _ranked(view, draw)),
+        retry_policy=retry_policy(route.retry, _ranked(view, draw), route.attempt_timeout),
         upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": True}}] if route.websocket else None,
         request_mirror_policies=_mirror(plan, route),
         **_clusters(view, plan, route, draw),
@@ -109,18 +109,22 @@ def _mirror(plan: ClusterPlan, route: Route) -> list[dict[str, object]]:
     return [{"cluster": cluster, "runtime_fraction": fraction, "disable_shadow_host_suffix_append": True}]
 
 
-def retry_policy(retry: Retry, ranked: bool) -> dict[str, object] | None:
+def retry_policy(retry: Retry, ranked: bool, attempt: int | None) -> dict[str, object] | None:
     """Return the retry policy, or None without retries. No status is retried but those of busy replicas.
+
+    `attempt` is the time of one try until its answer begins, for which Envoy has a place in this policy alone.
 
     A request that may have reached a replica is retried only where the fleet declares that harmless. Otherwise only the
     conditions apply in which nothing of the request was sent or accepted, or in which the replica declined it. `ranked`
     means that a replica of another priority may be the only one left to try.
     """
     conditions = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
+    one_try: dict[str, object] = {} if attempt is None else {"per_try_timeout": duration(attempt)}
     if not retry.attempts or not conditions:
-        return None
+        return one_try or None
     previous = extension("envoy.retry_host_predicates.previous_hosts", previous_hosts_pb2.PreviousHostsPredicate())
     return {
+        **one_try,
         "retry_on": ",".join(conditions),
         "retriable_status_codes": retry.busy_statuses,
         "num_retries": {"value": retry.attempts},

@@ -131,6 +131,9 @@ _UNSUPPORTED = {
         "HAProxy has no limit for the whole of a request, only for silence",
         "the idle timeout is at most the request timeout",
     ),
+    "route.timeouts.attempt": Unsupported(
+        "HAProxy has one limit for silence before an answer and within it", "the idle timeout is at most the attempt's"
+    ),
     "route.retry.budget": Unsupported(
         "HAProxy counts retries for one request alone", "`attempts` bounds them; no budget"
     ),

@@ -162,9 +162,12 @@ def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
 
 
 def _idle_timeout(route: Route) -> int | None:
-    """Return the route's idle timeout; HAProxy has no total timeout, so the request timeout at least bounds it."""
-    timeouts = [item for item in (route.idle_timeout, route.request_timeout) if item is not None]
-    return min(timeouts) if timeouts else None
+    """Return the route's idle timeout.
+
+    HAProxy has no timeout of the whole request or of the beginning of an answer, so these two at least bound it.
+    """
+    timeouts = (route.idle_timeout, route.request_timeout, route.attempt_timeout)
+    return min((item for item in timeouts if item is not None), default=None)
 
 
 def _longest(values: Sequence[int | None]) -> int | None:

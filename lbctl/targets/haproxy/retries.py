@@ -22,7 +22,7 @@ BUSY = frozenset({503})
 """Those statuses of busy replicas that HAProxy can retry."""
 BODY = 64 * 1024
 """Bytes of a body that a request may have to go on from a busy replica."""
-_CONNECTION, _BROKEN_OFF = "conn-failure", "empty-response"
+_CONNECTION, _BROKEN_OFF, _SILENCE = "conn-failure", "empty-response", "response-timeout"
 _COUNTS_RETRIED = (2, 7)
 """The version from which on the passive checks count an answer that was retried, not passed on (2.6: not; 2.8: so)."""
 _LOSES_REFUSED = (3, 1)
@@ -85,7 +85,8 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
                 f"HAProxy repeats all requests of a pool after the same answers, and not all routes of {pool.name} ask "
                 "for this: nothing of this route's is repeated then"
             )
-            feature = "route.retry.idempotent" if condition == _BROKEN_OFF else "route.retry.replica_busy"
+            is_busy = condition not in (_BROKEN_OFF, _SILENCE)
+            feature = "route.retry.replica_busy" if is_busy else "route.retry.idempotent"
             yield _warning(feature, route, message, "the same retry on all routes of the pool, or a pool for each")
 
 
@@ -147,4 +148,5 @@ def _repeats_of(pool: Pool, route: Route) -> frozenset[str]:
     if not route.retry.attempts:
         return frozenset()
     statuses = map(str, BUSY.intersection(busy.statuses(route, pool)))
-    return frozenset({*statuses, *([_BROKEN_OFF] if route.retry.idempotent else [])})
+    silence = [_SILENCE] if route.attempt_timeout is not None else []
+    return frozenset({*statuses, *([_BROKEN_OFF, *silence] if route.retry.idempotent else [])})

@@ -72,6 +72,9 @@ _ROUTES: Mapping[str, Capability] = {
     "route.timeouts.request": Unsupported(
         "nginx knows no limit of a whole request", "the idle timeout is made no longer than it"
     ),
+    "route.timeouts.attempt": Unsupported(
+        "nginx has one limit for silence before an answer and within it", "the idle timeout is at most the attempt's"
+    ),
     "route.timeouts.idle": _DONE,
     "route.retry": Rendered(
         "a POST that was sent is never repeated; a GET may be, within the time that connecting may take"

@@ -50,7 +50,7 @@ def forwarding(
     path = _rewritten_path(context, inlet, route, rule, source)
     sent_path = path or (source if copy else "")
     attempts = 0 if copy or "connect_failure" not in route.retry.when else route.retry.attempts
-    idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout))
+    idle = min(item or FOREVER for item in (route.idle_timeout, route.request_timeout, route.attempt_timeout))
     headers = hosted.headers(context, pool, _request_headers(context, inlet, route, pool))
     return Forwarding(
         module=Token("grpc" if grpc else "proxy"),

@@ -44,19 +44,24 @@ class _Site:
 
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Mapping[Kind, _Site]]:
-    """Each proxy with its own two replicas, a route for each test, and the listener `impatient`."""
+    """Each proxy with two replicas and one that never answers, a route for each test, and the listener `impatient`."""
     with ExitStack() as stack:
         silent = {"name": "silent", "address": stack.enter_context(_silent_address())}
         started: dict[Kind, _Site] = {}
         for kind in KINDS:
-            members = stack.enter_context(replicas("a", "b"))
+            *members, stuck = stack.enter_context(replicas("a", "b", "stuck"))
+            stuck.held = True
             connecting = {"balance": {"algorithm": "round_robin"}, "timeouts": {"connect": "400ms"}}
             pools = {
                 "silent": {"replicas": [silent], **connecting},
                 "mixed": {**pool_of(members[:1], **connecting)},
             }
             pools["mixed"]["replicas"].insert(0, silent)
+            pools["stuck"] = pool_of([stuck])
+            pools["again"] = pool_of([stuck, members[0]], balance={"algorithm": "round_robin"})
             routes = {name: {"match": {"path_prefix": f"/{name}"}, "pool": name} for name in pools}
+            routes["stuck"]["timeouts"] = routes["again"]["timeouts"] = {"attempt": "1s"}
+            routes["again"]["retry"] = {"idempotent": True}
             routes["limited"] = {
                 "match": {"path_prefix": "/limited"},
                 "pool": "pool",
@@ -101,6 +106,16 @@ def test_request_beyond_its_time_gets_504_and_no_retry(sites: Mapping[Kind, _Sit
     finally:
         for replica in members:
             replica.held = False
+
+
+def test_try_without_an_answer_ends_in_time(sites: Mapping[Kind, _Site]) -> None:
+    """Another replica is tried only where that is harmless."""
+    paths = ["/stuck", *["/again"] * 4]
+    sent = [(kind, path, site.gateway.send("POST", path)) for kind, site in sites.items() for path in paths]
+    for kind, path, answer in ((kind, path, future.result(60)) for kind, path, future in sent):
+        expected = (504, None) if path == "/stuck" else (200, "a")
+        assert (answer.status, answer.replica) == expected, (kind, path)
+        assert answer.seconds < 8, (kind, path)
 
 
 def test_stream_beyond_its_time_is_cut_by_envoy(sites: Mapping[Kind, _Site]) -> None:
