@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from statistics import median
 
@@ -143,12 +144,12 @@ def test_a_client_that_does_not_read_affects_no_other(delta: bool) -> None:
                 await asyncio.gather(*(client.take() for client in clients))
                 return asyncio.get_running_loop().time() - start
 
-            alone = [await round_trip(number, "nobody") for number in range(10)]
-            await round_trip(10, "stuck")
+            for number in range(11):
+                await round_trip(number, "stuck")
             before = resident_bytes()
             times = [await round_trip(number, "stuck") for number in range(11, 40)]
             assert resident_bytes() - before < 6 * size, "one message waits for the client, not thirty"
-            assert median(times) < 5 * median(alone), "other clients are as fast as without it"
+            assert median(times) < 1, "other clients do not wait for it"
             await until(lambda: xds.row("edge-3")["state"] == "SYNCED")
             assert xds.row("stuck")["state"] == "STALE"
             newest = await stuck.read()
@@ -402,11 +403,20 @@ def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
     asyncio.run(scenario())
 
 
+def not_reading(port: int) -> AbstractAsyncContextManager[Client]:
+    """Open a stream whose client has a window that does not grow: on a slow machine gRPC's can grow to 16 MiB."""
+    return connected(port, options=(("grpc.http2.bdp_probe", 0),))
+
+
 def test_a_client_that_does_not_read_is_disconnected() -> None:
     limits = Limits(read_within=0.3, ping=0.1, ping_answer=5.0)
 
     async def scenario() -> None:
-        async with running(limits=limits) as xds, connected(xds.port) as stuck, connected(xds.port, "edge-2") as other:
+        async with (
+            running(limits=limits) as xds,
+            not_reading(xds.port) as stuck,
+            connected(xds.port, "edge-2") as other,
+        ):
             xds.publish(CachedSnapshot("e1", Resource(CDS, "big", bytes(16 * 1024 * 1024)), route("r")))
             assert await other.fetch(RDS, "r") == ["r"]
             await stuck.ask(CDS)
@@ -431,7 +441,7 @@ def test_closing_a_connection_is_retried(monkeypatch: pytest.MonkeyPatch) -> Non
     limits = Limits(read_within=0.3, ping=0.1, ping_answer=5.0)
 
     async def scenario() -> None:
-        async with running(limits=limits) as xds, connected(xds.port) as stuck:
+        async with running(limits=limits) as xds, not_reading(xds.port) as stuck:
             xds.publish(CachedSnapshot("e1", Resource(CDS, "big", bytes(16 * 1024 * 1024))))
             await stuck.ask(CDS)
             await until(lambda: len(tries) > 1 and xds.server.streams == 0)
