@@ -96,6 +96,12 @@ def hides(later: Match, earlier: Match) -> bool:
     return merge([earlier, later]) is None and not apart([earlier, later]) and rank(earlier) <= rank(later)
 
 
+def takes(later: Match, earlier: Match) -> bool:
+    """Whether a fleet may take the later one of two rules for requests of the earlier one."""
+    overlap = merge([earlier, later]) is not None or not apart([earlier, later])
+    return overlap and rank(earlier) <= rank(later)
+
+
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must take them.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer.draft import REDIRECTS
+from lbctl.importer.matching import takes
 from lbctl.importer.nginx import access, forward, metrics, policy
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
@@ -19,6 +21,7 @@ _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
 _ADDED = frozenset({"200", "201", "204", "206", "301", "302", "303", "304", "307", "308"})
 """The statuses to which `add_header` without `always` adds."""
 _FILES = ("root", "alias", "try_files", "index", "autoindex")
+_PROTECTING = ("auth", "allow_from", "deny_from")
 _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
 
 
@@ -49,6 +52,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
     locations = list(_locations(server.scope))
     for scope in locations:
         _location(context, server, scope, guards)
+    _close_overlaps(context, [scope.block for scope in locations])
     _server_conditions(context, server, guards)
     _headers_of_others(context, server)
     if server.hosts and not any(path_of(scope.block) == {} for scope in locations):
@@ -62,6 +66,39 @@ def _locations(scope: Scope) -> Iterator[Scope]:
         inner = scope.inside(block)
         yield inner
         yield from _locations(inner)
+
+
+def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
+    """Close what a fleet would forward, and nginx refuses by an earlier expression or a prefix with `^~`.
+
+    A fleet prefers an expression to a prefix, and of several expressions not the first one.
+    """
+    draft = context.draft
+    routes = {block: [path for path, origin in draft.origins.items() if origin is block] for block in blocks}
+    for first, second in product(blocks, blocks):
+        is_first = _modifier(first) == "^~" or (_modifier(first) == "~" and blocks.index(first) < blocks.index(second))
+        if first is second or not is_first or _modifier(second) != "~":
+            continue
+        for one, other in product(routes[first], routes[second]):
+            before, after = draft.get(one) or {}, draft.get(other) or {}
+            if before and "respond" not in after and after and _refuses_more(before, after):
+                why = "an earlier location protects some of its requests, and no match expresses which ones"
+                draft.ledger.omit(first, f"{why}: the route refuses its requests", other)
+                draft.close(other, why)
+
+
+def _modifier(location: Statement) -> str:
+    """Return `~` for a location with an expression, `^~` for a prefix that no expression precedes, else nothing."""
+    text = location.args[0] if location.args else ""
+    return "~" if text.startswith("~") else "^~" if text == "^~" else ""
+
+
+def _refuses_more(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Whether the second route takes requests that the first one protects in another way."""
+    if not takes(second["match"], first["match"]):
+        return False
+    status = int((first.get("respond") or {}).get("status", 0))
+    return status >= 400 or any(first.get(key, second.get(key)) != second.get(key) for key in _PROTECTING)
 
 
 def _add(

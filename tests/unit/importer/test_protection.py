@@ -237,3 +237,31 @@ def test_closed_routes_are_reported_in_one_finding(tmp_path: Path) -> None:
     findings = [item for item in imported("nginx", file)[1] if item.code == "LB988"]
     assert [item.message for item in findings] == ["2 routes answer 501: docs (nginx.conf:4), old (nginx.conf:5)"]
     assert [item.position.line for item in findings if item.position] == [4]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "closed"),
+    [
+        ("location ^~ /admin/ { deny all; proxy_pass http://10.0.0.2; }", r"location ~ \.json$", True),
+        ("location ^~ /admin/ { return 403; }", r"location ~ \.json$", True),
+        ("location /admin/ { deny all; proxy_pass http://10.0.0.2; }", r"location ~ \.json$", False),
+        ("location ^~ /admin/ { proxy_pass http://10.0.0.2; }", r"location ~ \.json$", False),
+        ("location ~ ^/admin/.* { return 403; }", r"location ~ ^/admin/open/.*", True),
+        ("location ~ ^/admin/.* { return 403; }", r"location ~ ^/other/.*", False),
+        (
+            "location ^~ /admin/ { auth_basic r; auth_basic_user_file f; proxy_pass http://10.0.0.2; }",
+            "location ~* x",
+            True,
+        ),
+    ],
+)
+def test_later_expression_does_not_open_a_protected_location(
+    first: str, second: str, closed: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "nginx.conf"
+    file.write_text(f"server {{ listen 80; {first}\n{second} {{ proxy_pass http://10.0.0.1; }} }}")
+    result = imported("nginx", file)[0]
+    (name,) = (
+        path[1] for path, origin in result.draft.origins.items() if path[0] == "routes" and origin.position.line == 2
+    )
+    assert ("respond" in result.draft.fleet["routes"][name]) == closed
