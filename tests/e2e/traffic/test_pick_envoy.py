@@ -23,7 +23,7 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 EDGE = "edge"
-TIMEOUT = 0.2
+TIMEOUT = 2.0
 """The default of `pick.timeout`, in seconds."""
 
 
