@@ -22,6 +22,7 @@ class Admin(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
+        """Connect to the socket in place of a port."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from tests.support.tools import require_tool
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 _PAGE = "docs/install.md"
 _MOVED = re.compile(r"(?<![\w.$/}])/(opt|etc|usr|var|run|root)/")
+_ADDRESSES = ("127.0.0.1:9001", "127.0.0.1:9002")
+"""The addresses of the replicas on the page."""
 _SET_UP = "test_documented_setup_works"
 _PYTHON3 = """\
 #!/bin/sh
@@ -79,6 +82,11 @@ class Machine:
         for name in ("root", "etc/systemd/system", "etc/profile.d"):
             (root / name).mkdir(parents=True)
         (fleet,) = [block.text for block in blocks(_PAGE) if block.words.get("file") == "fleet.yaml"]
+        self.replicas = [socket.create_server(("127.0.0.1", 0)) for _ in _ADDRESSES]
+        """Replicas that can be connected to, without which `lbctl status --check` fails."""
+        for address, replica in zip(_ADDRESSES, self.replicas, strict=True):
+            assert address in fleet
+            fleet = fleet.replace(address, f"127.0.0.1:{replica.getsockname()[1]}")
         (root / "fleet.yaml").write_text(self.moved(fleet))
 
     def moved(self, text: str) -> str:
@@ -101,6 +109,12 @@ class Machine:
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 
+    def close(self) -> None:
+        """Stop `lbctl serve` and the replicas."""
+        self.run("systemctl stop lbctl-serve")
+        for replica in self.replicas:
+            replica.close()
+
     def files(self, below: str = "") -> set[str]:
         """Return the relative paths of the files and links below a directory of the machine."""
         top = self.root / below
@@ -119,7 +133,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     require_tool("promtool")
     machine = Machine(tmp_path)
     yield machine
-    machine.run("systemctl stop lbctl-serve")
+    machine.close()
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +143,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     machine = Machine(tmp_path_factory.mktemp("machine"))
     machine.output_of_setup = machine.follow(_SET_UP)
     yield machine
-    machine.run("systemctl stop lbctl-serve")
+    machine.close()
 
 
 def test_documented_setup_works(installed: Machine) -> None:
