@@ -9,7 +9,7 @@ from lbctl.base.records import dataclass
 from lbctl.targets.nginx.location_blocks import CheckLocation, Location, Mirrored, PickSubrequest
 from lbctl.targets.token import Token
 
-_ONE_LINE = 150
+_ONE_LINE = 260
 """The most characters of a map in one line."""
 
 

@@ -8,7 +8,7 @@ from lbctl.ir.listeners import Rule
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Route
 from lbctl.targets.client_headers import HOP_BY_HOP, INTERNAL
-from lbctl.targets.nginx import auth, header_text, hosted, quote
+from lbctl.targets.nginx import auth, header_text, hosted, names, quote
 from lbctl.targets.nginx.blocks import UpstreamBlock
 from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.location_blocks import Forwarding, Tls
@@ -114,8 +114,14 @@ def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pr
     )
     entries = (
         (Token("default"), Token('""')),
-        (quote.plain(f"~^{prefix_pattern}(/.*)$"), quote.script(f"{quote.embed(new)}$1")),
-        (quote.plain(f"~^{prefix_pattern}(\\?.*)?$"), Token(quote.script(f"{quote.embed(new or '/')}$1").text, path)),
+        (
+            quote.plain(f"~^{prefix_pattern}{names.group(variable, '/.*')}$"),
+            quote.script(f"{quote.embed(new)}{names.captured(variable)}"),
+        ),
+        (
+            quote.plain(f"~^{prefix_pattern}{names.group(variable, '(?:[?].*)?', '_query')}$"),
+            Token(quote.script(f"{quote.embed(new or '/')}{names.captured(variable, '_query')}").text, path),
+        ),
     )
     return context.map(source, variable, entries)
 

@@ -18,6 +18,8 @@ from lbctl.targets.nginx.route import Routes
 from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
+_ACCEPTABLE_ID = r"[!#-\[\]-~]{1,200}"
+"""Plain text without the characters that JSON escapes."""
 _HAS_HTTP2_ON = (1, 25, 1)
 _ANYONE = ("0.0.0.0/0", "::/0", "unix:")
 _SPELLINGS = {clients.READS_ALL_LINES: "X-Forwarded-For", "x-real-ip": "X-Real-IP"}
@@ -213,9 +215,10 @@ def _request_id(context: RenderContext, listener: Listener, number: int, trusted
         path = ("listeners", listener.name, "request_id")
         context.warn("listener.request_id", path, "nginx drops request headers of that name: an id is always made")
         return "$request_id"
-    acceptable = f"~^{'1' if trusted else ''}\\n([!#-\\[\\]-~]{{1,200}})\\z"
-    entries = ((Token("default"), Token("$request_id")), (quote.plain(acceptable), Token("$1")))
-    return context.map(f"{trusted or ''}\n{client_id}", f"$lb_id{number}", entries)
+    variable = f"$lb_id{number}"
+    acceptable = f"~^{'1' if trusted else ''}\\n{names.group(variable, _ACCEPTABLE_ID)}\\z"
+    entries = ((Token("default"), Token("$request_id")), (quote.plain(acceptable), Token(names.captured(variable))))
+    return context.map(f"{trusted or ''}\n{client_id}", variable, entries)
 
 
 def _forwarded_for(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
@@ -223,13 +226,17 @@ def _forwarded_for(context: RenderContext, listener: Listener, number: int, trus
     peer = "$remote_addr" if listener.proxy_protocol else "$realip_remote_addr"
     if trusted is None:
         return peer
-    from_trusted = "~^1\\n(.+)\\z"
-    entries = ((Token("default"), Token(peer)), (quote.plain(from_trusted), quote.script(f"$1, {peer}")))
-    return context.map(f"{trusted}\n$http_x_forwarded_for", f"$lb_for{number}", entries)
+    variable = f"$lb_for{number}"
+    from_trusted = f"~^1\\n{names.group(variable, '.+')}\\z"
+    appended = quote.script(f"{names.captured(variable)}, {peer}")
+    entries = ((Token("default"), Token(peer)), (quote.plain(from_trusted), appended))
+    return context.map(f"{trusted}\n$http_x_forwarded_for", variable, entries)
 
 
 def _forwarded_proto(context: RenderContext, number: int, trusted: str | None) -> str:
     if trusted is None:
         return "$scheme"
-    entries = ((Token("default"), Token("$scheme")), (quote.plain("~^1\\n(https?)\\z"), Token("$1")))
-    return context.map(f"{trusted}\n$http_x_forwarded_proto", f"$lb_proto{number}", entries)
+    variable = f"$lb_proto{number}"
+    from_trusted = quote.plain(f"~^1\\n{names.group(variable, 'https?')}\\z")
+    entries = ((Token("default"), Token("$scheme")), (from_trusted, Token(names.captured(variable))))
+    return context.map(f"{trusted}\n$http_x_forwarded_proto", variable, entries)

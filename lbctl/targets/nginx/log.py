@@ -32,6 +32,7 @@ _NULL = Token("null")
 _LOGGED = Token("$lb_logged")
 _OWN_ERRORS = ("500", "502", "503", "504")
 """The statuses that nginx answers itself with when a pool has no replica for a request."""
+_TS = "$lb_ts"
 _MOST_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
 
@@ -122,24 +123,21 @@ def _json(listener: Listener, request_id: str, view: View) -> str:
 
 def maps(context: RenderContext) -> None:
     """Add the maps whose variables the formats use."""
-    stamp = r"~^(.{19})([^ ]*) \d+\.(\d{3})$"
-    entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(stamp), _script("$1.$3$2"))]
-    context.map("$time_iso8601 $msec", "$lb_ts", entries)
+    day, zone, thousandths = (names.group(_TS, *each) for each in ((".{19}",), ("[^ ]*", "_zone"), ("[0-9]{3}", "_ms")))
+    at = f"{names.captured(_TS)}.{names.captured(_TS, '_ms')}{names.captured(_TS, '_zone')}"
+    entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(rf"~^{day}{zone} \d+\.{thousandths}$"), _script(at))]
+    context.map("$time_iso8601 $msec", _TS, entries)
     # HTTP/2 has whatever a client writes as its method, also where nginx refuses it
-    text = f"~^([{HARMLESS}]+)"
-    context.map("$request_method", "$lb_log_method", [(_DEFAULT, _NULL), (quote.plain(text), _script('"$1"'))])
+    _text(context, "$request_method", "$lb_log_method", f"[{HARMLESS}]+")
     context.map("$upstream_status", "$lb_flags", [(_DEFAULT, _script('"$upstream_status"')), (Token('""'), _NULL)])
-    path = f"~^([{_HARMLESS_PATH}]+)"
-    context.map("$request_uri", "$lb_log_path", [(_DEFAULT, _NULL), (quote.plain(path), _script('"$1"'))])
+    _text(context, "$request_uri", "$lb_log_path", f"[{_HARMLESS_PATH}]+")
     used = variables(context.view)
     for name in ("route", "pool", *(["variant"] if _VARIANT in used else [])):
         context.map(f"$lb_{name}", f"$lb_log_{name}", [(_DEFAULT, Token(f"$lb_{name}")), (Token('""'), _NULL)])
     if _TENANT in used:
         context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
     if any(by_model(item) for item in context.view.listeners):
-        whole = f"~^([{HARMLESS}]+)\\z"
-        entries = [(_DEFAULT, _NULL), (quote.plain(whole), _script('"$1"'))]
-        context.map(f"{model.HEADER}{model.in_query(context)}", "$lb_log_model", entries)
+        _text(context, f"{model.HEADER}{model.in_query(context)}", "$lb_log_model", f"[{HARMLESS}]+", r"\z")
     unknown = [(Token(status), _NULL) for status in ("000", "009")]
     context.map("$status", "$lb_log_status", [(_DEFAULT, Token("$status")), *unknown])
     _milliseconds(context, "$upstream_connect_time", "$lb_t_connect")
@@ -156,13 +154,22 @@ def _script(text: str) -> Token:
     return quote.script(text)
 
 
+def _text(context: RenderContext, source: str, variable: str, pattern: str, end: str = "") -> None:
+    """Add a map from a text to the quoted beginning of it that matches, or null."""
+    key = quote.plain(f"~^{names.group(variable, pattern)}{end}")
+    context.map(source, variable, [(_DEFAULT, _NULL), (key, _script(f'"{names.captured(variable)}"'))])
+
+
 def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
     """Add a map from seconds with three decimals to milliseconds; nginx lists one time per try, the last counts."""
+    below_one = names.group(variable, "[0-9]+", "_part")
+    seconds, thousandths = names.group(variable, "[0-9]+"), names.group(variable, "[0-9]{3}", "_ms")
+    whole = f"{names.captured(variable)}{names.captured(variable, '_ms')}"
     entries = [
         (_DEFAULT, _NULL),
         (Token("0.000"), Token("0")),
-        (quote.plain(r"~(?:^|[ ,])0\.0{0,2}(\d+)$"), Token("$1")),
-        (quote.plain(r"~(?:^|[ ,])(\d+)\.(\d{3})$"), Token("$1$2")),
+        (quote.plain(rf"~(?:^|[ ,])0\.0{{0,2}}{below_one}$"), Token(names.captured(variable, "_part"))),
+        (quote.plain(rf"~(?:^|[ ,]){seconds}\.{thousandths}$"), Token(whole)),
     ]
     context.map(source, variable, entries)
 
@@ -185,11 +192,9 @@ def _most_tries(view: View) -> int:
 
 
 def _replicas(context: RenderContext) -> None:
-    context.map(
-        "$upstream_addr",
-        "$lb_last_address",
-        [(_DEFAULT, Token("$upstream_addr")), (quote.plain("~ ([^ ]+)$"), Token("$1"))],
-    )
+    last = "$lb_last_address"
+    entry = quote.plain(f"~ {names.group(last, '[^ ]+')}$"), Token(names.captured(last))
+    context.map("$upstream_addr", last, [(_DEFAULT, Token("$upstream_addr")), entry])
     entries: dict[str, tuple[Token, Token]] = {}
     for pool in context.view.pools.values():
         for replica, key in _replica_keys(pool):

@@ -1,8 +1,8 @@
 """The names that lbctl gives to objects in nginx.conf, and the variables in which nginx keeps parts of a request.
 
-All of lbctl's names begin with `lb_` (variables), `pool_` or `within` (upstreams); a location of a route holds a colon,
-which no other location's name does. In a fragment, whatever shares a namespace with the host's configuration begins
-with `lbctl_` instead: variables, zones, log formats and upstreams.
+All of lbctl's names begin with `lb_` (variables), `lbn_` (captures), `pool_` or `within` (upstreams); a location of
+a route holds a colon, which no other location's name does. In a fragment, whatever shares a namespace with the host's
+configuration begins with `lbctl_` instead: variables, zones, log formats and upstreams.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ read."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _PREFIX = "lbctl_"
+_CAPTURE = "lbn_"
 _VARIABLE = re.compile(r"\$(\{?)lb_")
 
 
@@ -35,6 +36,20 @@ def finished(text: str, proxy: Proxy) -> str:
     if proxy.is_fragment:
         text = _VARIABLE.sub(rf"$\1{_PREFIX}", text)
     return text.replace(quote.NO_VARIABLE, "")
+
+
+def group(variable: str, pattern: str, part: str = "") -> str:
+    """Return a named group of the regular expression of a map; `captured` returns its variable.
+
+    Groups have names, since a number means the groups of the expression that nginx evaluated last, and nginx before
+    1.30.4 computes the length of a text before it evaluates the variables in it (CVE-2026-42533).
+    """
+    return f"(?<{captured(variable, part)[1:]}>{pattern})"
+
+
+def captured(variable: str, part: str = "") -> str:
+    """Return the variable of a group in the map of `variable`; `part` tells several groups apart."""
+    return f"${_CAPTURE}{variable.removeprefix('$lb_')}{part}"
 
 
 def location(route: str, pool: str = "") -> str:
@@ -57,23 +72,23 @@ def header(name: str) -> str | None:
 class Lookups:
     """Maps that extract one value from a longer one, numbered in the order of first use."""
 
-    patterns: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Variable → (source, regular expression with one group)."""
+    patterns: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    """Variable → (source, regular expression before the value, and that of the value)."""
 
     def cookie(self, name: str) -> str:
         """Return the variable with the value of a cookie."""
-        return self._lookup("$http_cookie", rf"(?:^|[;,] *){quote.literal(name)}=([^;,]*)")
+        return self._lookup("$http_cookie", rf"(?:^|[;,] *){quote.literal(name)}=", "[^;,]*")
 
     def query(self, name: str) -> str:
         """Return the variable with the value of a query parameter."""
         if _PLAIN.fullmatch(name):
             return f"$arg_{name}"
-        return self._lookup("$args", rf"(?:^|&){quote.literal(name)}=([^&]*)")
+        return self._lookup("$args", rf"(?:^|&){quote.literal(name)}=", "[^&]*")
 
-    def _lookup(self, source: str, pattern: str) -> str:
+    def _lookup(self, source: str, before: str, pattern: str) -> str:
         for name, lookup in self.patterns.items():
-            if lookup == (source, pattern):
+            if lookup == (source, before, pattern):
                 return name
         name = f"$lb_v{len(self.patterns)}"
-        self.patterns[name] = (source, pattern)
+        self.patterns[name] = (source, before, pattern)
         return name

@@ -152,12 +152,13 @@ def _leaves_busy(view: View) -> bool:
 
 def maps(context: RenderContext) -> None:
     """Add the maps with the ids of the picks, as far as the picker can have given them, and with what it gets."""
-    entries = ((Token("default"), Token('""')), (quote.plain(r"~^([A-Za-z0-9._:-]{1,64})\z"), Token("$1")))
-    context.map(_ID, "$lb_pick_id", entries)
-    context.map(LEFT[0].text, "$lb_pick_left_id", entries)
+    for source, variable in ((_ID, "$lb_pick_id"), (LEFT[0].text, "$lb_pick_left_id")):
+        key = quote.plain(rf"~^{names.group(variable, '[A-Za-z0-9._:-]{1,64}')}\z")
+        context.map(source, variable, ((Token("default"), Token('""')), (key, Token(names.captured(variable)))))
     if any(map(reads_body, context.view.pools.values())):
         nothing = (Token("default"), Token('""'))
-        beginning = quote.plain(f"~^((?s).{{1,{_MOST_BODY}}}+)"), Token("$1")
+        key = quote.plain(f"~^{names.group(_BEGINNING, f'(?s).{{1,{_MOST_BODY}}}+')}")
+        beginning = key, Token(names.captured(_BEGINNING))
         context.map("$request_body", _BEGINNING, (nothing, beginning))
         json = quote.plain("~*^application/json"), Token(_BEGINNING)
         context.map("$content_type", BODY[1].text, (nothing, json))

@@ -22,6 +22,10 @@ from lbctl.targets.request_target import AMBIGUOUS
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
 
+_HOST = "$lb_host"
+_SAME, _PORT = names.group(_HOST, r"\k<lbn_first>"), names.group(_HOST, "(?::[0-9]+)?", "_port")
+_HOST_TWICE = rf"~*^(?<lbn_first>[^\n]+)\n(?={HOST}\z){_SAME}\.?{_PORT}\z"
+"""The host that nginx reads from a request, and the header that has it again, with the port."""
 _CONNECTIONS = 8192
 _SPARE = 512
 _LARGEST = 65_536
@@ -127,7 +131,8 @@ def _values(context: RenderContext) -> dict[str, object]:
         "forwards": any(server.forwards for server, _ in built),
         "websocket": any(route.websocket for route in context.view.routes.values()),
         "ambiguous": quote.plain(f"~{AMBIGUOUS}"),
-        "host": quote.plain(rf"~*^([^\n]+)\n(?={HOST}\z)(\1)\.?(:[0-9]+)?\z"),
+        "host": quote.plain(_HOST_TWICE),
+        "host_value": quote.script(f"{names.captured(_HOST)}{names.captured(_HOST, '_port')}"),
         "lookups": _lookups(context),
         "draws": context.draws,
         "geos": context.geos,
@@ -152,8 +157,13 @@ def _listeners(context: RenderContext, upstreams: Upstreams) -> list[tuple[Serve
 
 def _lookups(context: RenderContext) -> list[dict[str, Token]]:
     return [
-        {"variable": Token(variable), "source": Token(source), "pattern": quote.plain(f"~{pattern}")}
-        for variable, (source, pattern) in context.lookups.patterns.items()
+        {
+            "variable": Token(variable),
+            "source": Token(source),
+            "pattern": quote.plain(f"~{before}{names.group(variable, pattern)}"),
+            "value": Token(names.captured(variable)),
+        }
+        for variable, (source, before, pattern) in context.lookups.patterns.items()
     ]
 
 

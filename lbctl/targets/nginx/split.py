@@ -165,8 +165,10 @@ def _run(context: RenderContext, route: Route, source: str, pins: Sequence[Pin],
 
 def _first(context: RenderContext, variables: Sequence[str], otherwise: str) -> str:
     """Return a variable with the value of the first of `variables` that is not empty, else `otherwise`."""
-    entries = ((Token("default"), Token(otherwise)), (quote.plain("~^ *([^ ]+)"), Token("$1")))
-    return context.map(" ".join(variables), f"$lb_p{len(context.maps)}", entries)
+    variable = f"$lb_p{len(context.maps)}"
+    key = quote.plain(f"~^ *{names.group(variable, '[^ ]+')}")
+    entries = ((Token("default"), Token(otherwise)), (key, Token(names.captured(variable))))
+    return context.map(" ".join(variables), variable, entries)
 
 
 def sample(context: RenderContext, number: int, percent: float) -> str | None:
