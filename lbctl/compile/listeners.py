@@ -69,6 +69,8 @@ def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -
         proxy_protocol=listener.proxy_protocol,
         max_connections=listener.max_connections,
         max_body=as_int(listener.max_body),
+        max_header_count=listener.headers.max_count,
+        max_header_bytes=int(listener.headers.max_bytes),
         inspect=int(listener.inspect),
         request_headers_timeout=int(listener.timeouts.request_headers),
         idle_timeout=int(listener.timeouts.idle),

@@ -7,6 +7,9 @@ from typing import Literal
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 
+MAX_HEADER_COUNT, MAX_HEADER_BYTES = 1000, 128 * 1024
+"""The limits of request headers by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
@@ -127,6 +130,10 @@ class Listener:
     """The largest number of client connections; None: unlimited."""
     max_body: int | None = None
     """The largest request body in bytes; None: unlimited."""
+    max_header_count: int = MAX_HEADER_COUNT
+    """The largest number of header lines of a request."""
+    max_header_bytes: int = MAX_HEADER_BYTES
+    """The largest size of the headers of a request."""
     inspect: int = 16 * 1024 * 1024
     """How many bytes of a body the proxy may buffer to read the model or a key from it."""
     request_headers_timeout: int = 15_000

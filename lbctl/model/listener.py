@@ -54,6 +54,13 @@ class ListenerTimeouts(Section):
     idle: v.Duration = Field(q.Duration(3_600_000), description="How long an idle keep-alive connection is kept.")
 
 
+class HeaderLimits(Section):
+    max_count: v.HeaderCount = Field(1000, description="Most header lines of a request.")
+    max_bytes: v.HeaderBytes = Field(
+        q.Size(128 << 10), description="Largest size of the headers of a request, and of its request line."
+    )
+
+
 class AccessLog(Section):
     path: v.FilePath | None = Field(
         None,
@@ -91,11 +98,14 @@ class Listener(Section):
         None, description="Most connections of clients, for the whole fleet of proxies. Without it: no limit."
     )
     max_body: v.Size | None = Field(None, description="Largest request body; above it 413. Without it: no limit.")
+    headers: HeaderLimits = Field(
+        HeaderLimits.default(),
+        description="Limits of request headers; above them 431. In HTTP/2 each piece of a cookie counts as a line.",
+    )
     inspect: v.Size = Field(
         q.Size(16 << 20),
-        description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`: by default one image "
-        "in base64, with `model` as the last key. A value that is not found within it: 413, never another pool. "
-        "Memory: docs/requests.md.",
+        description="How much of a body is held to read `model`, `json_body` and `prompt_prefix`, at a cost of memory "
+        "(docs/requests.md). A value that is not found within it: 413, never another pool.",
     )
     timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="How long a client may take.")
     access_log: AccessLog = Field(AccessLog.default(), description="One line for each request.")

@@ -68,6 +68,8 @@ _LISTENERS = (
     _f("listener.proxy_protocol", "PROXY protocol", 407, "listeners.*.proxy_protocol", neutral=(False,)),
     _f("listener.max_connections", "limit of connections", 408, "listeners.*.max_connections", protects=True),
     _f("listener.max_body", "limit of the request body", 409, "listeners.*.max_body", protects=True),
+    _f("listener.headers.max_count", "limit of header lines", 160, "listeners.*.headers.max_count"),
+    _f("listener.headers.max_bytes", "limit of the size of headers", 161, "listeners.*.headers"),
     _f("listener.inspect", "how much of a body is read for routing", 410, "listeners.*.inspect"),
     _f("listener.timeouts", "request header and idle timeouts", 411, "listeners.*.timeouts"),
     _f("listener.access_log", "access log", 412, "listeners.*.access_log"),

@@ -59,6 +59,8 @@ class Listeners:
     def _listen_options(self, item: Statement, path: Path) -> None:
         if "proxy_protocol" in item.args:
             self._context.draft.put((*path, "proxy_protocol"), True, item)
+        if "http2" in item.args and "ssl" not in item.args:
+            self._context.draft.put((*path, "http2"), True, item)
         for word in item.args[1:]:
             if word not in _LISTEN_IMPLIED and not word.startswith("ipv6only="):
                 reason = "lbctl sets the options of sockets itself"

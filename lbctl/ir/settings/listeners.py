@@ -23,6 +23,8 @@ def listener(listener: Listener) -> Iterator[Setting]:
     yield ("proxy_protocol",), listener.proxy_protocol
     yield ("max_connections",), limit(listener.max_connections)
     yield ("max_body",), "unlimited" if listener.max_body is None else size(listener.max_body)
+    yield ("headers", "max_count"), listener.max_header_count
+    yield ("headers", "max_bytes"), size(listener.max_header_bytes)
     yield ("inspect",), size(listener.inspect)
     yield ("timeouts", "request_headers"), duration(listener.request_headers_timeout)
     yield ("timeouts", "idle"), duration(listener.idle_timeout)

@@ -54,12 +54,13 @@ from lbctl.model.values.names import (
     StoreUser,
     Word,
 )
-from lbctl.model.values.numbers import Capacity, Count, Port, Positive, PositiveNumber, Status
+from lbctl.model.values.numbers import Capacity, Count, HeaderCount, Port, Positive, PositiveNumber, Status
 from lbctl.model.values.quantities import (
     Address,
     Bind,
     Duration,
     DurationOrUnlimited,
+    HeaderBytes,
     Lease,
     Percent,
     PositivePercent,
@@ -90,6 +91,8 @@ __all__ = [
     "DurationOrUnlimited",
     "FilePath",
     "Gpu",
+    "HeaderBytes",
+    "HeaderCount",
     "HeaderMap",
     "HeaderName",
     "HeaderValue",

@@ -11,6 +11,7 @@ from lbctl.model.section import refuse
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+HeaderCount = Annotated[int, Field(ge=20, le=10_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Status = Annotated[int, Field(ge=100, le=599)]
 

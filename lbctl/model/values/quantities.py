@@ -49,6 +49,20 @@ Lease = Annotated[q.Duration, quantity(_lease), schema(_DURATION, "a duration fr
 Size = Annotated[
     q.Size, quantity(q.parse_size), schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB|GiB)", "a size: as 64KiB, 10MiB")
 ]
+
+
+def _header_bytes(value: object) -> q.Size:
+    size = q.parse_size(value)
+    if not 4 << 10 <= size <= 1 << 20:
+        raise q.QuantityError(f"{value} is out of range", "from 4KiB to 1MiB")
+    return size
+
+
+HeaderBytes = Annotated[
+    q.Size,
+    quantity(_header_bytes),
+    schema(r"[0-9]{1,15}(\.[0-9]{1,6})?(B|KiB|MiB)", "a size from 4KiB to 1MiB"),
+]
 _ABOVE_ZERO = r"(?!0+(\.0+)?%)"
 Percent = Annotated[q.Percent, _bounded(q.parse_percent, 0, 100), schema(_PERCENT, "a percent: from 0% to 100%")]
 PositivePercent = Annotated[

@@ -23,6 +23,8 @@ CAPABILITIES: dict[str, Capability] = {
         "a request is held until it is whole, so streams are exempt: routes with WebSocket or "
         "to gRPC pools have no limit"
     ),
+    "listener.headers.max_count": Rendered("an HTTP/2 request beyond it is reset, without an answer"),
+    "listener.headers.max_bytes": Rendered("in KiB, rounded up; an HTTP/2 request beyond it is reset"),
     "listener.inspect": Rendered(
         "bodies are read whole: one of more bytes than `inspect`, or than `max_body` where that is more, is answered "
         "413; gzip, zstd and br are undone first, and count undone"

@@ -124,7 +124,11 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         codec_type="AUTO" if item.http2 else "HTTP1",
         stat_prefix=item.name,
         server_header_transformation="PASS_THROUGH",
-        common_http_protocol_options={"idle_timeout": duration(item.idle_timeout or 0)},
+        common_http_protocol_options={
+            "idle_timeout": duration(item.idle_timeout or 0),
+            "max_headers_count": {"value": item.max_header_count},
+        },
+        max_request_headers_kb={"value": -(-item.max_header_bytes // 1024)},
         drain_timeout=duration(_GOODBYE),
         request_timeout={},
         request_headers_timeout=duration(item.request_headers_timeout),

@@ -52,6 +52,9 @@ _NOTES = {
     "and counted if it fits into the buffer: 11 KiB with its headers, more "
     "where bodies are inspected; a longer one is answered 411; a refusal of a body far above the limit can be lost to "
     "a reset",
+    "listener.headers.max_count": "a request with over 50 more, and a response with as many, is a 400 or 502 for all "
+    "listeners of the HAProxy; a fragment has the host's `tune.http.maxhdr` (101)",
+    "listener.headers.max_bytes": "one over 16 KiB larger is a 400; a fragment has the host's `tune.bufsize` (15 KiB)",
     "listener.inspect": "`tune.bufsize` is this and 16 KiB more, for all listeners of the HAProxy; a request takes the "
     "memory that its body fills (docs/requests.md)",
     "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",

@@ -20,6 +20,7 @@ from lbctl.targets.haproxy import (
     choice,
     destination,
     hash_vars,
+    header_limits,
     keys,
     limits,
     models,
@@ -131,8 +132,13 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         reports=reports.lines(listener, view),
         json=int(listener.access_log.format == "json"),
         trusts=int(listener.client_address is not None),
-        client=(*_client(listener.client_address), *_forged_headers(listener, view), *_address_headers(listener)),
-        request_id=tuple(_request_id(listener)),
+        client=(
+            *header_limits.COUNT,
+            *_client(listener.client_address),
+            *_forged_headers(listener, view),
+            *_address_headers(listener),
+        ),
+        request_id=(*_request_id(listener), *header_limits.lines(listener)),
         refusals=tuple(refusals.lines()),
         body=(*_body_limit(listener, view), *_model(listener, view, acls)),
         acls=(*acls.lines, *route_acls),
@@ -154,6 +160,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
 def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular listener."""
     yield from _held_streams(listener, view)
+    yield from header_limits.diagnostics(listener, view)
     log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
     if log.format != "none" and log.path not in (None, *_LOGS):
         message = "HAProxy writes no log files; this access log goes to /dev/stdout"
@@ -234,12 +241,13 @@ def buffer(view: View) -> int:
 
     The part of a body that is read must fit into one, and so must a response of HAProxy's own.
     """
-    inspected = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
-    inspected += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
-    bodies = [len(body.encode()) for body in model_list.bodies(view)]
-    if inspected or max(bodies, default=0) > _HEADROOM // 2:
-        return max(inspected + bodies) + _HEADROOM
-    return USUAL_BUFFER
+    held = [listener.inspect for listener in view.listeners if reads_bodies(listener, view)]
+    held += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
+    held += (size for size in (len(body.encode()) for body in model_list.bodies(view)) if size > _HEADROOM // 2)
+    if view.proxy.is_fragment:
+        return max(held) + _HEADROOM if held else USUAL_BUFFER
+    headers = max((listener.max_header_bytes for listener in view.listeners), default=0)
+    return max(held, default=0) + headers + _HEADROOM
 
 
 def _hashes_body(pool: Pool) -> bool:

@@ -12,6 +12,7 @@ from lbctl.targets import credentials, own_lines
 from lbctl.targets.haproxy import (
     auth,
     config_digest,
+    header_limits,
     hosted,
     identity,
     keys,
@@ -104,6 +105,8 @@ def _global(view: View, others: Sequence[File]) -> list[Token]:
     size = listener.buffer(view)
     if size != listener.USUAL_BUFFER:
         lines.append(line("tune.bufsize", size))
+    if view.listeners and not view.proxy.is_fragment:
+        lines.append(line("tune.http.maxhdr", header_limits.parser_lines(view)))
     if keys.needs_short_names(view):
         lines.append(Token("ssl-load-extra-del-ext"))
     lines.extend(pick.global_lines(view))

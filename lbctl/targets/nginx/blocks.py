@@ -173,6 +173,8 @@ class ServerBlock:
     """The variables of the tenant, the variant and the copy, where the fleet uses them."""
     has_grpc: bool
     """Whether one of its pools speaks gRPC, so that nginx answers gRPC clients in their way."""
+    max_header_bytes: int
+    """The largest size of a line of the request's head."""
     by_model: bool
     """Whether a rule reads the header x-model."""
     has_regex: bool

@@ -23,7 +23,7 @@ _LISTENERS: Mapping[str, Capability] = {
         (1, 25, 1),
         Unsupported(
             "before 1.25.1 a cleartext address speaks HTTP/2 or HTTP/1.1, never both",
-            "it speaks HTTP/1.1; gRPC clients need a listener with TLS",
+            "it speaks HTTP/2 if all its routes lead to gRPC pools, else HTTP/1.1",
         ),
     ),
     "listener.client_address": Rendered(
@@ -33,6 +33,12 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.proxy_protocol": _DONE,
     "listener.max_connections": Rendered("counts connections with a request in progress; idle ones do not count"),
     "listener.max_body": _DONE,
+    "listener.headers.max_count": Unsupported(
+        "nginx does not count header lines", "any number within max_bytes; versions that count stop at 1,000"
+    ),
+    "listener.headers.max_bytes": Rendered(
+        "for the request line and for each header line; for all of them twice as much"
+    ),
     "listener.inspect": Unsupported("nginx's core reads no JSON", "nothing of the body is read"),
     "listener.timeouts": _DONE,
     "listener.access": _ACCESS,

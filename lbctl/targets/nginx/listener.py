@@ -58,6 +58,7 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         only=only,
         variables=log.variables(context.view),
         has_grpc=_has_grpc(context, listener),
+        max_header_bytes=listener.max_header_bytes,
         by_model=by_model(listener),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
         locations=() if only else routes.locations(listener, inlet),
@@ -78,6 +79,8 @@ def _listen(context: RenderContext, listener: Listener) -> Token:
         parameters.append("ssl")
         if listener.http2 and context.version < _HAS_HTTP2_ON:
             parameters.append("http2")
+    elif _is_http2_alone(context, listener):
+        parameters.append("http2")
     if listener.proxy_protocol:
         parameters.append("proxy_protocol")
     return Token(" ".join(parameters), ("listeners", listener.name, "bind"))
@@ -86,19 +89,37 @@ def _listen(context: RenderContext, listener: Listener) -> Token:
 def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
     """Warn if gRPC routes are on a listener that speaks HTTP/1.1 only.
 
-    gRPC needs HTTP/2, and an old nginx cannot offer that beside HTTP/1.1 without TLS.
+    gRPC needs HTTP/2, and an old nginx cannot offer that next to HTTP/1.1 without TLS.
     """
     if listener.tls is not None or (listener.http2 and context.version >= _HAS_HTTP2_ON):
         return
-    if _has_grpc(context, listener):
+    if _has_grpc(context, listener) and not _is_http2_alone(context, listener):
         message = "this listener speaks HTTP/1.1 alone: gRPC clients cannot use it"
-        context.warn("listener.h2c", ("listeners", listener.name, "bind"), message, "give it tls, or use nginx 1.25.1")
+        hint = "a listener for gRPC alone, tls, or nginx 1.25.1"
+        context.warn("listener.h2c", ("listeners", listener.name, "bind"), message, hint)
+
+
+def _is_http2_alone(context: RenderContext, listener: Listener) -> bool:
+    """Return whether a cleartext listener of an old nginx speaks HTTP/2 and no HTTP/1.1: all its routes are gRPC's."""
+    if listener.tls is not None or not listener.http2 or context.version >= _HAS_HTTP2_ON:
+        return False
+    actions = [context.view.routes[rule.route].action for rule in listener.rules]
+    return (
+        bool(actions)
+        and all(isinstance(action, Forward) for action in actions)
+        and _protocols(context, listener) == {"grpc"}
+    )
 
 
 def _has_grpc(context: RenderContext, listener: Listener) -> bool:
+    return "grpc" in _protocols(context, listener)
+
+
+def _protocols(context: RenderContext, listener: Listener) -> set[str]:
+    """Return the protocols of the pools that the listener's routes lead to."""
     actions = [context.view.routes[rule.route].action for rule in listener.rules]
     pools = {name for action in actions if isinstance(action, Forward) for name in action.pools}
-    return any(context.view.pools[name].protocol == "grpc" for name in pools)
+    return {context.view.pools[name].protocol for name in pools}
 
 
 def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity]:

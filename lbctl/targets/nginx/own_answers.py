@@ -19,6 +19,8 @@ ERRORS = {
         "broke_off": error_body("the replica broke off its answer", "bad_gateway"),
         "client_certificate": error_body("this needs a valid client certificate", "bad_request"),
         "complex_path": error_body("the path is too complex to match", "bad_request"),
+        "headers_too_large": error_body("the headers are too large", "too_large"),
+        "malformed": error_body("the request is not valid HTTP", "bad_request"),
         "malformed_host": error_body(request_host.MESSAGE, "bad_request"),
         "no_credentials": error_body("no valid credentials", "unauthorized"),
         "no_model": error_body(

@@ -95,6 +95,15 @@ def test_http_1_0_is_served(kind: Kind) -> None:
     assert a.seen[0].header("x-envoy-framing") is None
 
 
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_malformed_request_is_a_400_of_json(kind: Kind) -> None:
+    """HAProxy has no setting for this answer."""
+    with shared_replicas("a") as (a,), shared(kind, fleet_of([a])) as gateway:
+        answer = _raw(gateway, b"GET / HTTP/1.1\r\nhost\r\n\r\n")
+    assert answer.split(b" ")[1] == b"400"
+    assert b'{"error":{"message":"the request is not valid HTTP"' in answer
+
+
 @pytest.mark.parametrize("offer", ["TLS/1.2", "h2c", "websockets", "TLS/1.0, HTTP/1.1"])
 def test_offered_upgrade_is_ignored(kind: Kind, offer: str) -> None:
     """Apache HttpClient 5.4 offers TLS with every cleartext request."""

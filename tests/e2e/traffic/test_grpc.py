@@ -135,6 +135,17 @@ def test_cleartext_calls_pass_next_to_plain_http(kind: Kind) -> None:
 
 
 def test_nginx_reports_that_cleartext_is_http1_only() -> None:
-    with grpc_replicas("a") as (a,), running("nginx", _fleet([a], http2=True)) as gateway:
-        assert "warning LB405" in gateway.messages
-        assert gateway.grpc(_ECHO, b"x").code == "UNAVAILABLE"
+    page = {"match": {"path": "/page"}, "respond": {"status": 200, "body": "x"}}
+    with grpc_replicas("a") as (a,):
+        fleet = _fleet([a], http2=True)
+        with running("nginx", {**fleet, "routes": {**fleet["routes"], "page": page}}) as gateway:
+            assert "warning LB405" in gateway.messages
+            assert gateway.grpc(_ECHO, b"x").code == "UNAVAILABLE"
+
+
+def test_nginx_takes_cleartext_calls_on_a_listener_for_grpc() -> None:
+    with grpc_replicas("a") as (a,), running("nginx", _fleet([a])) as gateway:
+        assert "LB405" not in gateway.messages
+        reply = gateway.grpc(_ECHO, b"x")
+        stream = gateway.grpc(_STREAM, b"token", count="3")
+    assert (reply.code, reply.messages, stream.messages) == ("OK", (b"x",), (b"token",) * 3)
