@@ -42,7 +42,7 @@ def weight(replica: str, form: str, server: str, token_file: str | None, tls_ca:
     if form != "table":
         show(explained, form)
         return 0
-    click.echo(_printable(sentence(row)))
+    click.echo(_printable(sentence(row, of_pool)))
     lines = _few_lines(explained) if isinstance(explained, Undecided) else _lines(explained, peers)
     for label, text in (*lines, ("observed", observed(row, of_pool))):
         click.echo(f"{label:<14} {_printable(text)}")

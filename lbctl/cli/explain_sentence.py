@@ -13,16 +13,20 @@ _LEFT = ("draining", "drained", "removed", "ejected")
 """The states of a replica that gets nothing new."""
 
 
-def sentence(row: schema.Replica) -> str:
+_PICKED = "the picker chooses a replica for each request, by sessions, caches and load"
+
+
+def sentence(row: schema.Replica, pool: schema.Pool) -> str:
     """Return the sentence about a replica: by what the proxies observe, else by what is decided.
 
     A replica that is taken out gets nothing, although the last minute still has requests of before.
     """
     gets = row.share if row.observed is None or (row.state in _LEFT and not row.share) else row.observed
-    differs = abs(gets - row.declared) >= _SAME
+    is_picked = pool.algorithm == "pick"
+    differs = not is_picked and abs(gets - row.declared) >= _SAME
     text = f"{row.name} gets {_percent(gets)} of the pool's requests"
     text += f" instead of {_percent(row.declared)}" if differs else ""
-    cause = row.state_reason or (_cause(row, gets) if differs or not row.declared else "")
+    cause = row.state_reason or (_cause(row, gets) if differs or not row.declared else _PICKED if is_picked else "")
     return text + (f": {cause}{_since(row)}" if cause else ", as its capacity says")
 
 

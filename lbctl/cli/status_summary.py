@@ -84,7 +84,8 @@ def _picker(row: schema.PickerStatus) -> str:
     if not row.running:
         return f"{row.listens}: NOT running: {row.reason or 'it starts'}; the proxies choose by `otherwise`"
     starts = f", started {row.starts} times" if row.starts > 1 else ""
-    return f"{row.listens}, since {row.since}{starts}, {_count(row.open, 'picked request')} in flight"
+    alone = ", an `lbctl picker` that lbctl serve has not started" if row.alone else ""
+    return f"{row.listens}{alone}, since {row.since}{starts}, {_count(row.open, 'picked request')} in flight"
 
 
 def _served(row: schema.ServedFiles) -> str:

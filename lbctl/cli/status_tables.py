@@ -57,7 +57,15 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
     unable = dict(item for row in rows for item in row.unable.items())
     unknown = [plain(f"the requests of {name} are not counted: {reason}") for name, reason in unable.items()]
     table = table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
-    return "\n".join([table, *map(_answers, (row for row in rows if row.errors is not None)), *unknown])
+    picks = [_picks(row.name, row.picks) for row in rows if row.picks is not None and row.picks.requests]
+    return "\n".join([table, *map(_answers, (row for row in rows if row.errors is not None)), *picks, *unknown])
+
+
+def _picks(pool: str, row: schema.RecentPicks) -> str:
+    """Return a line about how many of a pool's requests the picker has picked in the last minute."""
+    return plain(
+        f"{pool}: {share(row.share)} of the last minute's {row.requests} requests picked, the rest by `otherwise`"
+    )
 
 
 def _answers(row: schema.Pool) -> str:

@@ -126,4 +126,6 @@ def pool_line(pool: schema.Pool, rows: Sequence[ReplicaRow]) -> str:
         parts.append(f"{_percent(pool.errors)} errors")
     if pool.first_byte_p50 is not None:
         parts.append(f"first byte p50 {seconds(pool.first_byte_p50)}, p99 {seconds(pool.first_byte_p99)}")
+    if pool.picks is not None and pool.picks.share is not None:
+        parts.append(f"{_percent(pool.picks.share)} picked")
     return f"{pool.name}  {' · '.join(parts)}"

@@ -47,7 +47,7 @@ class MovingFleet(api.Fleet):
         for index, (name, size) in enumerate(self._sizes.items()):
             rows = [self._replica(name, index, number, size) for number in range(size)]
             rate = round(sum(row.requests_per_second or 0 for row in rows), 1)
-            yield schema.LivePool(name, f"example/{name}", "least_request", size, rate, 0.0, 0.12, 0.9, ()), rows
+            yield schema.LivePool(name, f"example/{name}", "least_request", size, rate, 0.0, 0.12, 0.9, None, ()), rows
 
     def _replica(self, pool: str, index: int, number: int, size: int) -> schema.LiveReplica:
         wave = math.sin(self.moment / 17 + 0.7 * number + index)

@@ -10,6 +10,9 @@ from prometheus_client.registry import Collector
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.statistics import BOUNDS
 
+_ENOUGH = 20
+"""Requests of a minute from which on the part without a pick is told."""
+
 
 class PickGauges(Collector):
     """Collects the metrics. Counts begin again with each process of the picker, but for those of fallbacks."""
@@ -27,7 +30,7 @@ class PickGauges(Collector):
         starts = CounterMetricFamily("lbctl_picker_starts", "How many times the picker was started.")
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that have not ended.")
-        open_picks.add_metric([], int(state.report.get("open", 0)))
+        open_picks.add_metric([], int(self._picker.report.get("open", 0)))
         yield from (
             up,
             starts,
@@ -43,7 +46,7 @@ class PickGauges(Collector):
             "lbctl_pick_decisions", "The number of decisions of the picker, by why the replica was chosen.",
             labels=["pool", "reason"],
         )  # fmt: skip
-        for pool, reason, count in self._picker.state.report.get("reasons", ()):
+        for pool, reason, count in self._picker.report.get("reasons", ()):
             decisions.add_metric([pool, reason], count)
         return decisions
 
@@ -53,13 +56,13 @@ class PickGauges(Collector):
             "The number of picked requests whose end was not reported: engines or proxies do not have them any more.",
             labels=["pool"],
         )
-        for pool, count in self._picker.state.report.get("lost", {}).items():
+        for pool, count in self._picker.report.get("lost", {}).items():
             lost.add_metric([pool], count)
         return lost
 
     def _times(self) -> Metric:
         times = HistogramMetricFamily("lbctl_pick_seconds", "How long decisions of the picker take.", labels=["pool"])
-        for pool, (counts, total) in self._picker.state.report.get("times", {}).items():
+        for pool, (counts, total) in self._picker.report.get("times", {}).items():
             buckets, cumulative = [], 0
             for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
                 cumulative += count
@@ -78,3 +81,13 @@ class PickGauges(Collector):
         for pool, count in self._picker.fallbacks.counts().items():
             fallbacks.add_metric([pool], count)
         yield fallbacks
+        missed = GaugeMetricFamily(
+            "lbctl_pick_missed_ratio",
+            "The part of the last minute's requests of a picked pool that went without a pick, at least; only with 20 "
+            "requests or more, and where no other picker picks.",
+            labels=["pool"],
+        )
+        for pool, row in self._picker.recent().items():
+            if row.requests >= _ENOUGH:
+                missed.add_metric([pool], row.missed / row.requests)
+        yield missed

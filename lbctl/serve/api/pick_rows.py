@@ -54,16 +54,17 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
     return schema.PickerStatus(
         listens=str(picker.bind),
         running=picker.running,
-        since=when(state.since),
+        alone=picker.alone.heard is not None,
+        since=when(picker.alone.since or state.since),
         starts=state.starts,
         reason=picker.reason or None,
-        open=int(state.report.get("open", 0)),
+        open=int(picker.report.get("open", 0)),
         following=picker.feed.followers,
     )
 
 
 def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
-    report = picker.state.report
+    report = picker.report
     decisions: dict[str, dict[str, int]] = {}
     for pool, reason, count in report.get("reasons", ()):
         decisions.setdefault(pool, {})[reason] = count

@@ -22,6 +22,7 @@ from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable, Unfit
 from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.status_rows import when
+from lbctl.serve.picker.fallbacks import RecentPicks
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import uncounted
@@ -48,6 +49,8 @@ class LiveState:
     """(pool, replica) → whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
     """(pool, replica) → its deep health, where it has telemetry."""
+    picks: Mapping[str, RecentPicks] = field(default_factory=dict)
+    """Pool → its picks in the last minute."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker counts."""
     times: StateTimes = field(default_factory=StateTimes)
@@ -172,6 +175,7 @@ class _Rows:
             errors=_part(sum(failed.values()), facts.total),
             first_byte_p50=self._first_byte(ReplicaKey(pool.name, ""), 0.5),
             first_byte_p99=self._first_byte(ReplicaKey(pool.name, ""), 0.99),
+            picks=_picks(self._live.picks.get(pool.name)),
             in_use=pool.name in self._in_use,
             fail_open=pool.fail_open,
             failing=self._failing(pool.name, Counts(facts.total, sum(failed.values()))),
@@ -307,6 +311,14 @@ def _by_pool(counts: Mapping[ReplicaKey, int]) -> dict[str, dict[str, int]]:
     for key, count in counts.items():
         pools.setdefault(key.pool, {})[key.replica] = count
     return pools
+
+
+def _picks(row: RecentPicks | None) -> schema.RecentPicks | None:
+    """Return the picks of a pool in the last minute, of which reports of requests may be late."""
+    if row is None:
+        return None
+    share = _part(min(row.picked, row.requests), row.requests)
+    return schema.RecentPicks(row.requests, row.picked, row.missed, row.in_flight, share)
 
 
 def _part(some: int, whole: int) -> float | None:

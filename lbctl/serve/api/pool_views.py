@@ -107,6 +107,7 @@ class PoolViews(PartialViews):
             observed_checks=self._parts.replica_checks.checks,
             connections=self._parts.replica_checks.connections,
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
+            picks=self._parts.picker.recent() if self._parts.member is None else {},
             picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,
             drains=self._drain_times,

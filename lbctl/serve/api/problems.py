@@ -20,6 +20,8 @@ _LISTED = 10
 """Replicas that are named for a state."""
 _ERRORS = 0.05
 """The part of failed requests from which on a replica has a line."""
+_ENOUGH_PICKS, _MISSED = 20, 0.1
+"""Requests of a minute from which on picks are judged, and the part without a pick from which on a pool has a line."""
 _WAITED = 60.0
 """Seconds after which an Envoy of the fleet that has never connected is missing."""
 _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
@@ -58,6 +60,7 @@ def problems(observed: Observed) -> tuple[schema.Problem, ...]:
     found = (
         *_of_process(observed),
         *_of_pools(observed.pools),
+        *_of_picks(observed),
         *_of_proxies(observed),
         *_of_replicas(observed.pools),
         *_of_sources(observed),
@@ -120,6 +123,24 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         elif pool.failing:
             text = f"pool {pool.name} answers nothing but errors"
             yield _critical("pool_failing", pool.name, text, command)
+
+
+def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
+    """Yield the pools whose proxies do not ask the picker, or go on without it too often, while it runs."""
+    if observed.picker is None or not observed.picker.running:
+        return
+    for pool in observed.pools:
+        row, command = pool.picks, f"lbctl explain pick {pool.name}"
+        if row is None or row.requests < _ENOUGH_PICKS:
+            continue
+        if row.missed == row.requests and not row.in_flight:
+            text = (
+                f"the picker is not asked for the pool {pool.name}: {row.requests} requests in the last minute, no pick"
+            )
+            yield _critical("picker_unasked", pool.name, text, command)
+        elif row.missed > _MISSED * row.requests:
+            text = f"at least {row.missed / row.requests:.0%} of the requests of the pool {pool.name} go without a pick"
+            yield _warning("picks_missed", pool.name, text, command)
 
 
 def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:

@@ -1,21 +1,50 @@
 """Counts the requests that proxies have sent without a pick: those that they report, less those that were picked.
 
+`recent` counts the last minute. A proxy reports its requests up to ten seconds late, so picks of as much longer ago
+may belong to them.
+
 The count goes on over restarts of the picker, whose own counts begin again. What an ended picker had open at its last
 report is taken as picked.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+_MINUTE, _LATE = 60.0, 10.0
+"""Seconds that `recent` counts, and by which a proxy's report may be late."""
+
+
+class RecentPicks(NamedTuple):
+    """The requests of a pool in the last minute."""
+
+    requests: int
+    """Those that proxies have reported."""
+    picked: int
+    """Picked requests that have ended."""
+    missed: int
+    """At least so many requests went without a pick."""
+    in_flight: int = 0
+    """Picked requests that have not ended."""
+
+
+class _Counted(NamedTuple):
+    at: float
+    requests: Mapping[str, int]
+    picked: Mapping[str, int]
 
 
 class Fallbacks:
     """`requests` returns pool → the requests that proxies have reported since the start."""
 
-    def __init__(self, requests: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, requests: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
+        self._clock = clock
+        self._history: deque[_Counted] = deque()
+        """The counts at each report of the last minute, and of the time that a report may be late."""
         self._base: dict[str, int] = {}
         """Picked pool → its requests without a pick before it was picked."""
         self._ended = Counter[str]()
@@ -34,6 +63,26 @@ class Fallbacks:
             self._ended.update(self._report.get("finished", {}))
             self._ended.update(self._report.get("open_by_pool", {}))
         self._process, self._report = process, report
+        now, requests = self._clock(), self._requests()
+        picked = {pool: self._picked(pool) for pool in self._base}
+        self._history.append(_Counted(now, {pool: requests.get(pool, 0) for pool in self._base}, picked))
+        while now - self._history[0].at > _MINUTE + _LATE:
+            self._history.popleft()
+
+    def recent(self) -> Mapping[str, RecentPicks]:
+        """Return pool → its requests in the last minute, for pools that were picked all the time."""
+        if not self._history:
+            return {}
+        newest, oldest = self._history[-1], self._history[0]
+        first = next(item for item in self._history if newest.at - item.at <= _MINUTE)
+        in_flight = self._report.get("open_by_pool", {})
+        found = {}
+        for pool, requests in newest.requests.items():
+            if pool in first.requests:
+                reported, picked = requests - first.requests[pool], newest.picked[pool]
+                missed = max(0, reported - (picked - oldest.picked.get(pool, 0)))
+                found[pool] = RecentPicks(reported, picked - first.picked[pool], missed, int(in_flight.get(pool, 0)))
+        return found
 
     def counts(self) -> Mapping[str, int]:
         """Return pool → the requests that were sent without a pick since the pool is picked."""

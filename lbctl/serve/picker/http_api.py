@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -43,12 +44,20 @@ _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 class HttpApi:
     """Answers the requests. `metrics` returns the page of the picker's own metrics.
 
+    `local` maps further paths to functions from a body to an answer, for clients of this machine alone.
+
     On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
     """
 
-    def __init__(self, service: PickService, metrics: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        service: PickService,
+        metrics: Callable[[], bytes],
+        local: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
+    ) -> None:
         self._service = service
         self._metrics = metrics
+        self._local = local
 
     def handle(self, request: HttpRequest) -> HttpAnswer:
         """Return the answer to a request."""
@@ -57,6 +66,8 @@ class HttpApi:
             return self._answer_envoy(request)
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
             return self._pick(unquote(path.removeprefix(_PICK)), query, request)
+        if path in self._local:
+            return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
         if request.method not in ("GET", "HEAD"):
             return HttpAnswer(405)
         if path == "/health":

@@ -18,8 +18,9 @@ from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
 from lbctl.serve.guard import Guard, Work
 from lbctl.serve.picker.address import Occupant, exposed, is_free, occupant
+from lbctl.serve.picker.alone import PickerAlone
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
-from lbctl.serve.picker.fallbacks import Fallbacks
+from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 
@@ -68,6 +69,8 @@ class PickerManager:
         self._place_changed = asyncio.Event()
         self._bind: Address | None = None
         self._child = PickerChild(self.feed, self._places, self._reported)
+        self.alone = PickerAlone()
+        """The `lbctl picker` that somebody has started at the address."""
         self._guard = Guard(failed, (), _FIRST_PAUSE, _LONGEST_PAUSE, (PickerEndedError,))
         self.problem = ""
         """Why no picker is started although a pool needs one; empty otherwise."""
@@ -84,8 +87,16 @@ class PickerManager:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs and reports: one that hangs is silent."""
+        """Whether the process runs and reports: one that hangs is silent. An `lbctl picker` at the address counts."""
+        heard = self.alone.heard
+        if heard is not None:
+            return time.monotonic() - heard < _LATE
         return self._child.state.pid is not None and 0.0 <= self._silence < _LATE
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """The newest report of the process."""
+        return self.alone.report if self.alone.heard is not None else self._child.state.report
 
     @property
     def reason(self) -> str:
@@ -107,6 +118,10 @@ class PickerManager:
     def bind(self) -> Address | None:
         """Where the picker listens; None where no pool needs it."""
         return self._bind
+
+    def recent(self) -> Mapping[str, RecentPicks]:
+        """Return pool → its picks in the last minute; nothing where other pickers have the tables too."""
+        return self.fallbacks.recent() if self.feed.followers <= 1 else {}
 
     def follow(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
@@ -140,7 +155,7 @@ class PickerManager:
 
     async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return how the running picker would decide about a request; None where it does not answer."""
-        return await self._child.explain(question)
+        return await (self._child if self.alone.pid is None else self.alone).explain(question)
 
     def end(self) -> None:
         """End the streams of tables."""
@@ -173,6 +188,7 @@ class PickerManager:
                     self._occupied = found.text if found is not None else ""
                     self._set_taken(self._other(found))
                 kept_until = now + _RETURN if self.taken else now
+                await self._look_at(places[0], found)
             elif places[0] != waits_for or now >= kept_until:
                 break
             else:
@@ -180,6 +196,15 @@ class PickerManager:
                 found = None
             await asyncio.sleep(_LOOK)
         self._occupied = ""
+        self.alone.forget()
+
+    async def _look_at(self, bind: Address, found: Occupant | None) -> None:
+        """Read the counts of the process at the address, if it is an `lbctl picker`."""
+        if found is None or found.pid is None or not found.is_picker_alone:
+            self.alone.forget()
+        elif await self.alone.look(bind, found.pid):
+            self.fallbacks.reported(-found.pid, self.alone.report)
+            self.samples.extend(self.alone.report.get("samples", ()))
 
     def _other(self, found: Occupant | None) -> str:
         """Return who has the picker's address; empty where nobody has it or a picker of this fleet."""

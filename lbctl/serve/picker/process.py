@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
+from lbctl.serve.picker import wire
+from lbctl.serve.picker.alone import EXPLAIN, REPORT
 from lbctl.serve.picker.datagrams import DatagramReceiver
 from lbctl.serve.picker.envoy_ends import EnvoyEnds
 from lbctl.serve.picker.exchange import Exchange
@@ -30,6 +33,7 @@ from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
 from lbctl.serve.picker.http_certificate import HttpCertificate
+from lbctl.serve.picker.link import explanation_line, report
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
 
@@ -106,8 +110,11 @@ class PickerProcess:
         """Open all addresses. Raises CannotBindError."""
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page)
+        local: Mapping[str, Callable[[bytes], bytes]]
+        local = {REPORT: lambda _: report(self.service), EXPLAIN: partial(_explained, self.service)}
+        local_api = HttpApi(self.service, self._page, local)
         try:
-            await loop.create_server(connections(api), http.host, http.port)
+            await loop.create_server(connections(local_api), http.host, http.port)
             DatagramReceiver(http, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
@@ -133,6 +140,14 @@ class PickerProcess:
             "lbctl_picker_malformed_datagrams": self._ends.malformed,
         }
         return page(self.service.statistics, gauges)
+
+
+def _explained(service: PickService, body: bytes) -> bytes:
+    """Return how a request would be decided now; an error where the question cannot be read."""
+    try:
+        return explanation_line(service, {"number": 0, **wire.parse(body)})
+    except wire.WireError as error:
+        return wire.line("failed", why=str(error))
 
 
 async def _polled() -> AsyncIterator[None]:

@@ -133,7 +133,7 @@ def test_picker_has_a_tile_and_raises_an_alarm_if_it_ends(
 ) -> None:
     status, tiles = fleet.status(), "document.querySelector('.tiles').innerText"
     assert "PICKER" not in browser.evaluate(tiles).upper()
-    picker = schema.PickerStatus("127.0.0.1:18001", True, status.since, 2, None, 7, 1)
+    picker = schema.PickerStatus("127.0.0.1:18001", True, False, status.since, 2, None, 7, 1)
     monkeypatch.setattr(fleet, "status", lambda: replace(status, picker=picker))
     browser.wait(f"{tiles}.includes('started 2 times')")
     assert "127.0.0.1:18001" not in browser.text(".alerts")

@@ -52,3 +52,4 @@ def test_picker_is_asked_for_the_model_in_the_body(kind: str) -> None:
             assert client.load(4, 2, _chat(kind, "other")).statuses == {404: 4}
             eventually(lambda: sum(sum(row["decisions"].values()) for row in control.get("picks")["pools"]) == 48)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
+            assert not {"picker_unasked", "picks_missed"} & {item["kind"] for item in control.status["problems"]}

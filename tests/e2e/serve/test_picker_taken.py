@@ -191,7 +191,7 @@ def test_picker_can_move_to_the_next_port() -> None:
             assert TAKEN not in control.log
 
 
-def test_standalone_picker_at_the_address_is_used() -> None:
+def test_standalone_picker_at_the_address_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_pair()
     with replicas("a", "b") as two:
         fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})
@@ -209,7 +209,15 @@ def test_standalone_picker_at_the_address_is_used() -> None:
                         in requests.get(f"http://{HOST}:{port + 1}/metrics", timeout=10).text
                     )
                     assert TAKEN not in control.log
-                    assert f" has {HOST}:{port}" in control.status["picker"]["reason"]
+                    eventually(lambda: control.status["picker"]["alone"] and control.status["picker"]["running"])
+                    assert control.status["problems"] == []
+                    eventually(lambda: control.metric("lbctl_pick_decisions_total") >= 20)
+                    assert control.explain_pick({"pool": "pool", "session": "s", "body": "{}"})["choices"]
+                    command = ["doctor", str(control.files), "--server", control.url, "--state", str(control.state)]
+                    run([*command, "-o", "json"])
+                    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+                    bind = f"{HOST}:{port}"
+                    assert {rows[what]["state"] for what in (f"picker {bind}", f"control.picker.bind {bind}")} == {"ok"}
             eventually(lambda: control.status["picker"]["running"])
 
 

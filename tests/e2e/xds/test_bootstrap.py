@@ -163,6 +163,12 @@ def test_envoy_without_certificate_does_not_use_the_picker(picking: _Picking) ->
         eventually(lambda: "xds-ca" in str(control.proxies["edge"]))
         envoy.client().load(20, 2).assert_no_failure()
         assert envoy.stat("cluster.picker|lbctl.upstream_rq_total") == 0
+        missed = {"picker_unasked", "picks_missed"}  # requests of another test may have been picked just before
+        eventually(lambda: envoy.client().load(20, 2) and missed & _problems(control), pause=1.0)
+
+
+def _problems(control: ControlPlane) -> set[str]:
+    return {str(item["kind"]) for item in control.status["problems"]}
 
 
 def _mutual_tls_fleet(replica: Replica) -> dict[str, Any]:

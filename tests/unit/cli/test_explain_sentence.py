@@ -10,9 +10,10 @@ from lbctl.cli.explain_sentence import observed, sentence
 from tests.support import api
 
 
-def sentence_with(**changes: Any) -> str:
+def sentence_with(algorithm: str = "round_robin", **changes: Any) -> str:
     """Return the sentence about gpu3, whose declared share is a fifth, with these changes."""
-    return sentence(replace(api.REPLICA, **{"name": "gpu3", "declared": 0.2, "share": 0.2, **changes}))
+    pool = replace(api.pool("chat"), algorithm=algorithm)
+    return sentence(replace(api.REPLICA, **{"name": "gpu3", "declared": 0.2, "share": 0.2, **changes}), pool)
 
 
 def test_expected_share_needs_no_cause() -> None:
@@ -73,3 +74,10 @@ def test_observed_line_lists_reporting_and_silent_proxies() -> None:
     )
     nobody = replace(pool, reporting=(), silent=("ha",))
     assert observed(row, nobody) == "unknown: no proxy reports its traffic; not reported by ha"
+
+
+def test_picked_replica_is_not_compared_with_its_capacity() -> None:
+    chosen = "the picker chooses a replica for each request, by sessions, caches and load"
+    assert sentence_with("pick", observed=0.0) == f"gpu3 gets 0 % of the pool's requests: {chosen}"
+    drained = {"state": "drained", "state_reason": "drained by an operator", "share": 0.0}
+    assert sentence_with("pick", **drained) == "gpu3 gets 0 % of the pool's requests: drained by an operator"

@@ -78,7 +78,7 @@ def test_check_fails_if_a_required_picker_does_not_run(
     running: bool, dry_run: bool, reason: str | None, problem: str,
     fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    picker = schema.PickerStatus("127.0.0.1:18001", running, None, 1, reason, 0, 1)
+    picker = schema.PickerStatus("127.0.0.1:18001", running, False, None, 1, reason, 0, 1)
     fleet.summary = api.status(picker=picker, dry_run=dry_run)
     assert run(["status", "--check", "--server", server]) == (3 if problem else 0)
     assert capsys.readouterr().err == problem

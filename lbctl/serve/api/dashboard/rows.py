@@ -52,6 +52,7 @@ def pool(row: schema.Pool) -> schema.LivePool:
         _optional(row.errors, 3),
         _optional(row.first_byte_p50, 2),
         _optional(row.first_byte_p99, 2),
+        _optional(row.picks.share, 3) if row.picks else None,
         row.silent,
     )
 

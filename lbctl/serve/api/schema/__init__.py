@@ -53,7 +53,7 @@ from lbctl.serve.api.schema.operations import (
     RemovalResult,
 )
 from lbctl.serve.api.schema.picks import PickedPool, PickerStatus, Picks, PickSample
-from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, Replica, ReplicaState
+from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, RecentPicks, Replica, ReplicaState
 from lbctl.serve.api.schema.probes import Error, Probe
 from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
 from lbctl.serve.api.schema.rollouts import (
@@ -144,6 +144,7 @@ __all__ = [
     "Proxies",
     "Proxy",
     "Published",
+    "RecentPicks",
     "RefusedMetric",
     "ReloadOutcome",
     "ReloadRequest",

@@ -89,6 +89,8 @@ class LivePool:
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
     first_byte_p99: float | None
     """The same of 99 % of the answers."""
+    picked: float | None
+    """The part of the last minute's requests that were picked, from 0 to 1; None where that is unknown."""
     silent: tuple[str, ...]
     """The proxies that may send to this pool and report no counts."""
 

@@ -16,6 +16,8 @@ class PickerStatus:
     """The address of gRPC; HTTP is on the next port."""
     running: bool
     """Whether the process runs and has reported within 3 seconds."""
+    alone: bool
+    """Whether it is an `lbctl picker` that somebody else has started at the address."""
     since: Timestamp | None
     """When the process was started, also one that hangs; None while there is none."""
     starts: int

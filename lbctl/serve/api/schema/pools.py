@@ -78,6 +78,22 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentPicks:
+    """The requests of a picked pool in the last minute."""
+
+    requests: int
+    """Those that proxies have reported."""
+    picked: int
+    """Those that the picker has picked and that have ended."""
+    missed: int
+    """At least so many went without a pick, by `otherwise`; proxies may report requests ten seconds late."""
+    in_flight: int
+    """Picked requests that have not ended."""
+    share: float | None
+    """The part of the requests that were picked, from 0 to 1; None without reported requests."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """A pool of replicas."""
 
@@ -99,6 +115,8 @@ class Pool:
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
     first_byte_p99: float | None
     """The same of 99 % of the answers."""
+    picks: RecentPicks | None
+    """Its picks; None without the algorithm `pick`, and where pickers that this control plane does not run pick too."""
     in_use: bool
     """Whether a route sends requests to it."""
     fail_open: bool

@@ -84,3 +84,22 @@ def test_replicas_are_counted_by_state() -> None:
     assert (row.total, row.states) == (14, {"in": 2, "down": 12})
     assert row.away["down"][:2] == ("llama/r0", "llama/r1")
     assert len(row.away["down"]) == 10
+
+
+def _picks(requests: int, missed: int, in_flight: int = 0) -> schema.Pool:
+    row = schema.RecentPicks(requests, requests - missed, missed, in_flight, 1.0 - missed / requests)
+    return replace(api.pool("llama", api.REPLICA), picks=row)
+
+
+def test_picker_that_is_not_asked_is_critical() -> None:
+    running = schema.PickerStatus("127.0.0.1:18001", True, False, None, 1, None, 0, 1)
+    assert found(pools=[_picks(30, 30)], picker=running) == [("critical", "picker_unasked", "llama")]
+    assert found(pools=[_picks(30, 30, in_flight=2)], picker=running) == [("warning", "picks_missed", "llama")]
+    assert found(pools=[_picks(100, 20)], picker=running) == [("warning", "picks_missed", "llama")]
+    assert found(pools=[_picks(100, 5)], picker=running) == []
+    assert found(pools=[_picks(10, 10)], picker=running) == []
+    stopped = replace(running, running=False)
+    assert found(pools=[_picks(30, 30)], picker=stopped) == [("critical", "picker", "")]
+    row = problems(Observed("", api.FILES, pools=[_picks(30, 30)], picker=running))[0]
+    assert row.text == "the picker is not asked for the pool llama: 30 requests in the last minute, no pick"
+    assert row.command == "lbctl explain pick llama"

@@ -97,7 +97,13 @@ function pickerTile(store) {
   if (dryRun) return [["Picker", "–", "a dry run starts none", ""]];
   if (!picker.running) return [["Picker", "down", picker.reason ?? "it starts", "bad"]];
   const restarts = picker.starts > 1 ? `, started ${picker.starts} times` : "";
-  return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}`, "good"]];
+  return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}${pickedText(store.pools)}`, "good"]];
+}
+
+/** The least part of a pool's requests that were picked in the last minute, as `, 98 % picked`. */
+function pickedText(pools) {
+  const parts = pools.map((pool) => pool.picked).filter((part) => part !== null && part !== undefined);
+  return parts.length ? `, ${percent(Math.min(...parts))} picked` : "";
 }
 
 /** The worst of the pools: the part of failed requests, and the time to the first byte. */
