@@ -122,8 +122,10 @@ def _find(lines: Sequence[bytes]) -> _Lines | None:
     first = next((index for index, line in enumerate(lines) if line.startswith(_KEYS)), None)
     if first is None:
         return None
-    behind = (index for index in range(first + 1, len(lines)) if _is_key(lines[index]))
-    return _Lines(first, next(behind, len(lines)))
+    end = next((index for index in range(first + 1, len(lines)) if _is_key(lines[index])), len(lines))
+    while not lines[end - 1].strip() or lines[end - 1].startswith(b"#"):
+        end -= 1  # what is above the next key belongs to that one
+    return _Lines(first, end)
 
 
 def _is_key(line: bytes) -> bool:

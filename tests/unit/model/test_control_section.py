@@ -92,3 +92,10 @@ def test_files_that_differ_in_the_section_are_the_same_fleet() -> None:
     )
     assert without_control(one) == without_control(other)
     assert POOLS.encode() in without_control(one).data
+
+
+def test_comment_above_the_next_key_is_outside_of_the_section() -> None:
+    text = SourceText("fleet.yaml", f"version: 1\n{CONTROL}\n# the pools\n{POOLS}".encode(), ".")
+    assert without_control(text).data == f"version: 1\n\n# the pools\n{POOLS}".encode()
+    last = SourceText("fleet.yaml", f"version: 1\n{POOLS}{CONTROL}# one line more\n".encode(), ".")
+    assert without_control(last).data == f"version: 1\n{POOLS}# one line more\n".encode()
