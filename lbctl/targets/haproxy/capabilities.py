@@ -30,7 +30,6 @@ _RENDERED = (
     "pool.protocol.grpc",
     "pool.balance.round_robin",
     "pool.balance.hash",
-    "pool.balance.hash.bounded_load",
     "pool.timeouts.connect",
     "pool.timeouts.queue",
     "pool.health.http",
@@ -90,6 +89,8 @@ _NOTES = {
     "printable ASCII, and one with control characters is answered 403",
     "pool.balance.least_request": "idle replicas are chosen without regard to their weight",
     "pool.balance.random": "one draw by weight",
+    "pool.balance.hash.bounded_load": "a dead replica looks idle to the bound: it is out after as many failed "
+    "connections as a request has retries, at least 2; a connection that fails late is tried again after up to 1 s",
     "pool.balance.hash.json_body": "of what fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "of `prompt`, else of the text of the first two messages, with the model",
     "pool.affinity": "the cookie holds a hash of the replica's name; its lifetime starts anew with each answer",

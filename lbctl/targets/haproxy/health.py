@@ -17,6 +17,8 @@ from lbctl.targets.token import Token
 
 _SERVING = b"\x08\x01"
 """The message HealthCheckResponse{status: SERVING}."""
+_MIN_FAILURES = 2
+"""The least number of failed connections for which a replica is out; one may be a lost packet."""
 _INTERVAL = 10_000
 """Milliseconds between the TCP checks that passive ejection needs if the pool has no active check."""
 
@@ -35,8 +37,10 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
         yield from _grpc(pool, pool.active.probe, view)
 
 
-def default_server_arguments(pool: Pool, size: int) -> Iterator[str]:
+def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[str]:
     """Yield the arguments of `default-server`: when to check, how often, and what counts in a pool of this `size`.
+
+    `retries` is how often a request of the pool is tried again.
 
     After an ejection a replica is readmitted by good checks; without active checks the interval is such that two of
     them take the ejection time.
@@ -51,18 +55,24 @@ def default_server_arguments(pool: Pool, size: int) -> Iterator[str]:
         half = max(1, passive.ejection_time // 2)
         yield f"check inter {_INTERVAL}ms fastinter {half}ms downinter {half}ms fall 3 rise 2"
     if passive:
-        yield f"observe {_observed(passive, size)} on-error mark-down"
+        yield f"observe {_observed(pool, passive, size, retries)} on-error mark-down"
 
 
-def _observed(passive: PassiveCheck, size: int) -> str:
+def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
     """Return what ejects a replica: its answers, or connections that fail, which no request of a client can cause.
 
     HAProxy has no limit for how many replicas are out. So answers count only where the files say how many, and never
     at the only replica of a pool.
+
+    With a bounded hash all tries of a request may go to one dead replica: it looks idle, and the others are at their
+    bound. So it is out before the last try, but never after a single failure.
     """
     if passive.ejects_without_bound and not _is_only(passive, size):
         return f"layer7 error-limit {passive.consecutive_5xx}"
-    return f"layer4 error-limit {passive.consecutive_connect_failures}"
+    limit = passive.consecutive_connect_failures
+    if pool.balance.bounded_load is not None:
+        limit = min(limit, max(_MIN_FAILURES, retries))
+    return f"layer4 error-limit {limit}"
 
 
 def _is_only(passive: PassiveCheck, size: int) -> bool:

@@ -57,7 +57,7 @@ def backend(part: TierBackend) -> Backend:
     """Return the backend of one part of a pool."""
     pool, view = part.pool, part.view
     own = sections.pool(part.name, view.proxy)
-    routes = _routes(pool, view)
+    routes = servers.routes_of(pool, view)
     lines = (
         *_balance(pool, view),
         *_affinity(pool, view),
@@ -79,7 +79,7 @@ def backend(part: TierBackend) -> Backend:
 
 def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular pool."""
-    yield from retries.diagnostics(part.pool, _routes(part.pool, part.view), part.view.proxy.version)
+    yield from retries.diagnostics(part.pool, servers.routes_of(part.pool, part.view), part.view.proxy.version)
     yield from _client_key(part.pool)
     yield from servers.diagnostics(part)
 
@@ -90,12 +90,6 @@ def _client_key(pool: Pool) -> Iterator[Diagnostic]:
         yield from keys.unusable_key(
             pool.tls.certificate, pool.tls.key or "", path, BY_ID["pool.tls.client_certificate"].code
         )
-
-
-def _routes(pool: Pool, view: View) -> list[Route]:
-    return [
-        route for route in view.routes.values() if isinstance(route.action, Forward) and pool.name in route.action.pools
-    ]
 
 
 def _balance(pool: Pool, view: View) -> Iterator[Token]:

@@ -34,11 +34,16 @@ def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
     repeats = _repeats(pool, routes)
     connections = [_CONNECTION] if all("connect_failure" in route.retry.when for route in routes) else []
     source = ("routes", routes[0].name, "retry") if routes else ()
-    yield line("retries", min(_wanted(pool, routes).values(), default=0), source=source)
+    yield line("retries", number(pool, routes), source=source)
     conditions = connections + sorted(repeats, reverse=True) or ["none"]
     if conditions != [_CONNECTION]:  # which is what HAProxy does by default
         yield line("retry-on", *conditions)
     yield Token("option redispatch 1")
+
+
+def number(pool: Pool, routes: Sequence[Route]) -> int:
+    """Return how often a request of the pool is tried again."""
+    return min(_wanted(pool, routes).values(), default=0)
 
 
 def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:

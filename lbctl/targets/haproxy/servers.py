@@ -9,10 +9,12 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.hosts import is_ip
 from lbctl.ir.pools import DnsDiscovery, Pool, PoolTls, Replica, SlowStart
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets import effective_weights, replica_token
 from lbctl.targets.features import BY_ID
-from lbctl.targets.haproxy import agents, health, locality_tiers, quote, sections, slots
+from lbctl.targets.haproxy import agents, health, locality_tiers, quote, retries, sections, slots
 from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.quantise import quantise, rounding_error
@@ -79,14 +81,22 @@ def _is_drained(part: TierBackend, replica: Replica) -> bool:
 def default(part: TierBackend) -> Token:
     """Return the `default-server` line: what all servers of the backend have in common."""
     pool = part.pool
+    retried = retries.number(pool, routes_of(pool, part.view))
     return line(
         "default-server",
-        *health.default_server_arguments(pool, part.size),
+        *health.default_server_arguments(pool, part.size, retried),
         *_maxconn(pool),
         *_slow_start(pool),
         *_protocol(pool),
         "init-addr libc,none",
     )
+
+
+def routes_of(pool: Pool, view: View) -> list[Route]:
+    """Return the routes that may send requests to the pool."""
+    return [
+        route for route in view.routes.values() if isinstance(route.action, Forward) and pool.name in route.action.pools
+    ]
 
 
 def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, int], backups: Collection[str]) -> Token:

@@ -13,6 +13,7 @@ from tests.support.processes.client import Client
 from tests.support.processes.fleet import fleet_of, pool_of, running, side_by_side
 from tests.support.processes.http1 import Request
 from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.waiting import eventually
 
 _KEYS = 120
 _BY_HEADER = {"header": "X-User"}
@@ -146,6 +147,23 @@ def test_bound_spills_a_hot_key(kind: Kind) -> None:
     load.assert_no_failure()
     assert len(load.by_replica) >= 3
     assert max(peaks) <= 7 + 2
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_bound_leads_no_request_to_a_dead_replica_alone(dead: int) -> None:
+    """The other replica is at its bound, so HAProxy takes the dead one for the next try too, until it is out."""
+    with replicas("a", "b") as pool, running("haproxy", fleet_of(_pool(pool, bounded_load=1.05))) as gateway:
+        alive = pool[1 - dead]
+        alive.held = True
+        first = [gateway.send("GET", "/", {"x-user": f"u{number}"}, timeout=30) for number in range(8)]
+        eventually(lambda: alive.in_flight > 0)
+        pool[dead].refuse()
+        later = [gateway.send("GET", "/", {"x-user": f"v{number}"}, timeout=30) for number in range(4)]
+        eventually(lambda: alive.in_flight >= len(later) + 1)
+        alive.held = False
+        assert {future.result(60).status for future in later} == {200}
+        for future in first:
+            future.result(60)
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
