@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from lbctl.ir.routes import Forward, Route
 
+ERRORS_OF = "lbctl-errors/"
+"""What the name of the log with Envoy's own errors for a pool begins with; the pool's name follows."""
+
 
 class LatencyKey(NamedTuple):
     """What is measured of the requests of one pool."""

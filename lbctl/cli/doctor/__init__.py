@@ -106,7 +106,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     source = loaded.source if loaded else read_control(options.paths).source if options.paths else None
     chosen = settings(Options(options.paths, state=options.state), source)
     topology = loaded.compiled.topology if loaded else None
-    yield from programs(topology.proxies if topology else ())
+    yield from programs(topology)
     source_checks, skews = sources(topology.pools, loaded.secrets) if topology and loaded else ([], [])
     source_checks += kubernetes.checks(topology.pools) if topology else []
     server, needed = _server(options, source, chosen)

@@ -12,14 +12,21 @@ from lbctl.base import resources
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, view
+from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, target
+from lbctl.targets.advisories import Advisory, described, known_faults
 
 
-def programs(proxies: Sequence[Proxy]) -> Iterator[DoctorResult]:
-    """Check lbctl and the program of each kind of proxy; `proxies` are those of the fleet, if there is one."""
+def programs(topology: Topology | None) -> Iterator[DoctorResult]:
+    """Check lbctl and the program of each kind of proxy; `topology` is the fleet, if there is one."""
     yield _lbctl()
     for kind in KINDS:
-        yield _program(kind, [item for item in proxies if item.kind == kind])
+        proxies = [item for item in topology.proxies if item.kind == kind] if topology else []
+        result, version = _program(kind, proxies)
+        yield result
+        if topology and (faults := _faults(kind, version, proxies, topology)):
+            yield DoctorResult(f"{kind} {version_text(version)}", "warn", *described(faults))
 
 
 def _lbctl() -> DoctorResult:
@@ -32,21 +39,30 @@ def _lbctl() -> DoctorResult:
     return DoctorResult("lbctl", "ok", finding)
 
 
-def _program(kind: str, proxies: Sequence[Proxy]) -> DoctorResult:
+def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[int, ...]]:
+    """Return the result for the program of a kind of proxy, and its version; empty where that is unknown."""
     driven = [item for item in proxies if item.config and item.reload]
     program = target(kind)
     path = find_binary(program)
     if path is None:
-        return _missing(kind, proxies, driven)
+        return _missing(kind, proxies, driven), ()
     try:
         version = version_of(path)
     except MissingBinaryError as error:
-        return DoctorResult(
-            kind, "failed", str(error).removeprefix("--check "), f"install it anew: {program.install_hint}", True
-        )
+        finding, todo = str(error).removeprefix("--check "), f"install it anew: {program.install_hint}"
+        return DoctorResult(kind, "failed", finding, todo, True), ()
     if not version:
-        return DoctorResult(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`")
-    return _version_check(kind, f"{version_text(version)}, {path}", version, proxies, driven)
+        return DoctorResult(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`"), ()
+    return _version_check(kind, f"{version_text(version)}, {path}", version, proxies, driven), version
+
+
+def _faults(kind: str, version: tuple[int, ...], proxies: Sequence[Proxy], topology: Topology) -> list[Advisory]:
+    """Return the known faults of a program that the configuration of one of these proxies can reach."""
+    if not version:
+        return []
+    snapshot = Snapshot(topology)
+    found = {item.name: item for proxy in proxies for item in known_faults(kind, version, view(snapshot, proxy))}
+    return list(found.values())
 
 
 def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> DoctorResult:

@@ -26,6 +26,7 @@ _MODULES = (
     "pick",
     "hosted",
     "own_lines",
+    "versions",
 )
 
 

@@ -11,7 +11,7 @@ from envoy.extensions.access_loggers.grpc.v3 import als_pb2 as grpc_pb2
 from envoy.extensions.access_loggers.stream.v3 import stream_pb2
 from envoy.extensions.filters.http.set_filter_state.v3 import set_filter_state_pb2
 
-from lbctl.ir.latencies import judged, measured
+from lbctl.ir.latencies import ERRORS_OF, judged, measured
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
@@ -32,8 +32,6 @@ _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
 _OWN = "response.code >= 500 && (!has(upstream.address) || response.code_details.contains('{overflow'))"
 """The expression for an error that Envoy answered itself: it had no replica, or a limit refused the request."""
-ERRORS_OF = "lbctl-errors/"
-"""What the name of the log with Envoy's own errors for a pool begins with; the pool's name follows."""
 POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
 """The expression for the pool of a request: that of its replica, if it has one already."""
 _FIELDS = {

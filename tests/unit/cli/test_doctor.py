@@ -221,6 +221,15 @@ def test_proxy_version_is_compared_with_the_fleet(
     assert words in row["message"] + row["todo"]
 
 
+def test_known_faults_of_an_installed_proxy_are_named(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LBCTL_NGINX", program(doctor.directory, "nginx", "echo nginx version: nginx/1.30.5 >&2"))
+    rows = doctor(local_fleet(proxies={"edge": {"kind": "nginx"}}))
+    assert (doctor.code, rows["nginx"]["state"], rows["nginx 1.30.5"]["state"]) == (0, "ok", "warn")
+    assert "CVE-2026-93479" in rows["nginx 1.30.5"]["message"]
+    assert "unless your distribution has patched it" in rows["nginx 1.30.5"]["todo"]
+    assert "nginx 1.30.5" not in doctor(local_fleet()), "no proxy of the fleet is an nginx"
+
+
 def test_missing_program_of_a_driven_proxy_has_exit_code_4(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LBCTL_NGINX", "/nowhere/nginx")
     assert doctor(local_fleet(proxies=DRIVEN))["nginx"]["state"] == "failed"

@@ -17,6 +17,7 @@ from tests.support.lint import codes, findings, pointed
 
 CODES = list(rules())
 POINTS = {
+    "LB535": '"1.30.5"',
     "LB327": "1s}}",
     "LB328": "true}",
     "LB245": '"{tenant}"',

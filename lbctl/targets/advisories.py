@@ -1,0 +1,86 @@
+"""Published faults of proxies that the text that lbctl renders for them can reach, by kind, with the fixed versions.
+
+A distribution fixes a fault without a new version number, so a finding does not prove it. Other kinds have no
+findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from lbctl.base.records import dataclass
+from lbctl.ir.snapshot import View
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """A published fault of a proxy."""
+
+    name: str
+    """Its CVE."""
+    about: str
+    """What is at fault, as a noun phrase."""
+    fixed: tuple[Version, ...]
+    """The first version of each branch that has the fix, the newest last."""
+    reached: Callable[[View], bool]
+    """Returns whether the rendered text of a view uses what is at fault."""
+    since: Version = ()
+    """The first version that has the fault; empty: all before the fix."""
+
+    def affects(self, version: Version) -> bool:
+        """Return whether this version has the fault. A branch without a fix has it up to the newest fixed version."""
+        own = next((item for item in self.fixed if item[:2] == version[:2]), self.fixed[-1])
+        return self.since <= version < own
+
+
+def _always(_view: View) -> bool:
+    return True
+
+
+def _has_tls(view: View) -> bool:
+    return any(item.tls is not None for item in view.listeners)
+
+
+def _has_grpc(view: View) -> bool:
+    return any(pool.protocol == "grpc" for pool in view.pools.values())
+
+
+def _has_tls_to_replicas(view: View) -> bool:
+    return any(pool.tls is not None for pool in view.pools.values())
+
+
+def _reads_json(view: View) -> bool:
+    by_body = any(rule.models for item in view.listeners for rule in item.rules)
+    return by_body or any(route.auth is not None and route.auth.jwt is not None for route in view.routes.values())
+
+
+_BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
+    "nginx": (
+        Advisory("CVE-2026-1642", "TLS to replicas", ((1, 28, 2), (1, 29, 5)), _has_tls_to_replicas),
+        Advisory("CVE-2026-42055", "gRPC to replicas", ((1, 30, 3), (1, 31, 2)), _has_grpc),
+        Advisory("CVE-2026-93479", "maps with regular expressions", ((1, 30, 6), (1, 31, 7)), _always),
+        Advisory("CVE-2026-118899", "request bodies over TLS 1.3", ((1, 30, 7), (1, 31, 9)), _has_tls),
+    ),
+    "haproxy": (
+        Advisory(
+            "CVE-2025-11230",
+            "JSON in bodies and tokens",
+            ((2, 6, 23), (2, 8, 16), (3, 0, 12), (3, 1, 9), (3, 2, 6)),
+            _reads_json,
+        ),
+    ),
+}
+
+
+def known_faults(kind: str, version: Version, view: View) -> Iterator[Advisory]:
+    """Yield the faults that this version of a proxy has and that its rendered text can reach."""
+    return (item for item in _BY_KIND.get(kind, ()) if item.affects(version) and item.reached(view))
+
+
+def described(faults: list[Advisory]) -> tuple[str, str]:
+    """Return the faults and their fixes as a finding and a hint."""
+    finding = ", ".join(f"{item.name} ({item.about})" for item in faults)
+    newest = ", ".join(dict.fromkeys(".".join(map(str, version)) for item in faults for version in item.fixed[-2:]))
+    return finding, f"use a version with the fixes ({newest}), unless your distribution has patched it"
