@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from tests.docs.shell import Shell
 from tests.support.processes.binaries import KINDS, require
 
 WITH_COMMANDS = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+_WITHOUT_REPLICAS = ("README.md", "docs/install.md", "docs/serve.md")
+"""The pages that check a fleet whose replicas they do not start."""
 PATIENCE = 60.0
 """Seconds for one command."""
 SETTLED = 60.0
@@ -35,7 +39,7 @@ def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
     steps.mkdir()
     clone(place, ports)
     waits = False
-    with beside_another_envoy(), Shell(place, steps, environment(place, ports)) as shell:
+    with beside_another_envoy(), _replicas(page, ports), Shell(place, steps, environment(place, ports)) as shell:
         for block, command, should_succeed in _steps(page, ports):
             if "file" in block.words:
                 (place / block.words["file"]).write_text(command.text, encoding="utf-8")
@@ -44,6 +48,15 @@ def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
             if difference:
                 pytest.fail(f"{page}:{command.line}: {difference}{_logs(place)}", pytrace=False)
             waits |= _STARTS.search(command.text) is not None
+
+
+@contextmanager
+def _replicas(page: str, ports: Ports) -> Iterator[None]:
+    """Accept connections at the replicas of a page that starts none itself."""
+    with ExitStack() as stack:
+        for port in ("9001", "9002", "9003") if page in _WITHOUT_REPLICAS else ():
+            stack.enter_context(socket.create_server(("127.0.0.1", int(ports.of(port)))))
+        yield
 
 
 @pytest.mark.parametrize("page", PAGES)

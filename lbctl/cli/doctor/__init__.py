@@ -58,7 +58,8 @@ def command(
     """Look for what on this machine keeps lbctl, or the fleet in PATH…, from running.
 
     The proxies' programs and versions, ports, access logs, open files, the clock, the state directory and the shared
-    store, certificates and keys, sources of metrics, Kubernetes and what it permits, a running serve and its picker.
+    store, certificates and keys, replicas and sources of metrics, Kubernetes and what it permits, a running serve with
+    the problems that it reports, and its picker.
     Exit code 1: the fleet has errors. 4: something needed is missing or does not answer. 3: something else has failed.
     Warnings leave it 0.
     """
@@ -99,6 +100,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     from lbctl.cli.doctor.logs import logs
     from lbctl.cli.doctor.picker import lacks_picker, picker
     from lbctl.cli.doctor.programs import programs
+    from lbctl.cli.doctor.replicas import problems, replicas
     from lbctl.cli.doctor.sources import sources
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import Options, settings
@@ -123,8 +125,10 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     if source is not None:
         yield from places.named(source, chosen)
         yield from store.checks(chosen)
+    yield from replicas(topology) if topology else ()
     yield from source_checks
     yield running.result
+    yield from problems(running.status)
     is_picked = topology is not None and any(pool.balance.pick is not None for pool in topology.pools)
     bind = chosen.control.picker_bind if is_picked else None
     picker_check = picker(bind, server.url, running.status)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,9 +17,16 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
 
 
+@pytest.fixture
+def address() -> Iterator[str]:
+    """The address of a replica that accepts connections."""
+    with socket.create_server((HOST, 0)) as listening:
+        yield f"{HOST}:{listening.getsockname()[1]}"
+
+
 @pytest.mark.e2e
-def test_doctor_recognises_a_running_serve(capsys: pytest.CaptureFixture[str]) -> None:
-    given = fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}]})
+def test_doctor_recognises_a_running_serve(capsys: pytest.CaptureFixture[str], address: str) -> None:
+    given = fleet_of({"replicas": [{"name": "a", "address": address}]})
     with controlling(given) as control:
         given["control"] = {"xds": {"bind": f"{HOST}:{control.xds}"}, "api": {"bind": f"{HOST}:{control.api}"}}
         file = control.directory / "doctor.json"
@@ -34,9 +43,9 @@ def test_doctor_recognises_a_running_serve(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.e2e
-def test_doctor_checks_the_picker_of_the_fleet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_checks_the_picker_of_the_fleet(capsys: pytest.CaptureFixture[str], address: str) -> None:
     section = picker_section()
-    given = fleet_of({"replicas": [{"name": "a", "address": f"{HOST}:9"}], "balance": {"algorithm": "pick"}}, **section)
+    given = fleet_of({"replicas": [{"name": "a", "address": address}], "balance": {"algorithm": "pick"}}, **section)
     bind = section["control"]["picker"]["bind"]
     with controlling(given) as control:
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,7 @@ from lbctl.cli import run
 from lbctl.cli.doctor import ports
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool
 from lbctl.serve.state.sqlite import DATABASE, VERSION
 from tests.support.fleet import OLDEST
 from tests.support.fleets import Fleet, fleet_of, pool
@@ -110,6 +111,16 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the proxies of this machine, because `envoy --version` takes 0.2 s."""
     for kind in OLDEST:
         monkeypatch.setenv(f"LBCTL_{kind.upper()}", "/nowhere")
+
+
+@pytest.fixture(autouse=True)
+def reachable_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every replica accept connections: most fleets here have addresses at which nobody listens."""
+
+    async def connect(pools: Sequence[Pool]) -> dict[str, dict[str, str]]:
+        return {pool.name: dict.fromkeys((item.name for item in pool.replicas), "") for pool in pools}
+
+    monkeypatch.setattr("lbctl.cli.doctor.replicas._connect", connect)
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""Checks whether the replicas accept connections from this machine, and what a running `serve` reports to be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lbctl.cli.doctor.check import DoctorResult, State
+from lbctl.cli.doctor.sources import PATIENCE
+from lbctl.ir.pools import ActiveCheck, Pool, TcpCheck
+from lbctl.ir.shares import of_pools
+from lbctl.ir.topology import Topology
+from lbctl.serve.health.fetch import fetch, probe_of
+from lbctl.serve.net.http_client import session
+
+_CONCURRENCY = 256
+_SHOWN = 3
+"""Failures that are shown."""
+_CONNECT = ActiveCheck(TcpCheck(), timeout=round(PATIENCE * 1000))
+_CHECKED_ELSEWHERE = frozenset({"not_ready", "picker"})
+"""The problems that have a check of their own."""
+
+
+def replicas(topology: Topology) -> list[DoctorResult]:
+    """Connect to each replica of the files. A pool that a route uses needs one that accepts connections."""
+    used = {name for route in topology.routes for name in of_pools(route.action)}
+    pools = [pool for pool in topology.pools if pool.replicas]
+    problems = asyncio.run(_connect(pools))
+    return [_result(pool, problems[pool.name], is_used=pool.name in used) for pool in pools]
+
+
+async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
+    """Return pool → replica → why it cannot be connected to, or an empty text. Drained replicas are left out."""
+    slots = asyncio.Semaphore(_CONCURRENCY)
+    found: dict[str, dict[str, str]] = {}
+    async with session() as client, asyncio.TaskGroup() as group:
+
+        async def connect(pool: Pool, name: str, place: Any) -> None:
+            async with slots:
+                result = await fetch(probe_of(replace(pool, tls=None), _CONNECT, place, None), client)
+            found[pool.name][name] = result.problem if result is not None else ""
+
+        for pool in pools:
+            found[pool.name] = {}
+            for item in pool.replicas:
+                if not item.drain:
+                    group.create_task(connect(pool, item.name, item.address))
+    return found
+
+
+def _result(pool: Pool, problems: Mapping[str, str], *, is_used: bool) -> DoctorResult:
+    what = f"pools.{pool.name}.replicas"
+    failures = {item.name: problems[item.name] for item in pool.replicas if problems.get(item.name)}
+    summary = f"{len(problems) - len(failures)} of {len(problems)} accept connections"
+    if not failures:
+        return DoctorResult(what, "ok", summary)
+    shown = [f"{item.name} at {item.address}: {failures[item.name]}" for item in pool.replicas if item.name in failures]
+    more = "; …" if len(shown) > _SHOWN else ""
+    message = f"{summary}; {'; '.join(shown[:_SHOWN])}{more}"
+    todo = "start what should answer there, or correct the address; from another network, run doctor there"
+    if is_used and len(failures) == len(problems):
+        return DoctorResult(what, "failed", message, todo, absent=True)
+    return DoctorResult(what, "warn", message, todo)
+
+
+def problems(status: Mapping[str, Any] | None) -> Iterator[DoctorResult]:
+    """Yield a result for each problem that a running `serve` reports; `status` is None where none answers."""
+    for item in status.get("problems", ()) if status is not None else ():
+        if item["kind"] not in _CHECKED_ELSEWHERE:
+            state: State = "failed" if item["severity"] == "critical" else "warn"
+            yield DoctorResult(f"serve {item['subject'] or item['kind']}", state, item["text"], item["command"])
