@@ -7,7 +7,7 @@ import re
 import socket
 from pathlib import Path
 
-from lbctl.base.paths import exists, is_file
+from lbctl.base.paths import exists
 from lbctl.ir.proxies import Control
 from lbctl.model.control_section import ControlSection
 from lbctl.model.fleet import FleetSource
@@ -25,6 +25,8 @@ from lbctl.serve.state.patience import answered
 from lbctl.serve.state.sqlite import DATABASE
 from lbctl.serve.wiring import Shared
 
+_MARKER = "shared"
+"""The file of the state directory that says that this machine is a member."""
 _RETRY = 1.0
 """Seconds between two attempts to reach the store."""
 
@@ -35,10 +37,15 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
     With the default directory, this process would be another control plane: without the last valid fleet, and without
     the drains.
     """
-    if section.lost is None or options.state is not None or options.dry_run or not section.lacks("state"):
+    if options.state is not None or options.dry_run:
         return
     default = Path(Control().state)
-    if section.text or not is_file(default / DATABASE):
+    if section.source is None and section.lost is None:
+        advice = "the files have no readable `control`: if they name another state directory, add --state DIR"
+        log.warn(advice, state=default)
+    if section.lost is None or not section.lacks("state"):
+        return
+    if section.text or not any(exists(default / name) for name in (DATABASE, _MARKER)):
         log.findings([section.lost])
         log.error(
             "control.state cannot be read, so the last valid fleet is not found: correct the file, or add --state DIR"
@@ -73,7 +80,7 @@ async def shared_store(options: Options, source: FleetSource | None) -> Shared |
 
 
 def _marker(chosen: ServeSettings) -> Path:
-    return chosen.state / "shared"
+    return chosen.state / _MARKER
 
 
 async def join(shared: Shared) -> None:
