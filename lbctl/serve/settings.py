@@ -77,10 +77,12 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
 
 def remember_api(state: Path, url: str) -> None:
     """Write the URL of the API into the state, for commands of this machine. Raises OSError."""
-    file = state / _API_URL
-    new = file.with_name(f"{_API_URL}.new")
-    new.write_text(f"{url}\n", encoding="utf-8")
-    new.replace(file)
+    new = state / f"{_API_URL}.new"
+    new.unlink(missing_ok=True)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as opened:
+        opened.write(f"{url}\n")
+    new.replace(state / _API_URL)
 
 
 def last_api(state: Path) -> str:

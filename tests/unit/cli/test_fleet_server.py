@@ -55,7 +55,9 @@ def test_last_address_of_the_state_takes_precedence(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("version: 1\ncontrol: {api: {bind: 127.0.0.1:19090}, state: state}\n")
     (tmp_path / "state").mkdir()
-    remember_api(tmp_path / "state", "https://0.0.0.0:19191")
+    for url in ("http://127.0.0.1:19190", "https://0.0.0.0:19191"):
+        remember_api(tmp_path / "state", url)
+    assert (tmp_path / "state" / "api-url").stat().st_mode & 0o777 == 0o600
     assert server_of_fleet(str(fleet))[0] == "https://127.0.0.1:19191"
     (tmp_path / "state" / "api-url").write_text("nonsense\n")
     assert server_of_fleet(str(fleet))[0] == "http://127.0.0.1:19090"
