@@ -71,9 +71,9 @@ def test_same_seed_gives_the_same_arrivals() -> None:
 
 def test_request_of_an_impatient_client_gets_no_slot() -> None:
     engine = PacedReplica("a", 1.0, _CURVE)
-    outcomes = asyncio.run(outcomes_of(engine, [Arrival(0.0, 1, 30)] * 4, 0.6, patience=0.1))
-    assert (outcomes.failed, outcomes.first_token(99)) == (2, 0.1)
-    assert b'generation_tokens_total{model_name="m"} 60.0\n' in engine.page()
+    outcomes = asyncio.run(outcomes_of(engine, [Arrival(0.0, 1, 150)] * 4, 2.5, patience=1.0))
+    assert (outcomes.failed, outcomes.first_token(99)) == (2, 1.0)
+    assert b'generation_tokens_total{model_name="m"} 300.0\n' in engine.page()
 
 
 async def completed_during_and_after(

@@ -577,7 +577,7 @@ _WEIGHT = _INSIDE.join(
 _CLUSTER = _INSIDE.join(
     (
         "RouteConfigurationValidationError.VirtualHosts[1]",
-        "VirtualHostValidationError.Routes[3]",
+        "VirtualHostValidationError.Routes[4]",
         "RouteValidationError.Route",
         "RouteActionValidationError.Cluster: value length must be at least 1 characters)",
     )
