@@ -16,8 +16,6 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
 from lbctl.serve.picker import wire
 
-REPORT, EXPLAIN = "/report", "/explain"
-"""The paths on the picker's HTTP on loopback: its newest report, and how it would decide about a request."""
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, ValueError)
 
@@ -54,7 +52,10 @@ class PickerAlone:
             self.forget()
             self.pid, self._http = pid, picker_http(bind)
         try:
-            async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(self._url(REPORT)) as answer:
+            async with (
+                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+                session.get(self._url(wire.REPORT_PATH)) as answer,
+            ):
                 report = wire.parse(await answer.read()) if answer.status == 200 else None
         except _FAILURES:
             return False
@@ -73,7 +74,7 @@ class PickerAlone:
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.post(self._url(EXPLAIN), data=line) as answer,
+                session.post(self._url(wire.EXPLAIN_PATH), data=line) as answer,
             ):
                 explained = wire.parse(await answer.read())
         except _FAILURES:

@@ -15,8 +15,8 @@ from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAc
 
 from lbctl.ir.address import Address
 from lbctl.serve.picker.question import ResponseStart
-from lbctl.xds.protocol.request_logs import METHOD, SERVICE
 
+_SERVICE, _METHOD = "envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs"
 _TAG = "x-lbctl-pick-id"
 _GRACE = 2.0
 """Seconds after the last stream of an Envoy until its requests have ended."""
@@ -59,7 +59,7 @@ class EnvoyEnds:
             request_deserializer=StreamAccessLogsMessage.FromString,
             response_serializer=StreamAccessLogsResponse.SerializeToString,
         )
-        return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+        return grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method})
 
     async def _stream(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> StreamAccessLogsResponse:
         node = ""

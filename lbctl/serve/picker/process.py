@@ -24,7 +24,6 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
 from lbctl.serve.picker import wire
-from lbctl.serve.picker.alone import EXPLAIN, REPORT
 from lbctl.serve.picker.datagrams import DatagramReceiver
 from lbctl.serve.picker.envoy_ends import EnvoyEnds
 from lbctl.serve.picker.exchange import Exchange
@@ -111,7 +110,7 @@ class PickerProcess:
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page)
         local: Mapping[str, Callable[[bytes], bytes]]
-        local = {REPORT: lambda _: report(self.service), EXPLAIN: partial(_explained, self.service)}
+        local = {wire.REPORT_PATH: lambda _: report(self.service), wire.EXPLAIN_PATH: partial(_explained, self.service)}
         local_api = HttpApi(self.service, self._page, local)
         try:
             await loop.create_server(connections(local_api), http.host, http.port)

@@ -18,6 +18,8 @@ from lbctl.pick.table import Candidate, PoolTable
 
 FORMAT = 2
 """The version of this format, which a picker compares with its own."""
+REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
+"""The paths on a picker's HTTP on loopback: its newest report, and how it would decide about a request, as lines."""
 MOST_LINE = 256 << 20
 """Bytes of the largest line, which is a pool of many thousands of replicas."""
 _NAMES = tuple(item.name for item in fields(Candidate))

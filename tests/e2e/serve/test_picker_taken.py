@@ -210,7 +210,7 @@ def test_standalone_picker_at_the_address_is_used(capsys: pytest.CaptureFixture[
                     )
                     assert TAKEN not in control.log
                     eventually(lambda: control.status["picker"]["alone"] and control.status["picker"]["running"])
-                    assert control.status["problems"] == []
+                    eventually(lambda: control.status["problems"] == [])
                     eventually(lambda: control.metric("lbctl_pick_decisions_total") >= 20)
                     assert control.explain_pick({"pool": "pool", "session": "s", "body": "{}"})["choices"]
                     command = ["doctor", str(control.files), "--server", control.url, "--state", str(control.state)]
