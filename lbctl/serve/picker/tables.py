@@ -8,7 +8,7 @@ Building them changes nothing and takes no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from lbctl.base.hosts import is_ip
@@ -73,13 +73,21 @@ def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
 def table(
     served: PublishedFleet, pool: Pool, measured: FleetMeasurements, since: Mapping[Key, float] = MappingProxyType({})
 ) -> PoolTable:
-    """Return the table of a pool with the algorithm `pick`. `since`: when the replicas in their slow start joined."""
+    """Return the table of a pool with the algorithm `pick`. `since`: when the replicas in their slow start joined.
+
+    With `fail_open` checks keep no replica away where they would keep all.
+    """
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
-    candidates = (
+    candidates = [
         _candidate(served, pool, item, measured, since.get((pool.name, item.replica.name, item.replica.address)))
         for item in effective
-    )
+    ]
+    if pool.fail_open and not any(item.fit for item in candidates):
+        candidates = [
+            replace(candidate, fit=True, reason="") if item.status == "in" else candidate
+            for item, candidate in zip(effective, candidates, strict=True)
+        ]
     return PoolTable.of(pool, candidates)
 
 

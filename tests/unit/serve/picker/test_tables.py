@@ -31,8 +31,8 @@ from tests.support.fleets import fleet_text, pool, replica
 A, B, C = (ReplicaKey("chat", name) for name in "abc")
 
 
-def _topology(*, drain: bool = False) -> Topology:
-    """Return a fleet with the picked pool chat; `drain` is the key of its replica b."""
+def _topology(*, drain: bool = False, fail_open: bool = False) -> Topology:
+    """Return a fleet with the picked pool chat; `drain` is the key of its replica b, `fail_open` that of its health."""
     chat = pool(
         replica("a", "10.0.0.1:80", weight=2, region="eu", zone="eu-1"),
         replica("b", "chat.example:80", weight=1, drain=drain),
@@ -40,6 +40,7 @@ def _topology(*, drain: bool = False) -> Topology:
         model={"name": "llama", "adapters": ["sql", "chat-de"]},
         balance={"algorithm": "pick"},
         circuit_breaker={"per_replica": {"max_requests": 7}},
+        health={"active": {"http": {}}, "fail_open": fail_open},
         telemetry={"interval": "2s", "sources": [{"kind": "vllm", "url": "http://{host}:{port}/metrics"}]},
     )
     routes = {"chat": {"match": {"path_prefix": "/chat"}, "pool": "chat"}}
@@ -50,8 +51,9 @@ def _published(
     output: LoopOutput = LoopOutput(),  # noqa: B008 -- a frozen value
     *overrides: Override,
     drain: bool = False,
+    fail_open: bool = False,
 ) -> PublishedFleet:
-    fleet = Snapshot(_topology(drain=drain), addresses={"chat.example": ("10.0.0.2", "10.0.0.20")})
+    fleet = Snapshot(_topology(drain=drain, fail_open=fail_open), addresses={"chat.example": ("10.0.0.2", "10.0.0.20")})
     composed = compose(fleet, output, overrides, {}, 1_000.0)
     return cast(PublishedFleet, SimpleNamespace(composed=composed))
 
@@ -104,6 +106,13 @@ def test_drained_and_ejected_replicas_are_unfit() -> None:
 def test_table_has_the_published_weights() -> None:
     output = LoopOutput(weights={"chat": {"a": Weight(0.5, 2.0, 0.25)}})
     assert _candidates(_table(_published(output)))["a"].weight == 0.5
+
+
+def test_checks_that_all_fail_are_ignored_with_fail_open() -> None:
+    served = _published(drain=True, fail_open=True)
+    failed = CheckState(out=True, since=0.0, reason="refused")
+    assert set(_unfit(_table(served, FleetMeasurements(50.0, checks={A: failed})))) == {"a", "b"}
+    assert set(_unfit(_table(served, FleetMeasurements(50.0, checks={A: failed, C: failed})))) == {"b"}
 
 
 def test_replicas_failing_checks_are_unfit() -> None:
