@@ -45,7 +45,7 @@ _FIELDS = {
     "variant": f"%TYPED_CEL({_SPLIT} ? {_CLUSTER}['variant'] : null)%",
     "replica": "%UPSTREAM_HOST_NAME%",
     "model": f"%DYNAMIC_METADATA({NAMESPACE}:model)%",
-    "status": "%RESPONSE_CODE%",
+    "status": "%TYPED_CEL(has(response.code) ? response.code : 499)%",
     "bytes_in": "%BYTES_RECEIVED%",
     "bytes_out": "%BYTES_SENT%",
     "t_queue": "%COMMON_DURATION(DS_RX_BEG:US_TX_BEG:ms)%",

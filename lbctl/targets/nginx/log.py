@@ -138,8 +138,10 @@ def maps(context: RenderContext) -> None:
         context.map("$lb_tenant", "$lb_log_tenant", [(_DEFAULT, _script('"$lb_tenant"')), (Token('""'), _NULL)])
     if any(by_model(item) for item in context.view.listeners):
         _text(context, f"{model.HEADER}{model.in_query(context)}", "$lb_log_model", f"[{HARMLESS}]+", r"\z")
-    unknown = [(Token(status), _NULL) for status in ("000", "009")]
-    context.map("$status", "$lb_log_status", [(_DEFAULT, Token("$status")), *unknown])
+    unknown = [(Token(f"{status}:"), _NULL) for status in ("000", "009")]
+    left = (Token("400:"), Token("499"))  # a client that leaves while it sends its body
+    statuses = [(_DEFAULT, Token("$status")), *unknown, left]
+    context.map("$status:$request_completion", "$lb_log_status", statuses)
     _milliseconds(context, "$upstream_connect_time", "$lb_t_connect")
     _milliseconds(context, "$upstream_header_time", "$lb_t_first_byte")
     _milliseconds(context, "$request_time", "$lb_t_total")

@@ -57,6 +57,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[_Site]:
         "times": "a",
         "stream": "a",
         "abandoned": "a",
+        "left": "a",
     }
     with ExitStack() as stack:
         members = {case: stack.enter_context(replicas(*names[case].split())) for case in names}
@@ -231,6 +232,21 @@ def test_request_of_a_client_that_leaves_is_logged(site: _Site) -> None:
     stream.cancel()
     (line,) = site.lines("abandoned", 1)
     assert [line[name] for name in ("path", "pool", "replica")] == ["/sse", "abandoned-pool", "a"]
+
+
+def test_client_that_leaves_before_the_answer_is_a_499(site: _Site) -> None:
+    (replica,) = site.members["left"]
+    replica.held = True
+    client = site.gateway.connect("left")
+    waiting = client.send("GET", "/v1/waiting")
+    eventually(lambda: replica.in_flight == 1)
+    waiting.cancel()
+    with socket.create_connection((HOST, client.port), timeout=10) as connection:
+        connection.sendall(b"POST /v1/uploading HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhello")
+        time.sleep(0.2)
+    lines = site.lines("left", 2)
+    replica.held = False
+    assert {line["path"]: line["status"] for line in lines} == {"/v1/waiting": 499, "/v1/uploading": 499}
 
 
 _HOSTILE = [
