@@ -20,14 +20,19 @@ _REPLICA = ["pool", "replica"]
 
 
 class TrafficGauges(Collector):
-    """Collects the metrics. `pools` and `proxies` return the documents of the API."""
+    """Collects the metrics. `pools` and `proxies` return the documents of the API, `problems` what `status` has."""
 
     def __init__(
-        self, traffic: Traffic, pools: Callable[[], schema.Pools], proxies: Callable[[], schema.Proxies]
+        self,
+        traffic: Traffic,
+        pools: Callable[[], schema.Pools],
+        proxies: Callable[[], schema.Proxies],
+        problems: Callable[[], tuple[schema.Problem, ...]],
     ) -> None:
         self._traffic = traffic
         self._pools = pools
         self._proxies = proxies
+        self._problems = problems
         self._last: dict[tuple[str, ReplicaKey], Counts] = {}
         self._totals: dict[tuple[str, ReplicaKey], Counts] = {}
 
@@ -37,6 +42,7 @@ class TrafficGauges(Collector):
         yield from self._replicas(pools)
         yield from self._requests(pools, proxies)
         yield self._proxy_states(proxies)
+        yield self._problem_counts()
         yield self._dropped()
 
     def _replicas(self, pools: tuple[schema.Pool, ...]) -> Iterator[Metric]:
@@ -107,6 +113,14 @@ class TrafficGauges(Collector):
             for state, count in sorted(of_proxy.items()):
                 states.add_metric([name, proxy.kind, state], count)
         return states
+
+    def _problem_counts(self) -> Metric:
+        family = GaugeMetricFamily(
+            "lbctl_problems", "The number of problems that `lbctl status` shows.", labels=["severity", "kind"]
+        )
+        for (severity, kind), count in sorted(Counter((row.severity, row.kind) for row in self._problems()).items()):
+            family.add_metric([severity, kind], count)
+        return family
 
     def _dropped(self) -> Metric:
         dropped = CounterMetricFamily(

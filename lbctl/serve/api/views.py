@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 
@@ -19,6 +20,8 @@ from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.picker.feed import Feed
 from lbctl.targets import xds_kinds
 
+_LEAST_FREE = 1 << 20
+"""Bytes of free space below which the disk of the state is full: a write needs up to as many."""
 NO_FLEET = "no fleet yet: the files cannot be served, and the state holds no earlier one"
 _STARTING = "starting"
 
@@ -89,7 +92,8 @@ class Views(DecisionViews, Operations):
     def _unsaved(self) -> str:
         """Return why what is decided is not saved; empty where it is."""
         member = self._parts.member
-        return (member.election.problem if member is not None else "") or self._parts.audit.problem
+        problem = (member.election.problem if member is not None else "") or self._parts.audit.problem
+        return problem or _full(self._listens().state)
 
     def fleet(self) -> schema.FleetSettings:
         """Return `/api/v1/fleet`."""
@@ -145,3 +149,12 @@ class Views(DecisionViews, Operations):
         settings, opened = self._parts.endpoints.settings, self._parts.endpoints.opened
         state = settings.control.state if settings and not self._parts.options.dry_run else None
         return schema.Listens(xds=opened.xds, xds_socket=opened.socket, api=opened.api, state=state)
+
+
+def _full(state: str | None) -> str:
+    """Return that the disk of the state directory is full; an empty text where it is not, or where that is unknown."""
+    try:
+        is_full = state is not None and shutil.disk_usage(state).free < _LEAST_FREE
+    except OSError:
+        return ""
+    return f"the disk of {state} is full" if is_full else ""

@@ -197,4 +197,6 @@ def _register_gauges(
     metrics.registry.register(PickGauges(picker))
     if member is not None:
         metrics.registry.register(MemberGauges(member))
-    metrics.registry.register(TrafficGauges(observed.traffic, views.pools, views.proxies))
+    metrics.registry.register(
+        TrafficGauges(observed.traffic, views.pools, views.proxies, lambda: views.status().problems)
+    )

@@ -28,8 +28,10 @@ class Page:
         self.traffic.proxies = {item.name: item for item in (HA, EDGE, NEW)}
         self.proxies: tuple[schema.Proxy, ...] = NODES
         self._registry = CollectorRegistry()
+        self.problems: tuple[schema.Problem, ...] = ()
         pools = schema.Pools((api.pool("llama", ROW),))
-        self._registry.register(TrafficGauges(self.traffic, lambda: pools, lambda: schema.Proxies(self.proxies)))
+        gauges = TrafficGauges(self.traffic, lambda: pools, lambda: schema.Proxies(self.proxies), lambda: self.problems)
+        self._registry.register(gauges)
 
     def series(self, name: str) -> set[str]:
         """Return the samples of this metric without its name."""
@@ -44,6 +46,16 @@ def test_replica_has_one_state_and_its_known_shares() -> None:
         f'{{pool="llama",replica="a",stage="{stage}"}} {value}'
         for stage, value in (("declared", 0.5), ("decided", 0.25), ("observed", 0.2))
     }
+
+
+def test_problems_are_counted_by_kind() -> None:
+    page = Page()
+    assert page.series("lbctl_problems") == set()
+    down = [schema.Problem("warning", "replica_down", f"llama/{name}", "it is down", "lbctl status") for name in "ab"]
+    page.problems = (schema.Problem("critical", "files", "", "they have errors", "lbctl validate"), *down)
+    assert page.series("lbctl_problems") == {
+        '{kind="files",severity="critical"} 1.0', '{kind="replica_down",severity="warning"} 2.0',
+    }  # fmt: skip
 
 
 def test_nodes_are_counted_by_proxy_and_state() -> None:
