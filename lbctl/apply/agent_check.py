@@ -237,7 +237,7 @@ def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
     answers = {}
     for pool, members in view.pools.items():
         percents = _percents(view, pool)
-        drain_state = "maint" if members.affinity else "drain"
+        drain_state = "maint" if members.affinity or members.session else "drain"
         for replica, percent in zip(members.replicas, percents, strict=True):
             name = (pool, replica.name)
             if name in down:

@@ -120,6 +120,7 @@ def _uses(ctx: Context) -> Iterator[_Use]:
             for index, forwarded in enumerate(listener.client_address.forward):
                 use_path = (*here, "client_address", "forward", index)
                 yield _Use(use_path, forwarded, _MEANINGS["x-real-ip"], "x-real-ip")
+    yield from _session_headers(ctx)
     auths = [(name, route.auth) for name, route in ctx.fleet.routes.items() if route.auth]
     for name, auth in auths:
         if auth.api_keys:
@@ -131,6 +132,12 @@ def _uses(ctx: Context) -> Iterator[_Use]:
     for name, auth in auths:
         if auth.forward_tenant:
             yield _Use(("routes", name, "auth", "forward_tenant"), auth.forward_tenant, "passes the tenant to replicas")
+
+
+def _session_headers(ctx: Context) -> Iterator[_Use]:
+    for name, pool in ctx.fleet.pools.items():
+        if pool.affinity is not None and pool.affinity.header is not None:
+            yield _Use(("pools", name, "affinity", "header"), pool.affinity.header, "names the session of a replica")
 
 
 def _key_headers(here: Path, keys: model.ApiKeys) -> Iterator[_Use]:

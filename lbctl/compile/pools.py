@@ -81,7 +81,8 @@ def _pool(
         model=maybe(pool.model, lambda item: ir.Model(item.name, item.version, tuple(sorted(item.adapters)))),
         labels=pairs(pool.labels),
         balance=_balance(ctx, name, pool.balance),
-        affinity=maybe(pool.affinity, lambda item: ir.Affinity(item.cookie, int(item.ttl))),
+        affinity=_affinity(pool.affinity),
+        session=_session(ctx, (*path, "affinity"), pool),
         drain_deadline=int(pool.drain_deadline),
         locality=maybe(pool.locality, lambda item: ir.Locality(item.prefer, float(item.spill_below))),
         connections=_connections(pool),
@@ -185,6 +186,23 @@ def _discovery(
         resolvers=tuple(address(resolver) for resolver in dns.resolvers),
         capacity=table[dns.gpu] if dns.gpu is not None and is_known else 1.0,
     )
+
+
+def _affinity(section: model.Affinity | None) -> ir.Affinity | None:
+    if section is None or section.cookie is None:
+        return None
+    return ir.Affinity(section.cookie) if section.ttl is None else ir.Affinity(section.cookie, int(section.ttl))
+
+
+def _session(ctx: Context, path: Path, pool: model.Pool) -> ir.SessionHeader | None:
+    section = pool.affinity
+    if section is None or section.header is None:
+        return None
+    if pool.balance.algorithm == "pick":
+        message = "the picker chooses the replica of each request: a session would leave its replica"
+        ctx.error("LB161", message, (*path, "header"), "another algorithm", key=True)
+    header = section.header
+    return ir.SessionHeader(header) if section.ttl is None else ir.SessionHeader(header, int(section.ttl))
 
 
 def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:

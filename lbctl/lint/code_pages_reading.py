@@ -320,6 +320,13 @@ REFERENCES = (
         "The message says what takes its place.",
     ),
     code_page(
+        "LB161",
+        "a session and the picker in one pool",
+        "A pool with `algorithm: pick` has `affinity.header`. The picker chooses a replica for each request, so that a "
+        "session that a replica named would leave it.",
+        "Choose another algorithm for this pool.",
+    ),
+    code_page(
         "LB142",
         "a revocation list without an authority",
         "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",

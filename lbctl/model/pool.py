@@ -139,8 +139,19 @@ class Balance(Section):
 
 
 class Affinity(Section):
-    cookie: v.CookieName = Field(description="The cookie that holds the replica; lbctl sets it.")
-    ttl: v.Duration = Field(q.Duration(1_800_000), description="How long the cookie lives.")
+    CHOICES: ClassVar = (Choice(("cookie", "header")),)
+
+    cookie: v.CookieName | None = Field(None, description="The cookie that holds the replica; lbctl sets it.")
+    header: v.HeaderName | None = Field(
+        None,
+        description="The header in which a replica's answer names a session, and in which the client sends it back, "
+        "such as `mcp-session-id`. Requests of the session go to that replica.",
+    )
+    ttl: v.Duration | None = Field(
+        None,
+        description="How long the cookie lives, or how long a session may be idle. Without it: 30 minutes, and "
+        "24 hours for sessions.",
+    )
 
 
 class Replica(Section):

@@ -215,6 +215,7 @@ _POOLS = (
         neutral=("off",),
     ),
     _f("pool.affinity", "a client stays with its replica", 463, "pools.*.affinity"),
+    _f("pool.affinity.header", "a session stays with the replica that named it", 162, "pools.*.affinity.header"),
     _f("pool.replicas.priority", "replica priority", 464, "pools.*.replicas.priority", neutral=(0,)),
     _f("pool.replicas.drain", "drain", 465, "pools.*.replicas.drain", neutral=(False,)),
     _f("pool.drain_deadline", "drain deadline", 466, "pools.*.drain_deadline"),

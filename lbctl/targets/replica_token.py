@@ -6,10 +6,13 @@ import hashlib
 
 from lbctl.ir.snapshot import View
 
+DIGITS = 16
+"""The hexadecimal digits of a token."""
+
 
 def word(pool: str, replica: str) -> str:
-    """Return the 16 hexadecimal digits that stand for this replica."""
-    return hashlib.sha256(f"{pool}/{replica}".encode()).hexdigest()[:16]
+    """Return the hexadecimal digits that stand for this replica."""
+    return hashlib.sha256(f"{pool}/{replica}".encode()).hexdigest()[:DIGITS]
 
 
 def for_https_alone(pool: str, view: View) -> bool:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from lbctl.ir.pools.balance import Affinity, Algorithm, Balance, HashKey, Locality, PickPolicy, Prefix, SessionKey
+from lbctl.ir.pools.balance import (
+    Affinity,
+    Algorithm,
+    Balance,
+    HashKey,
+    Locality,
+    PickPolicy,
+    Prefix,
+    SessionHeader,
+    SessionKey,
+)
 from lbctl.ir.pools.connections import CircuitBreaker, Connections, PoolTls
 from lbctl.ir.pools.discovery import Discovery, DnsDiscovery, FileDiscovery, KubernetesDiscovery, LabelSource
 from lbctl.ir.pools.health import ActiveCheck, DeepCheck, GrpcCheck, HttpCheck, LoadShedding, PassiveCheck, TcpCheck
@@ -37,6 +47,7 @@ __all__ = [
     "Prefix",
     "Protocol",
     "Replica",
+    "SessionHeader",
     "SessionKey",
     "SlowStart",
     "TcpCheck",

@@ -95,6 +95,16 @@ class Affinity:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionHeader:
+    """The header in which replicas name sessions; the requests of a session go to the replica that named it."""
+
+    name: str
+    """The lower-case name of the header."""
+    ttl: int = 86_400_000
+    """How long an idle session is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
 class Locality:
     """Preference for replicas in the proxy's own zone or region."""
 

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from lbctl.base.records import dataclass
-from lbctl.ir.pools.balance import Affinity, Balance, Locality
+from lbctl.ir.pools.balance import Affinity, Balance, Locality, SessionHeader
 from lbctl.ir.pools.connections import CircuitBreaker, Connections, PoolTls
 from lbctl.ir.pools.discovery import Discovery
 from lbctl.ir.pools.health import ActiveCheck, DeepCheck, LoadShedding, PassiveCheck
@@ -49,6 +49,8 @@ class Pool:
     """How a replica is chosen."""
     affinity: Affinity | None = None
     """The cookie that keeps a client on one replica; None: there is none."""
+    session: SessionHeader | None = None
+    """The header in which replicas name sessions; None: they name none that lasts."""
     drain_deadline: int = 120_000
     """How long requests of a drained replica may continue."""
     locality: Locality | None = None

@@ -23,6 +23,9 @@ def pool(pool: p.Pool) -> Iterator[Setting]:
     if pool.affinity:
         yield ("affinity", "cookie"), pool.affinity.cookie
         yield ("affinity", "ttl"), duration(pool.affinity.ttl)
+    if pool.session:
+        yield ("affinity", "header"), pool.session.name
+        yield ("affinity", "ttl"), duration(pool.session.ttl)
     if pool.discovery:
         yield from nested("discovery", _discovery(pool.discovery))
     yield ("drain_deadline",), duration(pool.drain_deadline)

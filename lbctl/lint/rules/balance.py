@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lbctl.base.diagnostics import Path
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import serving
 from lbctl.lint.fleet_view import FleetView
@@ -11,6 +12,11 @@ from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import LLM, sample
 from lbctl.targets import KINDS, target
 
+_NAMED_BY_REPLICAS = {
+    "mcp-session-id": "{header: mcp-session-id}",
+    "$.previous_response_id": "{cookie: NAME}, for clients that keep cookies",
+}
+"""Headers and fields of bodies with a session that the replica names → the affinity that keeps it."""
 _UNLIKE = 2.0
 """The ratio of the largest to the smallest capacity of a pool from which its replicas count as different."""
 
@@ -160,6 +166,38 @@ def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
         if session:
             message = f"the proxy holds each body to hash its prompt, but {session} names the client"
             yield RuleFinding(("pools", pool.name, "balance", "hash", "key"), message, "key: {header: NAME}")
+
+
+@rule(
+    "LB247",
+    "warning",
+    "a session that the replica names is hashed",
+    what="A pool hashes `mcp-session-id` or `previous_response_id`, or its picker takes one of them for a session.",
+    why="The replica chooses this name in its first answer and keeps the session in its memory. The first request has "
+    "no such name and goes to any replica; a hash of the name then leads to another one, which does not know the "
+    "session. With three replicas, two of three sessions fail.",
+    before=sample(
+        "balance: {algorithm: hash, hash: {key: {header: mcp-session-id}, bounded_load: 1.25}}\n",
+        routes="tools: {match: {path_prefix: /mcp}, pool: llama}\n",
+    ),
+    after=sample("affinity: {header: mcp-session-id}\n", routes="tools: {match: {path_prefix: /mcp}, pool: llama}\n"),
+    ignore="All replicas keep their sessions in one shared store.",
+)
+def hash_of_named_session(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB247: hashes by a session that the replica names."""
+    for pool in fleet.pools:
+        path, key, policy = ("pools", pool.name, "balance"), pool.balance.key, pool.balance.pick
+        if key is not None and key.kind in ("header", "json_body") and key.name in _NAMED_BY_REPLICAS:
+            yield _named_session((*path, "hash", "key"), key.name)
+        for index, item in enumerate(policy.session if policy is not None else ()):
+            name = item.header or item.body or ""
+            if name in _NAMED_BY_REPLICAS:
+                yield _named_session((*path, "pick", "session", index), name)
+
+
+def _named_session(path: Path, name: str) -> RuleFinding:
+    message = f"{name} names a session that the replica chose: its requests go to other replicas"
+    return RuleFinding(path, message, f"instead: affinity: {_NAMED_BY_REPLICAS[name]}")
 
 
 def _session(fleet: FleetView, pool: Pool) -> str:

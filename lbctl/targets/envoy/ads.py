@@ -51,10 +51,10 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
 def routed(pool: Pool) -> Pool:
     """Return the pool reduced to what listeners and route tables depend on.
 
-    That is its protocol, how it chooses a replica, its hosted API and the priorities of its replicas. With cookie
-    affinity it is also the name and the address of each replica.
+    That is its protocol, its model, how it chooses a replica, its hosted API and the priorities of its replicas. Where
+    it keeps clients it is also the name and the address of each replica.
     """
-    if pool.affinity:
+    if pool.affinity or pool.session:
         replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
     else:
         replicas = tuple(
@@ -64,8 +64,10 @@ def routed(pool: Pool) -> Pool:
         pool.name,
         replicas,
         protocol=pool.protocol,
+        model=pool.model,
         balance=pool.balance,
         affinity=pool.affinity,
+        session=pool.session,
         upstream=pool.upstream,
         credentials=pool.credentials,
     )

@@ -1,9 +1,12 @@
-"""Cookie affinity: a client stays with its replica by a cookie that does not say which replica that is.
+"""A client stays with its replica by a cookie, or by the session that the replica named; neither says which one it is.
 
 Envoy's own filter for this writes the replica's address into the cookie, and accepts any address from it. Here the
 cookie holds an opaque token, which a fixed Lua script looks up in the configuration of the route. The load balancer
 chooses where the token is unknown or its replica is not fit. The cookie itself is part of the endpoint's metadata, so
 that every response carries the cookie of the replica that served it.
+
+A session that a replica names in a header gets a dot and the token at its end, and loses them again before a replica
+sees it.
 """
 
 from __future__ import annotations
@@ -22,27 +25,38 @@ from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
 
 FILTER = "lbctl.affinity"
+_SESSION = "session"
+"""The key of the replica's token in an endpoint's metadata."""
 _COOKIE = "cookie"
 """The key of the cookie in an endpoint's metadata."""
 _SCRIPT = r"""
 function envoy_on_request(handle)
-  local name = handle:filterContext():get('cookie')
+  local context, headers = handle:filterContext(), handle:headers()
+  local replicas, header = context:get('replicas'), context:get('session')
+  local named, hex = header and headers:get(header), ('%x'):rep(TOKEN)
+  local session, token = (named or ''):match('^(.*)%.(' .. hex .. ')$')
+  if session then
+    headers:replace(header, session)
+    if replicas[token] then handle:setUpstreamOverrideHost(replicas[token], false) end
+  end
+  local name = context:get('cookie')
   if not name then return end
-  local replicas = handle:filterContext():get('replicas')
-  for key, value in (handle:headers():get('cookie') or ''):gmatch('([^=;,%s]+)=([^;,%s]*)') do
+  for key, value in (headers:get('cookie') or ''):gmatch('([^=;,%s]+)=([^;,%s]*)') do
     if key == name and replicas[value] then
       handle:setUpstreamOverrideHost(replicas[value], false)
       return
     end
   end
 end
-""".lstrip()
+""".lstrip().replace("TOKEN", str(replica_token.DIGITS))
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if the listener leads to a pool with affinity; it acts only on routes that configure it."""
+    """Return the filter, if the listener leads to a pool that keeps clients; it acts on routes that configure it."""
     actions = [view.routes[rule.route].action for rule in listener.rules]
-    if not any(view.pools[name].affinity for item in actions if isinstance(item, Forward) for name in item.pools):
+    if not any(
+        _keeps_clients(view.pools[name]) for item in actions if isinstance(item, Forward) for name in item.pools
+    ):
         return []
     config = lua_pb2.Lua(default_source_code={"inline_string": _SCRIPT}, clear_route_cache={"value": False})
     return [extension(FILTER, config)]
@@ -53,44 +67,57 @@ def keeps(pool: Pool, route: Route) -> bool:
 
     With a fallback it does not, because Envoy then chooses a replica anew for each request.
     """
-    return pool.affinity is not None and isinstance(route.action, Forward) and route.action.fallback is None
+    return _keeps_clients(pool) and isinstance(route.action, Forward) and route.action.fallback is None
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
     """Return what a route or a share configures of the filter; it is empty where clients are not kept."""
-    if pool.affinity is None or not keeps(pool, route):
+    if not keeps(pool, route):
         return {}
     config = lua_pb2.LuaPerRoute()
     addresses = {
         replica_token.word(pool.name, item.name): str(item.address) for item in pool.replicas if _has_ip_address(item)
     }
-    config.filter_context.update({"cookie": pool.affinity.cookie, "replicas": addresses})
+    cookie = {_COOKIE: pool.affinity.cookie} if pool.affinity else {}
+    session = {_SESSION: pool.session.name} if pool.session else {}
+    config.filter_context.update({**cookie, **session, "replicas": addresses})
     return {FILTER: pack(config)}
 
 
-def set_cookie_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
-    """Return the `response_headers_to_add` of a route or a share, which set the cookie."""
+def response_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
+    """Return the `response_headers_to_add` of a route or a share: the cookie, or the session with the token."""
     if not keeps(pool, route):
         return []
+    if pool.session is not None:
+        value = f"%RESP({pool.session.name})%.%UPSTREAM_METADATA({NAMESPACE}:{_SESSION})%"
+        header = {"key": pool.session.name, "value": value}
+        return [{"header": header, "append_action": "OVERWRITE_IF_EXISTS"}]
     header = {"key": "set-cookie", "value": f"%UPSTREAM_METADATA({NAMESPACE}:{_COOKIE})%"}
     return [{"header": header, "append_action": "APPEND_IF_EXISTS_OR_ADD"}]
 
 
 def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str, str | bool]:
-    """Return the metadata of a replica's endpoint: its cookie, where the pool has affinity.
+    """Return the metadata of a replica's endpoint: its cookie or its token, where the pool keeps clients.
 
     `secure` restricts the cookie to HTTPS.
     """
+    word = replica_token.word(pool.name, replica.name)
+    if pool.session is not None:
+        return {_SESSION: word}
     if pool.affinity is None or not _has_ip_address(replica):
         return {}
-    pair = f"{pool.affinity.cookie}={replica_token.word(pool.name, replica.name)}; Path=/"
-    cookie = f"{pair}; Max-Age={max(1, pool.affinity.ttl // 1000)}; HttpOnly; SameSite=Lax"
+    lifetime = max(1, pool.affinity.ttl // 1000)
+    cookie = f"{pool.affinity.cookie}={word}; Path=/; Max-Age={lifetime}; HttpOnly; SameSite=Lax"
     return {_COOKIE: cookie + ("; Secure" if secure else "")}
 
 
 def lacks_ip_addresses(pool: Pool) -> bool:
     """Return whether clients cannot be kept with some replicas, because the script needs their IP addresses."""
-    return pool.affinity is not None and (not pool.replicas or not all(map(_has_ip_address, pool.replicas)))
+    return _keeps_clients(pool) and (not pool.replicas or not all(map(_has_ip_address, pool.replicas)))
+
+
+def _keeps_clients(pool: Pool) -> bool:
+    return pool.affinity is not None or pool.session is not None
 
 
 def _has_ip_address(replica: Replica) -> bool:

@@ -127,6 +127,10 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.balance.hash.bounded_load": Rendered(
         "by the requests that one worker thread knows: in a burst within one turn all of one key may go to one replica"
     ),
+    "pool.affinity.header": Rendered(
+        "the client's session ends with a dot and a hash of the replica's name, which the replica does not see; not "
+        "with replicas that have a host name, nor on routes with a fallback; `ttl` has no effect"
+    ),
     "pool.affinity": Rendered(
         "the cookie holds a hash of the replica's name, and lives on with each answer; not with replicas that have a "
         "host name, nor on routes with a fallback"

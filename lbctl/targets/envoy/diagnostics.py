@@ -63,7 +63,7 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.affinity",
             (*path, "affinity"),
-            "Envoy keeps a client with replicas whose IP address is known; others keep nobody",
+            "Envoy keeps clients with replicas whose IP address is known, and with no others",
         )
     if pool.load_shedding and not sheds(pool):
         yield _warning(
@@ -132,7 +132,7 @@ def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
 
 def _lost_affinity(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]:
     for name in action.pools:
-        if view.pools[name].affinity:
+        if view.pools[name].affinity or view.pools[name].session:
             message = f"with the fallback of route {route.name!r} Envoy keeps no client with its replica"
             yield _warning("pool.affinity", ("pools", name, "affinity"), message)
 

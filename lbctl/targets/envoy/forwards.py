@@ -163,7 +163,7 @@ def _weighted(view: View, plan: ClusterPlan, route: Route, draw: VariantDraw, sh
         "weight": {"value": share.weight},
         "typed_per_filter_config": {**affinity.per_route(pool, route), **picking.per_route(pool, route)},
     }
-    headers = affinity.set_cookie_headers(pool, route)
+    headers = affinity.response_headers(pool, route)
     if draw.sticky and draw.sticky.kind == "cookie":
         cookie = f"{draw.sticky.name}={share.pool}; Path=/; Max-Age={max(1, draw.sticky.ttl // 1000)}"
         cookie += "; HttpOnly; SameSite=Lax" + ("; Secure" if draw.secure else "")

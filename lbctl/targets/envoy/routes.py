@@ -218,7 +218,7 @@ def _forward(
                 **(affinity.per_route(only, route) | picking.per_route(only, route) if only else {}),
             },
             metadata=forwards.marks(route, action),
-            response_headers_to_add=affinity.set_cookie_headers(only, route) if only else None,
+            response_headers_to_add=affinity.response_headers(only, route) if only else None,
         )
         _headers(table, message, route)
         yield message

@@ -93,6 +93,7 @@ _NOTES = {
     "connections as a request has retries, at least 2; a connection that fails late is tried again after up to 1 s",
     "pool.balance.hash.json_body": "of what fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "of `prompt`, else of the text of the first two messages, with the model",
+    "pool.affinity.header": "in a table of each HAProxy, which a restart, and a reload without the Runtime API, forget",
     "pool.affinity": "the cookie holds a hash of the replica's name; its lifetime starts anew with each answer",
     "pool.replicas.priority": "as soon as none of a lower one is fit; with `locality` as that has it",
     "pool.locality": "by steps: below spill_below of a rank the next one shares by weight; a replica has its limits "

@@ -132,10 +132,10 @@ def _server(
 def _drain_state(pool: Pool) -> State:
     """Return the state of a drained replica.
 
-    A cookie or the picker still leads to a replica in drain; in maintenance it receives nothing new, and its requests
-    go on.
+    A cookie, a session or the picker still leads to a replica in drain; in maintenance it receives nothing new, and its
+    requests go on.
     """
-    return "maint" if pool.affinity or pool.balance.pick else "drain"
+    return "maint" if pool.affinity or pool.session or pool.balance.pick else "drain"
 
 
 def _arguments(line: str) -> tuple[str, ...]:

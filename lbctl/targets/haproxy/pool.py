@@ -36,6 +36,8 @@ from lbctl.targets.haproxy.quote import duration, line
 from lbctl.targets.token import Token
 
 _BALANCE = {"least_request": "leastconn", "least_time": "leastconn", "random": "random(1)"}
+_SESSIONS = 200_000
+"""The sessions that a pool remembers; beyond them the oldest is forgotten."""
 _POOL_FULL = quote.error("the pool is full", "overloaded")
 _TOO_FEW_HEALTHY = quote.error("too few replicas are healthy", "unavailable")
 
@@ -61,6 +63,7 @@ def backend(part: TierBackend) -> Backend:
     lines = (
         *_balance(pool, view),
         *_affinity(pool, view),
+        *_session(pool),
         *_connections(pool),
         *_timeouts(pool, routes),
         *retries.lines(pool, routes),
@@ -124,6 +127,17 @@ def _affinity(pool: Pool, view: View) -> Iterator[Token]:
         cookie, idle = quote.word(pool.affinity.cookie, path), f"maxidle {max(1, pool.affinity.ttl // 1000)}s"
         secure = "secure" if replica_token.for_https_alone(pool.name, view) else ""
         yield line("cookie", cookie, "insert indirect nocache httponly", secure, idle, "attr 'SameSite=Lax'")
+
+
+def _session(pool: Pool) -> Iterator[Token]:
+    """Yield the lines that keep a session with the replica that named it; the table holds hashes of sessions."""
+    if pool.session is not None:
+        path = ("pools", pool.name, "affinity")
+        seconds = max(1, pool.session.ttl // 1000)
+        yield line(f"stick-table type binary len 32 size {_SESSIONS} expire {seconds}s", source=(*path, "ttl"))
+        for rule, fetch in (("match", "req.fhdr"), ("store-response", "res.fhdr")):
+            key = quote.word(quote.sample(fetch, pool.session.name, "sha2(256)"))
+            yield line(f"stick {rule}", key, source=(*path, "header"))
 
 
 def _connections(pool: Pool) -> Iterator[Token]:

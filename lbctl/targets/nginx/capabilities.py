@@ -120,6 +120,11 @@ _BALANCE: Mapping[str, Capability] = {
     "pool.balance.hash.json_body": Unsupported("nginx's core reads no JSON", "least_conn"),
     "pool.balance.hash.prompt_prefix": Unsupported("nginx's core reads no JSON", "least_conn"),
     "pool.balance.hash.bounded_load": Unsupported("nginx's consistent hash has no bound", "plain consistent hash"),
+    "pool.affinity.header": Since(
+        (1, 29, 6),
+        Unsupported("before 1.29.6 nginx does not learn sessions from answers", "every request is balanced for itself"),
+        "in a table of each nginx, for about 8,000 sessions; not with headers whose names nginx drops",
+    ),
     "pool.affinity": Since(
         (1, 29, 6),
         Unsupported("before 1.29.6 nginx knows no sticky sessions", "every request is balanced for itself"),

@@ -153,7 +153,7 @@ def _block(
         keepalive_timeout=_idle(pool),
         keepalive_requests=pool.connections.max_requests or _UNLIMITED,
         resolver=resolver,
-        sticky=_sticky(context, pool) if _has_sticky(context, pool) else None,
+        sticky=_sticky(context, pool) if _has_sticky(context, pool) else _sessions(context, pool, name),
     )
 
 
@@ -384,6 +384,20 @@ def _sticky(context: RenderContext, pool: Pool) -> Token:
     name = quote.plain(pool.affinity.cookie, path).text
     secure = " secure" if replica_token.for_https_alone(pool.name, context.view) else ""
     return Token(f"cookie {name} expires={seconds}s path=/ httponly samesite=lax{secure}", path)
+
+
+def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None:
+    """Return how nginx learns the sessions that replicas name; None where it does not."""
+    if pool.session is None or context.version < _HAS_STICKY:
+        return None
+    path = ("pools", pool.name, "affinity", "header")
+    header = names.header(pool.session.name)
+    if header is None:
+        context.warn("pool.affinity.header", path, "nginx drops headers with this name: no session is kept")
+        return None
+    created, seconds = header.replace("$http_", "$upstream_http_", 1), max(1, pool.session.ttl // 1000)
+    zone = f"zone={upstream}_sessions:1m"
+    return Token(f"learn create={created} lookup={header} {zone} timeout={seconds}s header", path)
 
 
 def shown(address: Address) -> str | None:

@@ -40,6 +40,8 @@ ROUTES = {
     "{pool: a, headers: {request: {remove: [▶host]}}}": "LB119",
     "{pool: a, headers: {response: {set: {▶content-length: x}}}}": "LB119",
     "{pool: a, auth: {api_keys: {file: k, header: ▶Transfer-Encoding}}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k, headers: [x-a, ▶host]}}}": "LB119",
+    "{pool: a, auth: {api_keys: {file: k, headers: [x-a, ▶x-model]}}}": "LB120",
     "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶content_length}}": "LB119",
     "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶host}}": "LB119",
     "{pool: a, auth: {api_keys: {file: k}, forward_tenant: ▶proxy-connection}}": "LB119",
@@ -75,6 +77,9 @@ ROUTES = {
     },
 }
 POOLS = {
+    "affinity: {▶header: mcp-session-id}, balance: {algorithm: pick}": "LB161",
+    "affinity: {header: ▶Connection}": "LB119",
+    "affinity: {header: ▶authorization}": "LB120",
     "balance: {algorithm: ▶hash}": "LB301",
     "balance: {hash: ▶{key: {header: x}}}": "LB301",
     "balance: {pick: ▶{bound: 1.5}}": "LB306",

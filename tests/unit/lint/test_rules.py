@@ -67,6 +67,7 @@ POINTS = {
     "LB332": '"$upstream_addr"',
     "LB333": "hosts: [old.example.com]}",
     "LB534": '"0.0.0.0:8443"',
+    "LB247": "key: {header: mcp-session-id}",
     "LB520": '"0.0.0.0:8080"}',
     "LB521": "tls: {server_name: llama.internal}",
     "LB522": '"0.0.0.0:18000"',

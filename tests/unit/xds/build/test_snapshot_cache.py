@@ -47,6 +47,7 @@ routes:
     sticky_split: {cookie: variant}
     pin: [{header: x-v, equals: v2, pool: v2}]
   near: {match: {path_prefix: /near/}, pool: near}
+  models: {match: {path: /v1/models}, respond: {models: true}}
   spare: {match: {path_prefix: /spare/, hosts: [a.example.com]}, pool: v1, fallback: v2}
   any: {match: {path_prefix: /}, pool: random, listeners: [inner]}
   east: {match: {path_prefix: /east/}, pool: v2, regions: [east]}
@@ -464,6 +465,11 @@ def test_the_version_depends_on_the_zones_of_replicas() -> None:
     assert built(FLEET).version != built(FLEET.replace("zone: b", "zone: c")).version
 
 
+def test_routes_list_the_models_of_pools() -> None:
+    edition = built(FLEET.replace("affinity: {cookie: lb}", "model: {name: listed-model}"))
+    assert all(b"listed-model" in item.body for item in edition.resources(ANY)[RDS].values())
+
+
 # ── Incremental builds equal fresh builds ────────────────────────────────────────────────────────────────────────────
 
 _CHANGES: Sequence[tuple[str, str]] = (
@@ -473,6 +479,8 @@ _CHANGES: Sequence[tuple[str, str]] = (
     ("95, v2: 5", "1, v2: 1"),
     ("sticky_split: {cookie: variant}", "sticky_split: {header: x-user}"),
     ("affinity: {cookie: lb}", "affinity: {cookie: lb, ttl: 5m}"),
+    ("affinity: {cookie: lb}", "affinity: {header: mcp-session-id}"),
+    ("affinity: {cookie: lb}", "model: {name: listed-model}"),
     ("affinity: {cookie: lb}", "protocol: grpc"),
     ("{prefer: zone}", "{prefer: region}"),
     ("zone: a}", "zone: a, region: east, priority: 1}"),
