@@ -219,7 +219,7 @@ def _auth(section: model.Auth) -> ir.Auth:
 
 def _api_keys(section: model.ApiKeys) -> ir.ApiKeys:
     names = [section.header] if section.header is not None else section.headers
-    return ir.ApiKeys(section.file, tuple(dict.fromkeys(names)))
+    return ir.ApiKeys(section.file, tuple(dict.fromkeys(names)), section.websocket_protocol)
 
 
 def _basic(section: model.Basic) -> ir.ApiKeys:

@@ -197,6 +197,8 @@ class ApiKeys:
     """The path of the file with the keys."""
     headers: tuple[str, ...] = ("authorization",)
     """The lower-case names of the headers that may hold the key; the first one that a request has decides."""
+    websocket_protocol: bool = False
+    """Whether a WebSocket may have the key in Sec-WebSocket-Protocol."""
     realm: str | None = None
     """The realm, where the keys are users with their passwords (HTTP Basic); None: they are keys."""
 

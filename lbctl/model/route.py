@@ -164,6 +164,11 @@ class ApiKeys(Section):
         description="The headers that may hold the key: the first one that a request has decides. A `Bearer ` in front "
         "of the key is ignored. Replicas get none of them, unless `forward_credentials` is set.",
     )
+    websocket_protocol: bool = Field(
+        False,
+        description="Whether a WebSocket may have the key in `Sec-WebSocket-Protocol`, as browsers send it: "
+        "`openai-insecure-api-key.KEY`. It counts where none of the headers is sent; replicas do not get it.",
+    )
 
 
 class Jwt(Section):

@@ -118,9 +118,11 @@ def _auth(auth: r.Auth) -> Iterator[Setting]:
         yield ("basic", "file"), auth.api_keys.file
         yield ("basic", "realm"), auth.api_keys.realm
         yield ("basic", "header"), auth.api_keys.headers[0]
+        yield ("basic", "websocket_protocol"), auth.api_keys.websocket_protocol or None
     elif auth.api_keys:
         yield ("api_keys", "file"), auth.api_keys.file
         yield ("api_keys", "headers"), auth.api_keys.headers
+        yield ("api_keys", "websocket_protocol"), auth.api_keys.websocket_protocol
     if auth.jwt:
         yield ("jwt", "issuer"), auth.jwt.issuer
         yield ("jwt", "jwks_file"), auth.jwt.jwks_file

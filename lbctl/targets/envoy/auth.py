@@ -23,6 +23,7 @@ from envoy.config.rbac.v3 import rbac_pb2
 from envoy.extensions.filters.http.api_key_auth.v3 import api_key_auth_pb2
 from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from envoy.extensions.filters.http.jwt_authn.v3 import config_pb2
+from envoy.extensions.filters.http.lua.v3 import lua_pb2
 from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as rbac_filter_pb2
 from google.protobuf.any_pb2 import Any
 
@@ -30,7 +31,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Forward, Jwt, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_headers
+from lbctl.targets import client_headers, websocket_key
 from lbctl.targets.client_headers import INTERNAL_PREFIX as INTERNAL
 from lbctl.targets.envoy import external
 from lbctl.targets.envoy.protos import extension, pack
@@ -50,6 +51,34 @@ _OWN_TENANT = {"header": _TENANT_HEADER, "on_header_present": _TENANT_METADATA, 
 """The rule that moves the tenant from lbctl's own header into the metadata."""
 _TOKEN_HEADER = f"{INTERNAL}token"
 """A header that is present once a token has been verified."""
+_PROTOCOLS = "lbctl.websocket_key"
+"""The filter that reads the key among the subprotocols of a WebSocket; routes configure it."""
+_PROTOCOL_SCRIPT = (
+    r"""
+function envoy_on_request(handle)
+  local context, headers = handle:filterContext(), handle:headers()
+  local names, key, others = context:get('headers'), nil, {}
+  if not names then return end
+  for item in (headers:get('PROTOCOLS') or ''):gmatch('[^,]+') do
+    local protocol = item:match('^%s*(.-)%s*$')
+    if protocol:sub(1, #'ITEM.'):lower() == 'ITEM.' then
+      key = protocol:sub(#'ITEM.' + 1)
+    else
+      others[#others + 1] = protocol
+    end
+  end
+  if not key then return end
+  local upgrades, sent = (headers:get('upgrade') or ''):lower() == 'websocket', ''
+  for name in names:gmatch('[^,]+') do sent = sent .. (headers:get(name) or '') end
+  if upgrades and sent == '' then headers:replace(names:match('[^,]+'), key) end
+  if not context:get('removes_key') then return end
+  headers:remove('PROTOCOLS')
+  if #others > 0 then headers:add('PROTOCOLS', table.concat(others, ', ')) end
+end
+""".lstrip()
+    .replace("PROTOCOLS", websocket_key.HEADER)
+    .replace("ITEM", websocket_key.ITEM)
+)
 _ANYONE = f"{INTERNAL}anyone"
 _SKEW = 1
 """Seconds for which a token is still valid after it expires. Envoy's default is a minute, and 0 means the default."""
@@ -95,7 +124,7 @@ def gates(view: View, route: Route) -> Iterator[Gate]:
     if _has_usable_jwks(view, route):
         yield [token, {"name": _TOKEN_HEADER, "present_match": True}], token_filters
         key_filters |= token_filters
-    yield [], key_filters
+    yield [], key_filters | _protocols(route)
 
 
 def demands_token(view: View, route: Route) -> bool:
@@ -108,6 +137,8 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
     protected = _protected(view, listener)
     tokens = [route for route in protected if _has_usable_jwks(view, route)]
     extensions = [extension(_JWT, _authentication(view, tokens))] if tokens else []
+    if any(map(_protocols, protected)):
+        extensions.append(extension(_PROTOCOLS, lua_pb2.Lua(default_source_code={"inline_string": _PROTOCOL_SCRIPT})))
     if holds_keys(view, listener):
         any_key = api_key_auth_pb2.ApiKeyAuth(
             credentials=[{"key": "anyone", "client": "anyone"}], key_sources=[{"header": _ANYONE}]
@@ -188,6 +219,16 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
         key_sources=[{"header": name} for name in auth.api_keys.headers],
         forwarding={"header": _TENANT_HEADER},
     )
+
+
+def _protocols(route: Route) -> dict[str, Any]:
+    """Return the filter configuration that moves a key from the subprotocols to the first of the headers for keys."""
+    keys = route.auth.api_keys if route.auth else None
+    if route.auth is None or keys is None or not keys.websocket_protocol:
+        return {}
+    config = lua_pb2.LuaPerRoute()
+    config.filter_context.update({"headers": ",".join(keys.headers), "removes_key": not route.auth.forward_credentials})
+    return {_PROTOCOLS: pack(config)}
 
 
 def _answered_tenant(route: Route) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from lbctl.ir.header_text import variables
 from lbctl.ir.routes import ApiKeys, Auth, Forward, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
+from lbctl.targets import websocket_key
 from lbctl.targets.challenge import challenge
 from lbctl.targets.haproxy import jwt, quote, sections
 from lbctl.targets.haproxy.match import Acls
@@ -25,6 +26,8 @@ _DENIED = quote.error("no valid credentials", "unauthorized")
 _NO_LENGTH = quote.error("send a content-length", "no_length")
 _NOBODY = quote.error("the credentials name no tenant", "forbidden")
 
+_WITH_KEY = f"^{websocket_key.BEFORE}({websocket_key.KEY}){websocket_key.BEHIND}"
+_UPGRADES = "{ req.fhdr(upgrade) -m str -i websocket }"
 _BODY_STARTS = "10s"
 """The time within which an HTTP/2 request without a length must end or its body must begin."""
 
@@ -72,7 +75,7 @@ def _api_keys(route: Route, keys: ApiKeys, if_route: str, view: View) -> Iterato
     prefix = "^[Bb]earer +" if keys.realm is None else "^[Bb][Aa][Ss][Ii][Cc] +"
     bare = f'regsub("{prefix}","")'
     tenant = f'sha2(256),hex,lower,map_str("{sections.beside(_map_file(route), view.proxy)}")'
-    if len(keys.headers) == 1:
+    if len(keys.headers) == 1 and not keys.websocket_protocol:
         has_scheme = "" if keys.realm is None else f"{{ req.fhdr(authorization) -m reg -- '{prefix}' }}"
         presented = quote.word(quote.sample("req.fhdr", keys.headers[0], bare, tenant))
         yield line("http-request set-var(txn.tenant)", presented, if_route, has_scheme, source=path)
@@ -83,6 +86,11 @@ def _api_keys(route: Route, keys: ApiKeys, if_route: str, view: View) -> Iterato
         is_sent = line("{", quote.word(quote.sample("req.fhdr", name)), "-m len gt 0 }")
         yield line("http-request set-var(txn.key)", fetch, if_route, is_sent, no_key, source=path)
         no_key = "!{ var(txn.key) -m found }"
+    if keys.websocket_protocol:
+        protocols = quote.sample("req.fhdr", websocket_key.HEADER)
+        key = quote.word(rf'{protocols},regsub("{_WITH_KEY}","\\1")')
+        has_key = line("{", quote.word(protocols), f"-m reg -- '{_WITH_KEY}' }}")
+        yield line("http-request set-var(txn.key)", key, if_route, _UPGRADES, has_key, no_key, source=path)
     yield line("http-request set-var(txn.tenant)", quote.word(f"var(txn.key),{tenant}"), if_route, source=path)
     yield line("http-request unset-var(txn.key)", if_route, source=path)
 
@@ -126,9 +134,23 @@ def credential_removal(route: Route) -> Iterator[Token]:
     auth = route.auth
     if auth is not None and not auth.forward_credentials:
         if_route, path = f"if route_{quote.name(route.name).text}", ("routes", route.name, "auth")
+        if auth.api_keys and auth.api_keys.websocket_protocol:
+            yield from _without_key_in_protocols(if_route, path)
         presented = set(auth.api_keys.headers if auth.api_keys else ())
         for name in sorted(presented | ({"authorization"} if auth.jwt else set())):
             yield line("http-request del-header", quote.word(name), if_route, source=path)
+
+
+def _without_key_in_protocols(if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
+    """Yield the lines that remove keys from the subprotocols of a WebSocket; the header goes with its last item."""
+    space = "[[:space:]]*"
+    others = f'regsub("(^|,){space}{websocket_key.ITEM}[.][^,]*","","gi"),regsub("^{space},{space}","")'
+    protocols = quote.word(f"{quote.sample('req.fhdr', websocket_key.HEADER)},{others}")
+    yield line("http-request set-var(txn.protocols)", protocols, if_route, source=path)
+    is_changed = f"{{ req.fhdr({websocket_key.HEADER}) -m sub -i -- {websocket_key.ITEM}. }}"
+    yield line(f"http-request del-header {websocket_key.HEADER}", if_route, is_changed, source=path)
+    is_left = f"{{ var(txn.protocols) -m len gt 0 }} !{{ req.fhdr({websocket_key.HEADER}) -m found }}"
+    yield line(f"http-request set-header {websocket_key.HEADER} %[var(txn.protocols)]", if_route, is_left, source=path)
 
 
 def _hashed_keys(keys: Sequence[ApiKey]) -> str:

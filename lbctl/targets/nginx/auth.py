@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import json
 import posixpath
+from functools import partial
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import ApiKeys, Route
+from lbctl.targets import websocket_key
 from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.client_headers import given
 from lbctl.targets.nginx import external, names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
+
+_PROTOCOLS = f"$http_{websocket_key.HEADER.replace('-', '_')}"
+_PROTOCOL_KEY, _OTHER_PROTOCOLS = "$lb_protocol_key", "$lb_other_protocols"
 
 
 def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
@@ -48,6 +53,8 @@ def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, To
         headers[auth.forward_tenant.lower()] = headers[auth.external.tenant_header]
     if auth.api_keys is not None and not auth.forward_credentials:
         headers |= {name: Token('""') for name in auth.api_keys.headers}
+        if auth.api_keys.websocket_protocol:
+            headers[websocket_key.HEADER] = _other_protocols(context)
     tenant_variable = tenant(context, route, number)
     if auth.forward_tenant is not None and tenant_variable is not None:
         headers[auth.forward_tenant.lower()] = tenant_variable
@@ -79,12 +86,42 @@ def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: s
             context.warn("route.auth.api_keys", path, f"nginx drops headers with the name {name}: no key is read there")
         else:
             sources.append(source)
+    if accepted.websocket_protocol:
+        sources.append(_key_in_protocols(context))
     first = sources.pop() if sources else None
     for index, source in reversed(list(enumerate(sources))):
         assert first is not None
         entries = ((Token("default"), Token(source)), (Token('""'), Token(first)))
         first = context.map(source, f"{variable.removesuffix('_tenant')}_key{index}", entries)
     return first
+
+
+def _key_in_protocols(context: RenderContext) -> str:
+    """Return the variable with the key among the subprotocols of a WebSocket."""
+    if all(item.variable != Token(_PROTOCOL_KEY) for item in context.maps):
+        key = names.group(_PROTOCOL_KEY, websocket_key.KEY)
+        pattern = quote.plain(f"~*^websocket\\n{websocket_key.BEFORE}{key}{websocket_key.BEHIND}")
+        entries = ((Token("default"), Token('""')), (pattern, Token(names.captured(_PROTOCOL_KEY))))
+        context.map(f"$http_upgrade\n{_PROTOCOLS}", _PROTOCOL_KEY, entries)
+    return _PROTOCOL_KEY
+
+
+def _other_protocols(context: RenderContext) -> Token:
+    """Return the variable with the subprotocols of a WebSocket without the key; with several keys it is empty."""
+    if all(item.variable != Token(_OTHER_PROTOCOLS) for item in context.maps):
+        item, space = f"{websocket_key.ITEM}[.][^,]*", "[[:space:]]*"
+        group, captured = partial(names.group, _OTHER_PROTOCOLS), partial(names.captured, _OTHER_PROTOCOLS)
+        entries = (
+            (Token("default"), Token(_PROTOCOLS)),
+            (quote.plain(f"~*(?:^|,){space}{item},(?:.*,)?{space}{item}"), Token('""')),
+            (quote.plain(f"~*^{space}{item}(?:,{space}{group('.*', '_rest')})?$"), Token(captured("_rest"))),
+            (
+                quote.plain(f"~*^{group('.*?', '_front')}{space},{space}{item}{group('(?:,.*)?', '_back')}$"),
+                quote.script(captured("_front") + captured("_back")),
+            ),
+        )
+        context.map(_PROTOCOLS, _OTHER_PROTOCOLS, entries)
+    return Token(_OTHER_PROTOCOLS)
 
 
 def _key(scheme: str, key: str) -> str:

@@ -215,9 +215,9 @@ class Client:
         """Make so many calls, each on a connection of its own, `concurrency` at a time."""
         return background.wait(_grpc_load(self._where, method, count, concurrency, payload))
 
-    def websocket(self, path: str, messages: Sequence[str], gap: float = 0.0) -> Echo:
+    def websocket(self, path: str, messages: Sequence[str], gap: float = 0.0, protocols: Sequence[str] = ()) -> Echo:
         """Sends the messages, `gap` seconds apart, each after the reply to the one before; then closes."""
-        return background.wait(self._websocket(path, messages, gap))
+        return background.wait(self._websocket(path, messages, gap, protocols))
 
     async def _once(self, request: Request) -> Response:
         connection = Connection(self._target)
@@ -226,12 +226,16 @@ class Client:
         finally:
             await connection.close()
 
-    async def _websocket(self, path: str, messages: Sequence[str], gap: float) -> Echo:
+    async def _websocket(self, path: str, messages: Sequence[str], gap: float, protocols: Sequence[str]) -> Echo:
         tls = self._target.tls if self._target.tls is not None else True
         async with aiohttp.ClientSession() as session:
             try:
                 socket = await session.ws_connect(
-                    self.url(path), ssl=tls, server_hostname=self._target.server_name, timeout=_WS_TIMEOUT
+                    self.url(path),
+                    ssl=tls,
+                    server_hostname=self._target.server_name,
+                    timeout=_WS_TIMEOUT,
+                    protocols=protocols,
                 )
             except aiohttp.WSServerHandshakeError as refused:
                 return Echo(refused.status)

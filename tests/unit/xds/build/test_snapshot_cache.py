@@ -47,7 +47,6 @@ routes:
     sticky_split: {cookie: variant}
     pin: [{header: x-v, equals: v2, pool: v2}]
   near: {match: {path_prefix: /near/}, pool: near}
-  models: {match: {path: /v1/models}, respond: {models: true}}
   spare: {match: {path_prefix: /spare/, hosts: [a.example.com]}, pool: v1, fallback: v2}
   any: {match: {path_prefix: /}, pool: random, listeners: [inner]}
   east: {match: {path_prefix: /east/}, pool: v2, regions: [east]}
@@ -466,8 +465,9 @@ def test_the_version_depends_on_the_zones_of_replicas() -> None:
 
 
 def test_routes_list_the_models_of_pools() -> None:
-    edition = built(FLEET.replace("affinity: {cookie: lb}", "model: {name: listed-model}"))
-    assert all(b"listed-model" in item.body for item in edition.resources(ANY)[RDS].values())
+    listed = "  models: {match: {path: /v1/models}, respond: {models: true}}\npools:\n"
+    edition = built(FLEET.replace("pools:\n", listed).replace("affinity: {cookie: lb}", "model: {name: listed-model}"))
+    assert all(b"listed-model" in item.body for item in edition.resources(ANY).of(RDS).values())
 
 
 # ── Incremental builds equal fresh builds ────────────────────────────────────────────────────────────────────────────
