@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from tests.support import init as servers
 from tests.support.processes.binaries import require
@@ -38,10 +39,19 @@ def _occupied(port: int) -> Iterator[None]:
         yield
 
 
+async def _keyed(request: web.Request) -> web.StreamResponse:
+    """Answer as vLLM with `--api-key` in front of everything, its checks and metrics included."""
+    if request.headers.get("authorization") != "Bearer sk-of-the-servers":
+        return web.Response(status=401)
+    return await servers.answering(VLLM)(request)
+
+
 def test_model_servers_get_a_fleet_file_and_a_free_port(run: Up) -> None:
+    """The servers ask for a key, which the fleet sends them; clients have keys of their own."""
     run.api = None
-    with servers.serving(servers.answering(VLLM)) as (server,), _occupied(8080), _occupied(18080):
-        run.start("--proxy", "haproxy", "--from", server.url)
+    (run.folder / "key").write_text("sk-of-the-servers\n")
+    with servers.serving(_keyed) as (server,), _occupied(8080), _occupied(18080):
+        run.start("--proxy", "haproxy", "--from", server.url, "--api-key-file", "key")
         ready = run.await_ready()
         (port,) = URL.findall(ready)
         assert port != "8080"
@@ -50,6 +60,8 @@ def test_model_servers_get_a_fleet_file_and_a_free_port(run: Up) -> None:
         assert "lbctl: wrote fleet.yaml" in run.err.read_text()
         assert server.url.removeprefix("http://") in (run.folder / "fleet.yaml").read_text()
         assert Client(int(port)).get("/v1/models", {"authorization": f"Bearer {run.key}"}).ok
+        assert (run.folder / "replica-key").stat().st_mode & 0o777 == 0o600
+        assert "sk-of-the-servers" not in ready + run.err.read_text() + (run.folder / "fleet.yaml").read_text()
 
 
 def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
