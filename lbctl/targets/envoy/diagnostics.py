@@ -102,13 +102,14 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
 
 
 def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
-    hashed = sum(1 for item in view.api_keys.get(route.name, ()) if not item.key)
+    keys = view.api_keys.get(route.name, ())
+    hashed = sum(1 for item in keys if not item.key)
     if hashed:
         yield _warning(
             "route.auth.api_keys",
-            ("routes", route.name, "auth", "api_keys"),
-            f"Envoy compares keys as they are: {hashed} of which the file holds the hash alone are refused",
-            "the key itself in the file, which has to be readable by its owner alone",
+            ("routes", route.name, "auth", "api_keys", "file"),
+            f"Envoy compares no hashes: it refuses {hashed} of {len(keys)} keys, of which the file has hashes",
+            "lbctl key new TENANT --plain -f FILE; the file is then readable by its owner alone",
         )
 
 

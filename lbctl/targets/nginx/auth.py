@@ -67,8 +67,9 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     keys = context.view.api_keys.get(route.name, ()) if source is not None else ()
     hash_only = sum(1 for item in keys if not item.key)
     if hash_only:
-        message = f"nginx knows no SHA-256: the {hash_only} keys that stand in the file as hashes are refused"
-        context.warn("route.auth.api_keys", (*path, "file"), message)
+        message = f"nginx compares no hashes: it refuses {hash_only} of {len(keys)} keys, of which the file has hashes"
+        hint = "lbctl key new TENANT --plain -f FILE; the file is then readable by its owner alone"
+        context.warn("route.auth.api_keys", (*path, "file"), message, hint)
     name = f"nginx-api-keys-{route.name}.map"
     scheme = "(?:(?i:bearer) +)?" if accepted.realm is None else "(?i:basic) +"
     lines = (f"{_key(scheme, item.key)} {item.tenant};\n" for item in keys if item.key)
