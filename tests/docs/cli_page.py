@@ -23,8 +23,8 @@ result alone; messages go to standard error.
 | 1 | the fleet has errors, or `lint` findings from `--fail-on` on; nothing was written, and what was served still is. \
 Or `serve` cannot have a port, or a control plane refuses the node |
 | 2 | `diff --exit-code`: something differs |
-| 3 | `status --check`: the files are not served, or a proxy does not have them. `xds get`: not all has come in time. \
-`doctor`: something is not as the fleet needs it |
+| 3 | `status --check`: requests fail, the files are not served, or a proxy does not have them. \
+`xds get`: not all has come in time. `doctor`: something is not as the fleet needs it |
 | 4 | a needed thing cannot be reached, as a proxy's program for `--check`, a running `serve`, or for `doctor` a \
 source of metrics |
 | 5 | the proxy's own checker refused what lbctl rendered |

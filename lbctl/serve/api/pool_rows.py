@@ -201,16 +201,19 @@ class _Rows:
             return None
         return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
 
+    def _passed_by(self, pool: Pool, replica: str) -> frozenset[str]:
+        """Return the proxies whose active check the replica passes; without such a check `up` says nothing."""
+        return (
+            self._live.ledger.passed_by(ReplicaKey(pool.name, replica), self._live.now) if pool.active else frozenset()
+        )
+
     def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
         """Return what returns the replicas that a check keeps out at a proxy.
 
         A proxy whose own check passes still sends to a replica that another one finds down.
         """
-        ledger, now = self._live.ledger, self._live.now
         passed_by = {
-            name: ledger.passed_by(ReplicaKey(pool.name, name), now)
-            for name, state in states.items()
-            if state.name in ("down", "ejected")
+            name: self._passed_by(pool, name) for name, state in states.items() if state.name in ("down", "ejected")
         }
 
         def unfit(carrier: Carrier) -> frozenset[str]:
@@ -274,7 +277,7 @@ class _Rows:
             connection=connection,
             connection_age=0.0 if connection is None else live.at - connection.since,
             answered_age=None if answered is None else live.now - answered,
-            passed_by=0 if pool.active is None else len(live.ledger.passed_by(key, live.now)),
+            passed_by=len(self._passed_by(pool, key.replica)),
             conditions=live.ledger.conditions(key, live.now, drained_until=live.drains.ended_at(key)),
             carriers=sum(len(each.nodes) or 1 for each in carriers),
             ramps={

@@ -12,7 +12,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Ramps
-from lbctl.ir.pools import Pool, SlowStart
+from lbctl.ir.pools import ActiveCheck, Pool, SlowStart, TcpCheck
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
@@ -104,7 +104,8 @@ def test_replica_is_not_draining_by_a_report_from_its_drain() -> None:
 
 
 def test_replica_down_in_one_proxy_has_no_share_there() -> None:
-    composed = composed_of(TWO)
+    checked = pool(2, active=ActiveCheck(TcpCheck()))
+    composed = composed_of(checked)
     nginx_view = for_proxy(composed, {NAME: frozenset({"r00001"})}, Ramps(), 0.0, 30.0)
     site = Carrier(SITE, frozenset({NAME}), nginx_view.snapshot, view(nginx_view.snapshot, SITE), checked=True)
     failed_check = CheckState(out=True, since=0.0, reason="connection refused", at=0.0)
@@ -120,6 +121,8 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     ledger.set_conditions("e1", {ReplicaKey(NAME, "r00001"): ReplicaCondition("up")}, 0.0)
     assert shares(replace(live, carriers=(site, edge)), composed)["r00001"][1] == 0.0
     assert shares(replace(live, carriers=(site, edge), ledger=ledger), composed)["r00001"][1] == 0.5 * 3 / 4
+    unchecked = composed_of(TWO)
+    assert shares(replace(live, carriers=(carrier(EDGE, unchecked, "e1"),), ledger=ledger), unchecked)["r00001"][1] == 0
 
 
 def test_acknowledged_share_is_from_the_view_of_nginx() -> None:
