@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lbctl.base.diagnostics import Path
+from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.conditions import condition
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.rules import acls, parted
@@ -17,6 +18,7 @@ _HASH = (
     "name what clients send with each request of a session: `balance: {algorithm: hash, hash: {key: {header: NAME}}}`"
 )
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
+_ANSWERED = re.compile(r"res\.f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
 _KEYS = (
     ("cookie", re.compile(r"(?:(?:req\.)?cook|cookie)\((\w+)\)")),
     ("query", re.compile(r"(?:url_param|urlp)\(([\w.-]+)\)")),
@@ -27,12 +29,27 @@ _KEYS = (
 def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     """Carry the `stick` rules of a section over to its pool, or report that its sessions are lost."""
     lines = [item for item in section.own("stick") if len(item.args) > 1]
-    if any(item.args[0] == "store-response" for item in lines):
+    if (session := _session_header(section, lines)) is not None:
+        context.draft.put((*path, "affinity"), session, *lines, *_tables(section))
+    elif any(item.args[0] == "store-response" for item in lines):
         for item in lines:
-            reason = "no key of a fleet remembers what an answer names"
+            reason = "no key of a fleet remembers this of an answer"
             context.draft.lose_sessions(path, item, reason, OWN_COOKIE)
     else:
         _hash(context, path, section, lines)
+
+
+def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str, Any] | None:
+    """Return the affinity of a session that an answer names in a header and requests send back, or None."""
+    rules = {item.args[0]: item.args[1] for item in lines if len(item.args) == 2}
+    stored, sent = _ANSWERED.fullmatch(rules.get("store-response", "")), _HEADER.fullmatch(rules.get("match", ""))
+    if len(lines) != 2 or stored is None or sent is None or section.last("cookie") is not None:
+        return None
+    if stored[1].lower() != sent[1].lower():
+        return None
+    table = next((item.args for item in _tables(section) if "expire" in item.args[:-1]), ())
+    idle = values.time(table[table.index("expire") + 1]) if table else None
+    return {"header": sent[1].lower(), **({"ttl": idle} if idle else {})}
 
 
 def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: list[Statement]) -> None:

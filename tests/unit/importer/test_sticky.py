@@ -40,10 +40,22 @@ def test_stick_rule_becomes_a_hash_of_its_key(lines: str, key: dict[str, Any], t
     assert [item.message for item in diagnostics if "any replica" in item.message] == []
 
 
+@pytest.mark.parametrize(("table", "ttl"), [("", {}), (" expire 30m", {"ttl": "30m"})])
+def test_session_that_an_answer_names_becomes_an_affinity(table: str, ttl: dict[str, str], tmp_path: Path) -> None:
+    lines = f"stick-table type string size 1m{table}\n stick store-response res.hdr(X-A)\n stick match req.fhdr(x-a)"
+    result, diagnostics = imported_text("haproxy", f"{HEAD} {lines}\n{SERVERS}", tmp_path)
+    assert result.draft.fleet["pools"]["b"]["affinity"] == {"header": "x-a", **ttl}
+    assert result.draft.unkept == {}
+    assert [item.message for item in diagnostics if "any replica" in item.message] == []
+
+
 @pytest.mark.parametrize(
     ("lines", "hint"),
     [
-        ("stick store-response res.hdr(x-a)\n stick match req.hdr(x-a)", "affinity"),
+        ("stick store-response res.hdr(x-a)\n stick match req.hdr(x-b)", "affinity"),
+        ("stick store-response res.hdr(x-a)\n stick match req.hdr(x-a) if { path /a }", "affinity"),
+        ("stick store-response res.hdr(x-a)\n stick match req.hdr(x-a)\n stick on src", "affinity"),
+        ("stick store-response res.cook(a)\n stick match req.cook(a)", "affinity"),
         ("stick on ssl_fc_session_id", "balance: {algorithm: hash"),
         ("stick match hdr(x-a)", "balance: {algorithm: hash"),
         ("stick on hdr(x-a) if { path_beg /v1 }", "balance: {algorithm: hash"),
