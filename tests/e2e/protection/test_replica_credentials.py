@@ -52,6 +52,7 @@ def _fleet(keyed: Replica, spare: Replica, calls: GrpcReplica) -> Fleet:
         "forward": {"match": {"path_prefix": "/forward/"}, "pool": "keyed", "fallback": "spare", "auth": auth},
         "back": {"match": {"path_prefix": "/back/"}, "pool": "spare", "fallback": "keyed"},
         "calls": {"match": {"path_prefix": "/s.S/"}, "pool": "calls"},
+        "copied": {"match": {"path_prefix": "/copied/"}, "pool": "spare", "mirror": {"pool": "keyed"}},
     }
     return {**fleet_of([spare]), "routes": routes, "pools": pools}
 
@@ -75,6 +76,11 @@ def test_requests_and_checks_of_a_pool_have_its_key(kind: Kind) -> None:
             _assert_keyed(keyed.seen[-1], "/forward/x?q")
             eventually(lambda: gateway.get("/back/x", _CLIENT).replica == "spare")
             _assert_clients(spare.seen[-1], "/back/x")
+            if kind != "haproxy":  # which mirrors nothing
+                assert gateway.get("/copied/x", _CLIENT).replica == "spare"
+                _assert_clients(spare.seen[-1], "/copied/x")
+                eventually(lambda: keyed.seen[-1].path == "/copied/x")
+                _assert_keyed(keyed.seen[-1], "/copied/x")
             if kind != "nginx":  # whose clients of gRPC need TLS, and which checks nothing
                 eventually(lambda: keyed.checks and spare.checks and calls.checks and gateway.grpc("/s.S/Echo").ok)
                 assert dict(calls.seen[-1].metadata)["x-api-key"] == _KEY

@@ -107,7 +107,9 @@ def test_agent_checks_carry_weights_without_runtime_api() -> None:
 
 
 def test_lbctl_checks_the_replicas_of_nginx() -> None:
-    health = {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 2}}
+    """With `fail_open` a failure of all checks keeps none out."""
+    active = {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 2}
+    health = {"active": active, "fail_open": True}
     with short_pauses(_SHORT_PAUSES), engines("a", "b") as members, edges.nginx(min_interval="10m") as ng:
         fleet = _fleet(members, ng, health=health)
         with _driving(fleet, ng) as control, ng.steady(20, _GENERATE) as load:
@@ -119,6 +121,13 @@ def test_lbctl_checks_the_replicas_of_nginx() -> None:
             assert members[0].requests == count
             members[0].behave(health=200)
             eventually(lambda: members[0].requests > count)
+            for member in members:
+                member.behave(health=503)
+            eventually(lambda: control.log.count("fails its active checks") == 3)
+            eventually(lambda: control.proxies["ng"]["state"] == "SYNCED")
+            time.sleep(1)
+            counts = [member.requests for member in members]
+            eventually(lambda: all(member.requests > n for member, n in zip(members, counts, strict=True)))
         load.load.assert_no_failure()
 
 
