@@ -80,8 +80,8 @@ _IDLE = 30_000
 """Milliseconds. The picker itself closes an idle connection after a minute, which a question must not meet."""
 _CHECK_INTERVAL, _CHECK_TIMEOUT = 500, 250
 """Milliseconds. A picker that hangs is known to hang after two checks."""
-_FLUSH = 50
-"""Milliseconds for which Envoy collects the ends of requests."""
+_FLUSH = 10
+"""Milliseconds for which Envoy collects the ends of requests. Until then the picker takes them for work in flight."""
 _MOVED = ("zone_aware_lb_config", "consistent_hashing_lb_config")
 """Parts of `common_lb_config` that Envoy wants in the policy itself."""
 _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")

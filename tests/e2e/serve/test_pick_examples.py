@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ from tests.support.processes.picker import picked
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
+_REPORTED = 0.1
+"""Seconds after which the picker has the end of a request."""
 COUNT = 6
 """The number of requests for each session, document or adapter."""
 
@@ -38,10 +41,14 @@ def _request(**fields: Any) -> Request:
 
 
 def _homes(client: Client, requests: list[Request]) -> set[str]:
-    """Who answers these requests, one after the other."""
-    load = client.load(len(requests), 1, lambda number: requests[number])
-    load.assert_no_failure()
-    return set(load.by_replica)
+    """Return which replicas answer these requests, one after the other, each once the end of the last was reported."""
+    homes = set[str]()
+    for request in requests:
+        load = client.load(1, 1, request)
+        load.assert_no_failure()
+        homes |= set(load.by_replica)
+        time.sleep(_REPORTED)
+    return homes
 
 
 @pytest.mark.parametrize("kind", ["nginx", pytest.param("envoy", marks=pytest.mark.nightly)])
