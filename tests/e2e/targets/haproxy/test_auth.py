@@ -173,7 +173,7 @@ def test_token_without_tenant_passes_without_tenant_limit(tmp_path: Path, versio
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
 def test_api_key_or_token_suffices(tmp_path: Path, header: str) -> None:
     port = free_port()
-    auth = Auth(ApiKeys("keys", header), JWT, forward_tenant="x-tenant")
+    auth = Auth(ApiKeys("keys", (header,)), JWT, forward_tenant="x-tenant")
     secrets = Secrets({"keys": (ApiKey("beta", key="plain"),)}, {"jwks.json": jwks(ec_jwk("P-256"))})
     good, bad = token(EC["P-256"], "ES256", claims()), token(EC["P-256"], "ES256", claims(iss="x"))
     with replicas("a1") as (a1,):
