@@ -116,7 +116,7 @@ def _state(site: Site, pool: str) -> str:
 @pytest.mark.parametrize("kind", _KINDS)
 def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     route = f"dead-{kind}"
-    eventually(lambda: site.rollout(route)["mode"] == "analysis")
+    eventually(lambda: site.rollout(route)["mode"] == "analysis" and site.rollout(route)["unavailable"])
     row = site.rollout(route)
     assert (row["phase"], row["percent"]) == ("waiting", None)
     assert row["unavailable"].startswith(f"pool {route}-new has no available replica: gone is down")

@@ -23,7 +23,7 @@ WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.get
 
 
 COMMANDS = {
-    "doctor fleet.yaml": (3, "closed/state: permission denied"),
+    "doctor fleet.yaml": (4, "closed/state: permission denied"),
     "bootstrap --xds 127.0.0.1:18000 --tls-ca closed/ca": (64, "--tls-ca: there is no file "),
     "diff closed/fleet.yaml": (1, "closed/fleet.yaml:1:1: error LB002: cannot be read: permission denied"),
     "render -t nginx -d closed/out fleet.yaml": (1, ": Permission denied"),
