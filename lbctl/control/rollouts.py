@@ -206,7 +206,8 @@ def _followed(
     if same is None:
         earlier = _ends(state) if state is not None else ()
         new = RolloutState(route.name, key, files.base, since=now, models=files.models, earlier=earlier)
-        return new if rollout.mode == "manual" or rollout.to in outages else _at_step(new, rollout, 0, now)
+        waits = rollout.mode == "manual" or outage_of(files.base, rollout, outages) is not None
+        return new if waits else _at_step(new, rollout, 0, now)
     if same is not state:
         same = replace(same, since=now, reason=same.reason or "as it ended before")
     reason = _superseded_by(same, files)
@@ -265,19 +266,32 @@ def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") ->
 
 def unavailable(state: RolloutState, rollout: Rollout, outages: Outages) -> Outage | None:
     """Return the outage of the target pool that keeps the next step from beginning; None where none does."""
-    return None if state.allows_unavailable else outages.get(rollout.to)
+    return None if state.allows_unavailable else outage_of(state.base, rollout, outages)
+
+
+def outage_of(base: Shares, rollout: Rollout, outages: Outages) -> Outage | None:
+    """Return the outage of the target pool; None where it has none, or where the old pools have one too.
+
+    Then it makes no difference which of the pools gets the requests.
+    """
+    outage = outages.get(rollout.to)
+    old = [outages.get(pool) for pool, share in base if share and pool != rollout.to]
+    if outage is None or (old and all(item is not None and item.seen >= outage.seen for item in old)):
+        return None
+    return outage
 
 
 def _ended(state: RolloutState, rollout: Rollout, outages: Outages, now: float) -> RolloutState | None:
     """Return the state of a running rollout that ends because of an outage of its target; None where it goes on.
 
-    While the old pools have an outage too, the rollout goes on, since its end would help nobody.
+    A rollout that has just begun by itself waits again at once: its target was not checked yet when it began.
     """
     outage = unavailable(state, rollout, outages)
-    if not state.runs or outage is None or outage.seen - outage.since < PATIENCE:
+    if not state.runs or outage is None:
         return None
-    old = {pool for pool, share in state.base if share and pool != rollout.to}
-    if old and old <= outages.keys():
+    if state.step == 0 and rollout.mode != "manual" and 0 <= outage.since - state.since < PATIENCE:
+        return replace(state, phase="waiting", percent=0.0, since=now, held_since=None, reason=outage.reason)
+    if outage.seen - outage.since < PATIENCE:
         return None
     return replace(state, phase="rolled_back", since=now, held_since=None, reason=outage.reason)
 

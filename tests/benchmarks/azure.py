@@ -6,8 +6,8 @@ for each way of balancing; all sets run side by side and get the same requests. 
 are those of a window of the trace, the gaps so compressed that the fleet has `LOAD` to do; the seed picks the window.
 The engines are four times as fast as the profile that they come from; the control loop has its own pace. The 99th
 percentile of the time to the first token is of the requests after `SETTLE` seconds. A replica is throttled after
-`FAULT` seconds, so adaptive has half a minute for it. The trace is looked for beside the checkout, and nothing runs
-without it.
+`FAULT` seconds, so adaptive has half a minute for it. It needs the trace in the directory of
+`LBCTL_REAL_DATA`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ _INTRODUCTION = """\
 `make test-newer` runs newer ones: the checker of each reads the expected outputs of `tests/golden`, as they stand there
 and rendered for its version, and tests send requests through it, by fleets rendered for its version.
 
+Other versions are not tested, as HAProxy 3.1 and 3.3, and nginx 1.31, for which `least_time` follows its documentation.
+
 """
 
 

@@ -11,7 +11,7 @@ from lbctl.signals.source import SourceReading
 from tests.support.paths import DATA, FIXTURES
 
 METRICS = FIXTURES / "metrics"
-needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="the folder with pages of real exporters does not exist")
+needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="no metrics pages of real exporters: see LBCTL_REAL_DATA")
 
 
 def fixture(name: str) -> bytes:

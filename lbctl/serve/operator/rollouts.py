@@ -165,7 +165,7 @@ class RolloutService:
         if share is None or not 0 <= share <= 100:
             raise BadRequestError("percent is a number from 0 to 100")
         try:
-            outage = self.outages.get(rollout.to)
+            outage = rollouts.outage_of(state.base, rollout, self.outages)
             return rollouts.act(state, rollout, action, self.now(), float(share), outage, allow)
         except ValueError as error:
             raise BadRequestError(f"the rollout of {route} cannot {action}: {error}") from None

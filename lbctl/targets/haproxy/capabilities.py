@@ -47,10 +47,10 @@ _NOTES = {
     "x.key, or one file with both",
     "listener.h2c": "by HTTP/2's preface",
     "listener.client_address": "up to four trusted balancers in a row",
-    "listener.max_body": "a body without Content-Length, a gRPC client's stream too, is held until it is whole, "
-    "and counted if it fits into the buffer: 11 KiB with its headers, more "
-    "where bodies are inspected; a longer one is answered 411; a refusal of a body far above the limit can be lost to "
-    "a reset",
+    "listener.max_body": "from 3.3 on such a listener accepts HTTP/1.1 alone; a body without Content-Length, a gRPC "
+    "client's stream too, is held until it is whole, and counted if it fits into the buffer: 11 KiB with its headers, "
+    "more where bodies are inspected; a longer one is answered 411; a refusal of a body far above the limit can be "
+    "lost to a reset",
     "listener.headers.max_count": "a request with over 50 more, and a response with as many, is a 400 or 502 for all "
     "listeners of the HAProxy; a fragment has the host's `tune.http.maxhdr` (101)",
     "listener.headers.max_bytes": "one over 16 KiB larger is a 400; a fragment has the host's `tune.bufsize` (15 KiB)",
@@ -126,7 +126,7 @@ _NOTES = {
 }
 
 _UNSUPPORTED = {
-    "route.auth.external": Unsupported("HAProxy asks no service about a request", "API keys, users or JWT"),
+    "route.auth.external": Unsupported("lbctl does not render it for HAProxy yet", "API keys, users or JWT"),
     "listener.tracing": Unsupported(
         "HAProxy does not speak OTLP",
         "nothing is traced; traceparent headers pass through untouched",

@@ -39,6 +39,8 @@ from lbctl.targets.reading import by_model, wants_clear_model
 from lbctl.targets.token import Token
 
 _LOGS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
+_WAITS_FOR_NO_STREAM = (3, 3)
+"""The version from which on HAProxy does not wait for an HTTP/2 body without a length; it was seen with 3.4.7."""
 _TOO_LARGE = quote.error("the body is too large", "too_large")
 USUAL_BUFFER = 16 * 1024
 """The size of HAProxy's buffers by default, in bytes."""
@@ -59,6 +61,8 @@ class Frontend:
     """The listener's name as it is logged."""
     bind: Token
     """The address and its parameters."""
+    bind_from_33: Token | None
+    """The same for HAProxy 3.3 and later, whichever version it is rendered for; None: no other."""
     options: tuple[Token, ...]
     """The options of the section."""
     log: Token | None
@@ -127,6 +131,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         name=Token(sections.own(f"listener_{quote.name(listener.name).text}", view.proxy)),
         listener=quote.name(listener.name),
         bind=_bind(listener),
+        bind_from_33=_bind(listener, accepts_http2=False) if _loses_bodies(listener, view) else None,
         options=tuple(_options(listener, routes)),
         log=_log(listener),
         reports=reports.lines(listener, view),
@@ -160,6 +165,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
 def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
     """Yield what HAProxy cannot do of this particular listener."""
     yield from _held_streams(listener, view)
+    yield from _http1_alone(listener, view)
     yield from header_limits.diagnostics(listener, view)
     log, path = listener.access_log, ("listeners", listener.name, "access_log", "path")
     if log.format != "none" and log.path not in (None, *_LOGS):
@@ -189,17 +195,38 @@ def _certificates(listener: Listener) -> tuple[Certificate, ...]:
     return listener.tls.certificates if listener.tls else ()
 
 
-def _bind(listener: Listener) -> Token:
+def _loses_bodies(listener: Listener, view: View) -> bool:
+    """Return whether HAProxy from 3.3 on would read this listener's HTTP/2 bodies without a length as empty.
+
+    Its `wait-for-body` does not wait for them, so that limits and models in bodies would not hold.
+    """
+    return listener.max_body is not None or reads_bodies(listener, view)
+
+
+def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
+    """Yield that a listener does not accept HTTP/2, since its limits would not hold there."""
+    if listener.http2 and view.proxy.version >= _WAITS_FOR_NO_STREAM and _loses_bodies(listener, view):
+        feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
+        path = ("listeners", listener.name, feature.partition(".")[2])
+        message = (
+            "HAProxy from 3.3 on does not wait for HTTP/2 bodies without a length: this listener accepts HTTP/1.1 alone"
+        )
+        hint = "HAProxy 3.2, or a listener without max_body whose routes read no bodies"
+        yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
+
+
+def _bind(listener: Listener, *, accepts_http2: bool = True) -> Token:
     path = ("listeners", listener.name, "bind")
     return line(
         "bind",
         quote.address(listener.bind, path),
         "accept-proxy" if listener.proxy_protocol else "",
-        *_tls(listener),
+        *_tls(listener, accepts_http2=accepts_http2 and listener.http2),
+        "" if accepts_http2 else "proto h1",
     )
 
 
-def _tls(listener: Listener) -> Iterator[str | Token]:
+def _tls(listener: Listener, *, accepts_http2: bool) -> Iterator[str | Token]:
     if listener.tls is None:
         return
     yield "ssl"
@@ -207,7 +234,7 @@ def _tls(listener: Listener) -> Iterator[str | Token]:
         yield "crt"
         yield quote.word(item.certificate)
     yield f"ssl-min-ver TLSv{listener.tls.min_version}"
-    yield "alpn h2,http/1.1" if listener.http2 else "alpn http/1.1"
+    yield "alpn h2,http/1.1" if accepts_http2 else "alpn http/1.1"
     if listener.tls.client_ca:
         yield "ca-file"
         yield quote.word(listener.tls.client_ca)

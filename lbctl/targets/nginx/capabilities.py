@@ -114,6 +114,7 @@ _BALANCE: Mapping[str, Capability] = {
     "pool.balance.least_time": Since(
         (1, 31),
         Unsupported("before 1.31.0 nginx knows no least_time outside its commercial edition", "least_conn"),
+        "not tested with nginx 1.31",
     ),
     "pool.balance.random": _DONE,
     "pool.balance.hash": _DONE,

@@ -20,7 +20,7 @@ NAMES = {
 }
 RESULTS = DATA / "gpus"
 needs_data = pytest.mark.skipif(
-    not RESULTS.is_dir(), reason="the MLPerf and specification tables are not next to this checkout"
+    not RESULTS.is_dir(), reason="no tables of MLPerf and specifications: see LBCTL_REAL_DATA"
 )
 
 AGAINST_H100 = ("B200", "H200", "GH200", "H100-PCIe", "L40S", "MI300X", "MI325X")

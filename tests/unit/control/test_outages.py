@@ -19,8 +19,8 @@ HAVE_IT = ("chat",)
 Mode = Literal["manual", "timed", "analysis"]
 MODES: tuple[Mode, ...] = ("manual", "timed", "analysis")
 BY_ITSELF: tuple[Mode, ...] = ("timed", "analysis")
-DOWN = {"new": Outage("pool new has no available replica: a is down", 0, PATIENCE)}
-BOTH_DOWN = {**DOWN, "old": Outage("pool old has no available replica: b is down", 0, PATIENCE)}
+DOWN = {"new": Outage("pool new has no available replica: a is down", 10, 10 + PATIENCE)}
+BOTH_DOWN = {**DOWN, "old": Outage("pool old has no available replica: b is down", 10, 10 + PATIENCE)}
 
 
 def rollout_of(mode: Mode) -> Rollout:
@@ -90,11 +90,22 @@ def test_rollout_begins_when_its_target_is_available(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_running_rollout_ends_when_its_target_dies(mode: Mode, phase: str) -> None:
     topology, states = topology_of(mode), running(mode, phase)
-    once = {"new": Outage("down", 0, PATIENCE - 0.1)}
-    assert advance(states, topology, 7, HAVE_IT, once) == states, "checks may fail once"
-    (ended,) = advance(states, topology, PATIENCE, HAVE_IT, DOWN)
+    once = {"new": Outage("down", 10, 10 + PATIENCE - 0.1)}
+    assert advance(states, topology, 17, HAVE_IT, once) == states, "checks may fail once"
+    (ended,) = advance(states, topology, 10 + PATIENCE, HAVE_IT, DOWN)
     assert (ended.phase, ended.reason) == ("rolled_back", DOWN["new"].reason)
     assert splits((ended,), topology) == {}
+
+
+@pytest.mark.parametrize("mode", BY_ITSELF)
+def test_target_found_dead_after_the_beginning_is_awaited(mode: Mode) -> None:
+    topology, states = topology_of(mode), running(mode)
+    found = {"new": Outage("pool new has no available replica: a is down", 2, 2)}
+    (waiting,) = advance(states, topology, 2, HAVE_IT, found)
+    assert (waiting.phase, waiting.reason) == ("waiting", found["new"].reason)
+    assert splits((waiting,), topology) == {}
+    (begun,) = advance((waiting,), topology, 600, HAVE_IT, {})
+    assert (begun.phase, begun.step, begun.since, begun.reason) == ("progressing", 0, 600, "")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -103,9 +114,16 @@ def test_outage_of_all_pools_ends_no_rollout(mode: Mode) -> None:
     assert advance(states, topology_of(mode), 50, HAVE_IT, BOTH_DOWN) == states
 
 
+def test_earlier_outage_of_the_old_pool_does_not_count() -> None:
+    earlier = {**DOWN, "old": Outage("pool old has no available replica: b is down", 5, 12)}
+    (ended,) = advance(running("manual"), topology_of("manual"), 50, HAVE_IT, earlier)
+    assert ended.phase == "rolled_back"
+
+
 def test_step_does_not_begin_without_an_available_replica() -> None:
     topology, states = topology_of("timed"), running("timed")
-    assert advance(states, topology, 61, HAVE_IT, BOTH_DOWN) == states
+    since = {"new": Outage("down", 60, 61)}
+    assert advance(states, topology, 61, HAVE_IT, since) == states
     (after,) = advance(states, topology, 61, HAVE_IT, {})
     assert after.percent == 100
 

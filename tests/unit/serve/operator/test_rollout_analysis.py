@@ -234,6 +234,7 @@ def test_dead_target_ends_a_rollout_and_needs_an_override(mode: str, tmp_path: P
             if mode == "manual":
                 await rollouts.act("chat", "start", "anna")
             await run.until(lambda run: run.state.phase == "progressing")
+            await run.wait(10)  # a target that is found dead at the beginning is awaited
 
             def is_dead(*_: object) -> bool:
                 """Report the dead replica again: each publication forgets proxies that the fleet does not have."""
