@@ -6,6 +6,7 @@ One control plane with one proxy of each kind serves all rollouts of this module
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -107,8 +108,12 @@ def _without_proxies(old: int = 100) -> Iterator[ControlPlane]:
         "chat": {"match": {"path_prefix": "/"}, "split": {"old": old, "new": 0}, "rollout": rollout},
         "plain": {"match": {"path_prefix": "/x"}, "pool": "old"},
     }
-    pools = {name: {"replicas": [{"address": "127.0.0.1:9"}]} for name in ("old", "new")}
-    with controlling({**fleet_of(listener={"bind": "127.0.0.1:9"}), "routes": routes, "pools": pools}) as control:
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        pools = {name: {"replicas": [{"address": address}]} for name in ("old", "new")}
+        fleet = {**fleet_of(listener={"bind": "127.0.0.1:9"}), "routes": routes, "pools": pools}
+        control = stack.enter_context(controlling(fleet))
         assert control.rollout["phase"] == "waiting"
         yield control
 
