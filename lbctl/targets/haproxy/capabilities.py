@@ -54,8 +54,9 @@ _NOTES = {
     "listener.headers.max_count": "a request with over 50 more, and a response with as many, is a 400 or 502 for all "
     "listeners of the HAProxy; a fragment has the host's `tune.http.maxhdr` (101)",
     "listener.headers.max_bytes": "one over 16 KiB larger is a 400; a fragment has the host's `tune.bufsize` (15 KiB)",
-    "listener.inspect": "`tune.bufsize` is this and 16 KiB more, for all listeners of the HAProxy; a request takes the "
-    "memory that its body fills (docs/requests.md)",
+    "listener.inspect": "at least: what else fits into the buffer is read too; `tune.bufsize` is this, "
+    "`headers.max_bytes` and 16 KiB, for all listeners of the HAProxy; a request takes the memory that its body fills "
+    "(docs/requests.md)",
     "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "

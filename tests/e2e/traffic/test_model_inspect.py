@@ -32,7 +32,7 @@ def _body(size: int) -> bytes:
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
 def test_model_beyond_the_inspected_body_is_413(kind: Kind, chunked: bool) -> None:
     with replicas("gpt", "other") as (gpt, other), running(kind, _fleet(gpt, other)) as gateway:
-        deep = [gateway.post("/v1", _body(size), _JSON, chunked=chunked) for size in (2 * _HELD, 1 << 20)]
+        deep = [gateway.post("/v1", _body(size), _JSON, chunked=chunked) for size in (4 * _HELD, 1 << 20)]
         within = gateway.post("/v1", _body(_HELD), {**_JSON, "cookie": "x" * 6000}, chunked=chunked)
     assert [(answer.status, answer.json["error"]["type"]) for answer in deep] == [(413, "too_large")] * 2
     assert within.replica == "gpt"
