@@ -73,7 +73,7 @@ def test_no_other_module_copies_the_rule(find: object, home: str, words: tuple[s
 
 REGISTRIES = {
     "importer/run.py", "serve/drivers/registry.py", "serve/traffic/interface.py", "simulate/policies.py",
-    "targets/__init__.py", "up/launchers.py",
+    "targets/__init__.py", "targets/advisories.py", "up/launchers.py",
 }  # fmt: skip
 OWN_PACKAGES = ("targets/nginx/", "targets/haproxy/", "targets/envoy/", "importer/")
 FIELDS = {"serve/api/status_rows.py": "the fields of an xDS node", "xds/protocol/node_status.py": "a key of the API"}
