@@ -183,7 +183,7 @@ def test_log_lines_are_json_for_any_request(directory: Path, replicas: EchoServe
     by_path = {line["path"]: line for line in lines}
     assert set(by_path) == {"/v1/", "/", "/%0a", None, "/v1/%22x"}
     assert all(by_path["/"][name] is None for name in ("route", "pool", "variant", "replica"))
-    assert (by_path[None]["method"], by_path[None]["status"]) == (None, 400)
+    assert (by_path[None]["method"], by_path[None]["status"]) == ("GET", 400)
     last = by_path["/v1/%22x"]
     assert last["request_id"] == "mine-1"
     assert (last["route"], last["pool"], last["variant"], last["replica"]) == ("r", "p", 'v"1', "r1")
