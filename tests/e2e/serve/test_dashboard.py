@@ -213,7 +213,7 @@ def submit(page: Page, **fields: str) -> None:
 
 def test_html_in_names_and_reasons_is_text(page: Page, control: ControlPlane) -> None:
     wrong = fleet(4)
-    wrong["pools"]["pool"]["model"] = {"name": HTML}
+    wrong["pools"]["pool"]["balance"] = {"algorithm": HTML}
     control.write(wrong)
     page.wait("document.querySelector('.alerts').textContent.includes('<img')")
     drain(control, "r2", HTML)

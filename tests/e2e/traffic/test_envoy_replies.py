@@ -35,7 +35,7 @@ def test_answers_of_envoy_have_the_common_format() -> None:
                 for path in ("gone", "drained", "silent", "broken", "often", "x")
             }
             replies["body"] = _reply_of(gateway.post("/here", b"x" * 5000))
-            replies["headers"] = _reply_of(gateway.get("/here", {"x-long": "x" * 100_000}))
+            replies["headers"] = _reply_of(gateway.get("/here", {"x-long": "x" * 200_000}))
             replies["websocket"] = _reply_of(gateway.get("/here", {"Connection": "upgrade", "Upgrade": "websocket"}))
             said = [gateway.get(f"/said-{status}") for status in (401, 404, 503)]
             reply = gateway.grpc("/x.Y/Z")

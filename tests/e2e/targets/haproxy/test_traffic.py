@@ -330,7 +330,7 @@ def test_each_request_has_a_json_line_in_the_log(tmp_path: Path, version: Any) -
             assert kept.headers["x-request-id"] == "i'd"
             new_id = proxy.send("/v1").headers["x-request-id"]
             assert proxy.send("/nowhere").status == 404
-            with socket.create_connection(("127.0.0.1", port)) as raw:
+            with socket.create_connection(("127.0.0.1", port), 60) as raw:
                 raw.sendall(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
                 assert raw.recv(100).startswith(b"HTTP/1.1 400")
             lines = [line for line in proxy.log(4) if line["route"] or line["path"] != "/"]
@@ -430,7 +430,7 @@ def test_long_bodies_need_a_content_length(tmp_path: Path) -> None:
 
     def chunked(*parts: bytes, end: bytes = b"0\r\n\r\n") -> int:
         body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
-        with socket.create_connection(("127.0.0.1", port)) as raw:
+        with socket.create_connection(("127.0.0.1", port), 60) as raw:
             raw.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + body + end)
             return int(raw.recv(100).split()[1])
 
@@ -442,9 +442,9 @@ def test_long_bodies_need_a_content_length(tmp_path: Path) -> None:
             long = [chunked(*[b"x"] * 6001), chunked(b"x" * 3000, b"y" * 3001), chunked(b"x" * 6001, end=b"")]
             empty = proxy.send("/").status
         assert len(a1.seen) == 5
-        view = make_view((listener(port, max_body=60_000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
+        view = make_view((listener(port, max_body=1_000_000),), (forward("p"),), (Pool("p", (a1.replica(),)),))
         with running(view, tmp_path, port):
-            uncountable = [chunked(*[b"x" * 100] * 150), chunked(*[b"x" * 100] * 150, end=b"")]
+            uncountable = [chunked(*[b"x" * 2000] * 150), chunked(*[b"x" * 2000] * 150, end=b"")]
         assert len(a1.seen) == 5
     assert (plain, complete, long, empty) == ([200, 413], [200] * 3, [413] * 3, 200)
     assert uncountable == [411] * 2
@@ -456,7 +456,7 @@ def test_body_that_falls_silent_is_answered_408(tmp_path: Path) -> None:
         entry, route = listener(port, max_body=6000), forward("p", idle_timeout=1000)
         with (
             running(make_view((entry,), (route,), (Pool("p", (a1.replica(),)),)), tmp_path, port),
-            socket.create_connection(("127.0.0.1", port)) as raw,
+            socket.create_connection(("127.0.0.1", port), 60) as raw,
         ):
             raw.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
             assert raw.recv(100).split()[1] == b"408"
