@@ -106,12 +106,18 @@ function pickedText(pools) {
   return parts.length ? `, ${percent(Math.min(...parts))} picked` : "";
 }
 
-/** The worst of the pools: the part of failed requests, and the time to the first byte. */
+/** The failed requests and the time to the first byte, each of the worst pool; empty where neither is known. */
 function answers(pools) {
-  const errors = Math.max(...pools.map((pool) => pool.errors ?? 0));
-  const slowest = Math.max(...pools.map((pool) => pool.first_byte_p99 ?? 0));
-  const failed = pools.length > 1 ? `at most ${percent(errors)} failed` : `${percent(errors)} failed`;
-  return slowest ? `${failed}, first byte p99 ${latency(slowest)}` : failed;
+  const known = (field) => pools.map((pool) => pool[field]).filter((value) => value !== null && value !== undefined);
+  const [errors, slowest] = [known("errors"), known("first_byte_p99")];
+  const most = Math.max(...errors);
+  const share = pools.length > 1 ? `up to ${percent(most)} failed` : `${percent(most)} failed`;
+  return [
+    errors.length ? (most ? share : "none failed") : "",
+    slowest.length ? `first byte p99 ${latency(Math.max(...slowest))}` : "",
+  ]
+    .filter(Boolean)
+    .join(", ");
 }
 
 /** The proxies that are not in sync, as `1 stale, 2 nacked`. */
