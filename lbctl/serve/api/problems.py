@@ -6,7 +6,7 @@ everything else is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lbctl.base.records import dataclass
 from lbctl.control.fitness import FIT, UNKNOWN
@@ -82,11 +82,11 @@ def replica_counts(pools: Iterable[schema.Pool]) -> schema.ReplicaCounts:
     return schema.ReplicaCounts(sum(states.values()), states, {state: tuple(names) for state, names in away.items()})
 
 
-def _critical(kind: str, subject: str, text: str, command: str) -> schema.Problem:
+def _critical(kind: schema.ProblemKind, subject: str, text: str, command: str) -> schema.Problem:
     return schema.Problem("critical", kind, subject, text, command)
 
 
-def _warning(kind: str, subject: str, text: str, command: str) -> schema.Problem:
+def _warning(kind: schema.ProblemKind, subject: str, text: str, command: str) -> schema.Problem:
     return schema.Problem("warning", kind, subject, text, command)
 
 
@@ -178,7 +178,12 @@ def _none_of(kind: str, entry: str) -> str:
 
 
 def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
-    for state, kind in (("down", "replica_down"), ("ejected", "replica_down"), (UNKNOWN, "replica_unknown")):
+    kinds: Mapping[str, schema.ProblemKind] = {
+        "down": "replica_down",
+        "ejected": "replica_down",
+        UNKNOWN: "replica_unknown",
+    }
+    for state, kind in kinds.items():
         troubled = [(pool.name, item) for pool in pools for item in pool.replicas if item.state == state]
         for name, item in troubled[:_SHOWN]:
             text = f"{name}/{item.name} is {state}: {item.state_reason}"

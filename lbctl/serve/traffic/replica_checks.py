@@ -73,7 +73,7 @@ class ReplicaChecks:
         self._connections.follow(whole.pools)
         pools = list(unreported(whole))
         self._files = files_on_disk(served.loaded.source) if pools else {}
-        self._checker.follow(pools)
+        self._checker.follow(pools, served.composed.whole.secrets)
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""

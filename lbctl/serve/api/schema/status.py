@@ -223,15 +223,21 @@ class MemberStatus:
     that decides."""
 
 
+ProblemKind = Literal[
+    "not_ready", "files", "pool_down", "pool_failing", "no_proxy", "proxy", "picker",
+    "picker_unasked", "shrink", "store", "replica_down", "replica_errors", "replica_unknown", "picks_missed",
+    "metrics", "proxy_gone",
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something that is wrong now."""
 
     severity: Literal["critical", "warning"]
     """`critical`: requests fail, or what the files say is not in force. `lbctl status --check` then fails."""
-    kind: str
-    """What is wrong, as one word: `not_ready`, `files`, `pool_down`, `pool_failing`, `no_proxy`, `proxy`, `picker`,
-    `shrink`, `store`, `replica_down`, `replica_errors`, `replica_unknown`, `metrics`, `proxy_gone`."""
+    kind: ProblemKind
+    """What is wrong, as one word."""
     subject: str
     """The pool, POOL/REPLICA or proxy that it is about; empty where it is about the control plane."""
     text: str

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, PoolTls, Replica
+from lbctl.ir.secrets import HeaderSecret, Secrets
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.guard import Guard
+from lbctl.serve.health import health_check
 from lbctl.serve.traffic import replica_checks
-from lbctl.serve.traffic.replica_checks import Connections, unreported
-from tests.support.fleet import compiled
+from lbctl.serve.traffic.replica_checks import Connections, ReplicaChecks, unreported
+from tests.support.fleet import compiled, reading
 from tests.support.fleets import fleet_text, pool, replica
 from tests.support.processes.ports import free_port
 
@@ -79,3 +84,37 @@ def test_pool_is_checked_where_no_proxy_reports_its_checks(proxies: dict[str, An
     checked = pool(replica(), health={"active": {"tcp": {}}})
     text = fleet_text(checked, pools={"unchecked": pool(replica(address="127.0.0.1:10"))}, proxies=proxies)
     assert [item.name for item in unreported(compiled(text).topology)] == names
+
+
+async def _answer_with_key(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = b"200 OK" if b"authorization: bearer k-1\r\n" in head.lower() else b"401 Unauthorized"
+    writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+def test_check_of_an_unreported_pool_has_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_check, "_SPREAD", 0.0)
+
+    async def run() -> None:
+        server = await asyncio.start_server(_answer_with_key, HOST, 0)
+        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
+        credentials = {"header": "authorization", "file": "replica-key"}
+        text = fleet_text(
+            pool(replica(address=address), health={"active": {"http": {"path": "/"}}}, credentials=credentials),
+            proxies={"edge": {"kind": "envoy", "instances": 2}},
+        )
+        secrets = Secrets(headers={"replica-key": HeaderSecret("Bearer k-1")})
+        whole = SimpleNamespace(topology=compiled(text).topology, secrets=secrets)
+        served = SimpleNamespace(composed=SimpleNamespace(whole=whole), loaded=SimpleNamespace(source=reading(text)[0]))
+        checks, key = ReplicaChecks(Guard()), ("pool", "a")
+        checks.follow(cast(PublishedFleet, served))
+        task = asyncio.create_task(checks.tasks()["checks of unreported pools"]())
+        await _until(lambda: checks.checks[key].at is not None)
+        assert (checks.checks[key].out, checks.checks[key].reason) == (False, "")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        server.close()
+
+    asyncio.run(run())
