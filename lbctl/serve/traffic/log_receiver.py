@@ -106,10 +106,10 @@ class LogReceiver:
     def count(self, line: bytes) -> None:
         """Count one line."""
         if (timers := timers_of(line)) is not None:
-            if timers.proxy in self._timed:
-                self._measure(timers.proxy, ReplicaKey(timers.pool, ""), timers.first_byte, timers.total)
-            else:
+            if timers.proxy not in self._timed:
                 self.dropped["proxy"] += 1
+            elif self._addresses.has(timers.pool):  # HAProxy also logs the requests that it answers without a pool
+                self._measure(timers.proxy, ReplicaKey(timers.pool, ""), timers.first_byte, timers.total)
             return
         result = tries_of(line, self._proxies, self._addresses)
         if isinstance(result, str):

@@ -22,11 +22,13 @@ class RequestLogs:
         self._clock = clock
         self._measured: frozenset[LatencyKey] = frozenset()
         self._judged: frozenset[str] = frozenset()
+        self._pools: frozenset[str] = frozenset()
 
     def follow(self, served: PublishedFleet) -> None:
-        """Keep the latencies and errors that this fleet's rollouts are judged by from now on."""
-        routes = served.composed.whole.topology.routes
-        self._measured, self._judged = measured(routes), judged(routes)
+        """Keep what is reported about this fleet's pools from now on, and what its rollouts are judged by."""
+        topology = served.composed.whole.topology
+        self._measured, self._judged = measured(topology.routes), judged(topology.routes)
+        self._pools = frozenset(pool.name for pool in topology.pools)
 
     def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         """Add the requests of one message."""
@@ -35,9 +37,12 @@ class RequestLogs:
         first_bytes: dict[ReplicaKey, Counter[int]] = {}
         for request in requests:
             if isinstance(request, OwnError):
-                errors[request.pool] += request.pool in self._judged
+                if request.pool in self._judged:
+                    errors[request.pool] += 1
                 continue
             pool = pool_name(request.cluster)
+            if pool not in self._pools:
+                continue
             first_bytes.setdefault(ReplicaKey(pool, ""), Counter())[bucket(request.first_byte)] += 1
             for metric, value in (("first_byte", request.first_byte), ("total", request.total)):
                 key = LatencyKey(pool, metric)

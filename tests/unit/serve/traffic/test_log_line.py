@@ -119,6 +119,14 @@ def test_only_requested_latencies_are_kept_by_proxy() -> None:
     assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(1)}}, "HAProxy counts its requests itself"
 
 
+def test_times_of_unknown_pools_are_not_kept() -> None:
+    receiver = LogReceiver()
+    receiver.follow(PROXIES, ADDRESSES, ["ha"])
+    for backend in (b"pool_llama", b"pool_other", b"listener_public"):
+        receiver.count(TIMED + b'backend="' + backend + b'" status="200" end="--" timers="0 0 12 30 42"] -')
+    assert receiver.collect_first_bytes() == {"ha": {ReplicaKey("llama", ""): {bucket(12): 1}}}
+
+
 def test_request_without_response_failed_unless_client_left() -> None:
     assert tries('site|"llama"|502|10.0.0.1:80|-') == ("site", [try_of("a", failed=True)])
     assert tries('site|"llama"|499|10.0.0.1:80|-') == ("site", [try_of("a")])
