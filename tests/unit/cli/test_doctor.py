@@ -114,6 +114,12 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide a `serve` that runs on this machine at the default address."""
+    monkeypatch.setenv("LBCTL_SERVER", f"http://127.0.0.1:{free_port()}")
+
+
+@pytest.fixture(autouse=True)
 def reachable_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every replica accept connections: most fleets here have addresses at which nobody listens."""
 
@@ -496,7 +502,8 @@ def test_hanging_serve_times_out(doctor: Doctor, monkeypatch: pytest.MonkeyPatch
     assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no answer within 0.2 s")
 
 
-def test_missing_serve_is_skipped_by_default(doctor: Doctor) -> None:
+def test_missing_serve_is_skipped_by_default(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LBCTL_SERVER")
     control = {"api": {"bind": f"127.0.0.1:{free_port()}"}, "xds": {"bind": f"127.0.0.1:{free_port()}"}}
     rows = doctor(local_fleet(control=control))
     row = rows[f"serve http://{control['api']['bind']}"]
