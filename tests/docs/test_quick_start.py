@@ -50,6 +50,6 @@ def test_quick_start_gives_a_url_with_a_key(page: str, tmp_path: Path) -> None:
         answer = subprocess.run(
             [*shlex.split(curl), "-s"], capture_output=True, text=True, timeout=60, check=True
         ).stdout
-        assert json.loads(answer)["choices"][0]["message"]["content"] == "Hello!"
+        assert json.loads(answer)["choices"][0]["message"]["content"].startswith("Hello!")
         run.signal(signal.SIGINT)
         assert run.wait() == 0

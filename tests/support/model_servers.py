@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import secrets
 import signal
 import sys
 import time
+from dataclasses import dataclass, field
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 
@@ -18,8 +20,6 @@ from aiohttp import web
 
 from tests.support import init as it
 
-ANSWER = ("Hello", "!")
-"""The tokens of every answer."""
 _STEP = 0.02
 """Seconds of one step of the engine, which makes one token of each answer."""
 _PAGE = """\
@@ -62,24 +62,28 @@ class ModelServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         try:
-            streams = bool(json.loads(body).get("stream"))
-        except (ValueError, AttributeError):
-            error = {"message": "the body is not a JSON object", "type": "BadRequestError", "param": None, "code": 400}
-            return web.json_response({"error": error}, status=400)
+            asked = json.loads(body)
+            streams, tokens = bool(asked.get("stream")), int(asked.get("max_tokens") or 2)
+        except (ValueError, TypeError, AttributeError):
+            return _error(400, "the body is not a JSON object")
+        if asked.get("model", it.LLAMA) != it.LLAMA:
+            return _error(404, f"The model `{asked['model']}` does not exist.")
         self.running += 1
         try:
-            self.prompt_tokens += max(1, len(body) // 4)
+            prompt = max(1, len(body) // 4)
+            self.prompt_tokens += prompt
+            answer = _Answer(chat=not request.path.endswith("/v1/completions"), streams=streams)
             stream = web.StreamResponse(headers={"content-type": "text/event-stream"}) if streams else None
             if stream is not None:
                 await stream.prepare(request)
-            for place, token in enumerate(ANSWER):
+            for place in range(tokens):
                 await self._step(place == 0)
                 if stream is not None:
-                    await stream.write(_event({"choices": [{"index": 0, "delta": {"content": token}}]}))
+                    await stream.write(_event(answer.of(_token(place))))
             self.finished += 1
             if stream is None:
-                message = {"role": "assistant", "content": "".join(ANSWER)}
-                return web.json_response({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+                usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+                return web.json_response(answer.of("".join(map(_token, range(tokens))), "stop") | {"usage": usage})
             await stream.write(b"data: [DONE]\n\n")
             return stream
         finally:
@@ -97,29 +101,70 @@ class ModelServer:
             self.later_seconds += seconds
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """The form of an answer: of the chat API or of completions, whole or as a stream."""
+
+    chat: bool
+    streams: bool
+    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(8)}")
+
+    def of(self, text: str, finish_reason: str | None = None) -> dict[str, object]:
+        """Return the object with this text."""
+        message = {"delta" if self.streams else "message": {"role": "assistant", "content": text}}
+        choice = {"index": 0, **(message if self.chat else {"text": text}), "finish_reason": finish_reason}
+        kind = "text_completion" if not self.chat else "chat.completion.chunk" if self.streams else "chat.completion"
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": it.LLAMA, "choices": [choice]}
+
+
+def _token(place: int) -> str:
+    return "!" if place else "Hello"
+
+
+def _error(status: int, message: str) -> web.Response:
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": status}
+    return web.json_response({"error": error}, status=status)
+
+
 def _event(data: object) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
-def _serve(url: Connection) -> None:
-    with it.serving(ModelServer()) as (server,):
-        url.send(server.url)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+async def _serve(port: int, url: Connection) -> None:
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_route("*", "/{path:.*}", ModelServer())
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+    url.send(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await ended.wait()
+    await runner.cleanup()
+
+
+def _run(port: int, url: Connection) -> None:
+    asyncio.run(_serve(port, url))
 
 
 def main() -> None:
-    """Run two servers, each in its own process, so that one of them can be killed."""
-    argparse.ArgumentParser(prog="python -m tests.support.model_servers", description=__doc__).parse_args()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """Run the servers, each in its own process, so that one of them can be killed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.model_servers", description=__doc__)
+    parser.add_argument(
+        "ports", metavar="PORT", type=int, nargs="*", default=[0, 0],
+        help="a server on each port, for example the one that was killed (default: two on free ports)",
+    )  # fmt: skip
     servers: dict[str, Process] = {}
-    for _ in range(2):
+    for port in parser.parse_args().ports:
         receiver, sender = Pipe(duplex=False)
-        process = Process(target=_serve, args=(sender,), daemon=True)
+        process = Process(target=_run, args=(port, sender), daemon=True)
         process.start()
         servers[receiver.recv()] = process
     print("lbctl up --from", *servers, flush=True)
     for url, process in servers.items():
         print(f"kill -9 {process.pid}   # ends {url}", file=sys.stderr, flush=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
 
 
