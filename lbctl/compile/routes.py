@@ -55,11 +55,11 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
 
 
 def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | None:
-    """Resolve the time of one try. Reports LB161 if the whole request may not take as long."""
+    """Resolve the time of one try. Reports LB165 if the whole request may not take as long."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
         message = f"a try may take {attempt}, but the whole request ends after {request}"
-        ctx.error("LB161", message, (*path, "timeouts", "attempt"), "an attempt shorter than the request")
+        ctx.error("LB165", message, (*path, "timeouts", "attempt"), "an attempt shorter than the request")
     return as_int(attempt)
 
 

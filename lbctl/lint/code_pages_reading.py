@@ -248,7 +248,7 @@ REFERENCES = (
         'A file of its owner alone: `authorization: {prefix: "Bearer ", file: secrets/provider-key}`.',
     ),
     code_page(
-        "LB161",
+        "LB165",
         "a try that may outlast its request",
         "`timeouts.attempt` is the time of one try of several, `timeouts.request` that of all.",
         "An `attempt` shorter than the `request`, or none.",

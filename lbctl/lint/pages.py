@@ -59,10 +59,14 @@ _NOT_YET = CodePage(
 @cache
 def pages() -> Mapping[str, CodePage]:
     """Map each code to its page, in the order of codes."""
-    all_pages = [*CODE_PAGES, _NOT_YET, *(rule.page for rule in rules().values())]
-    codes = {page.code for page in all_pages}
-    all_pages += [_feature(feature) for feature in FEATURES if feature.code not in codes]
-    return {page.code: page for page in sorted(all_pages, key=lambda page: page.code)}
+    return {page.code: page for page in sorted(all_pages(), key=lambda page: page.code)}
+
+
+def all_pages() -> Iterator[CodePage]:
+    """Yield the page of each code, in any order."""
+    yield from (*CODE_PAGES, _NOT_YET)
+    yield from (rule.page for rule in rules().values())
+    yield from map(_feature, FEATURES)
 
 
 def document() -> str:

@@ -63,7 +63,7 @@ ROUTES = {
     "{pool: a, rate_limit: [{by: all, rate: 5/s, ▶tenants: {gold: 50/s}}]}": "LB509",
     "{pool: a, auth: {api_keys: {file: k}}, rate_limit: [{by: tenant, concurrent: 5, ▶tenants: {a: 5/s}}]}": "LB509",
     "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
-    "{pool: a, timeouts: {request: 30s, attempt: ▶30s}}": "LB161",
+    "{pool: a, timeouts: {request: 30s, attempt: ▶30s}}": "LB165",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
     **{
         "{split: {a: 1}, rollout: {to: a, steps: [{percent: 100%}], analysis: {metrics: [METRICS]}}}".replace(
