@@ -108,7 +108,9 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
             continue
         more = "; …" if len(set(failures)) > _SHOWN else ""
         todo = "start what should answer there, or correct the address"
-        yield DoctorResult(what, "failed", f"{summary}; {'; '.join(shown)}{more}", todo, absent=True)
+        failed = len(failures) == len(problems)
+        message = f"{summary}; {'; '.join(shown)}{more}"
+        yield DoctorResult(what, "failed" if failed else "warn", message, todo, absent=failed)
 
 
 def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:

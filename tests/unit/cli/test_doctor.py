@@ -442,6 +442,16 @@ def test_source_without_metrics_is_reported_with_the_reason(pages: Fleet, words:
     assert words in row["message"]
 
 
+def test_one_source_of_several_without_metrics_is_a_warning(doctor: Doctor) -> None:
+    with server(Answers({"/r0": PAGE})) as port:
+        given = local_fleet(port)
+        given["pools"]["pool"]["telemetry"]["sources"][0]["url"] = f"http://127.0.0.1:{port}/{{name}}"
+        given["pools"]["pool"]["replicas"] = [{"name": f"r{n}", "address": f"127.0.0.1:{n + 1}"} for n in range(2)]
+        row = doctor(given)["pools.pool.telemetry vllm"]
+    assert (doctor.code, row["state"]) == (0, "warn")
+    assert row["message"].startswith("1 of 2 give signals; ")
+
+
 def test_hanging_sources_time_out_in_parallel(doctor: Doctor) -> None:
     answers = Answers({}, hangs=True)
     with server(answers) as port:
