@@ -40,6 +40,8 @@ _RULE = re.compile(r"(?:http|tcp)-(?:request|response|after-response)|use_backen
 """Directives of HAProxy that name ACLs: after such a name, no secret follows."""
 _NAMES = re.compile(r"^(acl\s+\S+)(.*)|^(.*?\s(?:if|unless)\s)(.*)")
 """The words of a rule up to its condition, and its condition; the name of an ACL, and its test."""
+_PIECES = re.compile(r"""(?s)(?:"[^"]*"|'[^']*'|[^\s"']|["'].*)+|\s+""")
+"""Words with their quotes, and the blanks between them; a quote that does not end takes the rest."""
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
 _WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "none", "default", REDACTED})
 """What is no secret wherever it stands."""
@@ -255,7 +257,22 @@ def redacted(text: str) -> str:
         return _redacted(text)
     if names[1]:
         return names[1] + _redacted(names[2])
-    return _redacted(names[3]) + re.sub(r"\{[^}]*\}", lambda match: _redacted(match[0]), names[4])
+    return _redacted(names[3]) + "".join(_tests_redacted(names[4]))
+
+
+def _tests_redacted(condition: str) -> Iterator[str]:
+    """Yield the pieces of a condition. Its tests in braces are redacted: they end at the word `}`, not within one."""
+    test = ""
+    for piece in _PIECES.findall(condition):
+        word = piece.strip("\"'")
+        if not test and word not in {"{", "!{"}:
+            yield piece
+            continue
+        test += piece
+        if word == "}":
+            yield _redacted(test)
+            test = ""
+    yield _redacted(test)
 
 
 def _redacted(text: str) -> str:

@@ -60,6 +60,18 @@ def test_secret_in_a_condition_is_not_shown(test: str, tmp_path: Path) -> None:
     assert "http-request deny if has_key or" in shown
 
 
+@pytest.mark.parametrize(
+    "pattern", ["^[a-z]{4}sk-live-4242424242", '"^a } sk-live-4242424242"', "^a}|^sk-live-4242424242"]
+)
+def test_brace_within_a_pattern_does_not_end_a_test(pattern: str, tmp_path: Path) -> None:
+    rule = f" http-request deny unless {{ req.hdr(x-env) -m reg {pattern} }} or valid_token\n default_b"
+    result, diagnostics = imported_text("haproxy", CONDITIONS.replace(" default_b", rule), tmp_path)
+    shown = "\n".join([result.text, *result.own.values(), *map(str, diagnostics)])
+    assert "4242424242" not in shown
+    assert all(text in shown for text in ("(a secret)", "or valid_token"))
+    assert [item.position.line for item in diagnostics if item.code == "LB984"] == [10]
+
+
 def test_short_secret_does_not_hide_parts_of_other_words(tmp_path: Path) -> None:
     line = " http-request set-header x-token s if { path_beg /status }\n default_b"
     text = imported_text("haproxy", CONDITIONS.replace(" default_b", line), tmp_path)[0].text
