@@ -90,10 +90,11 @@ def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
     return finish(diagnostics)
 
 
-def remove(file: str) -> None:
-    """Remove a fleet that was made, and the file of its key if there is one."""
+def remove(file: str, key: str) -> None:
+    """Remove a fleet that `make_and_write` wrote, and the key's file if it was given a key."""
     Path(file).unlink()
-    Path(file).with_name(KEY_FILE).unlink(missing_ok=True)
+    if key:
+        Path(file).with_name(KEY_FILE).unlink(missing_ok=True)
 
 
 def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool:

@@ -63,7 +63,8 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
         urls, paths = (*urls, *paths), ()
     elif not paths and not os.path.lexists(_FLEET):
         urls = _asked_urls()
-    if urls and (code := init.make_and_write(urls, init.api_key(api_key_file) if api_key_file else "", _FLEET)):
+    key = init.api_key(api_key_file) if api_key_file else ""
+    if urls and (code := init.make_and_write(urls, key, _FLEET)):
         return code
     diagnostics = Diagnostics()
     chosen = paths or _default_path(diagnostics)
@@ -74,7 +75,7 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
     if isinstance(ended, int):
         return ended
     if urls:
-        init.remove(_FLEET)
+        init.remove(_FLEET, key)
         click.echo(f"lbctl: nothing was started, and the {_FLEET} that was made is removed again", err=True)
     return ended.exit_code
 

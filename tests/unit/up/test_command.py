@@ -108,5 +108,21 @@ def test_generated_fleet_is_removed_if_no_program_starts(
             assert not (here / "fleet.yaml").exists()
 
 
+def test_only_a_key_file_of_this_run_is_removed(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PROGRAMS:
+        monkeypatch.setenv(name, "/nowhere")
+    kept = here / "replica-key"
+    with servers.serving(servers.answering({**servers.vllm(), "/health": ""})) as (server,):
+        kept.write_text("Bearer sk-of-another-fleet\n")
+        errors_of_up(capfd, 4, "--from", server.url)
+        assert kept.read_text() == "Bearer sk-of-another-fleet\n"
+        kept.rename(here / "key")
+        (here / "key").write_text("sk-of-the-servers\n")
+        errors_of_up(capfd, 4, "--api-key-file", "key", "--from", server.url)
+        assert not kept.exists()
+
+
 def test_key_file_needs_from(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "give --from" in errors_of_up(capfd, 64, "--api-key-file", "key")
