@@ -57,8 +57,6 @@ class PickerAnswer(NamedTuple):
     """Their addresses."""
     full: bool = False
     """Whether there is none because all that are ready carry as many requests as they may."""
-    subset_empty: bool = False
-    """Whether there is none because the given subset has none that is ready."""
 
 
 class ResponseStart(NamedTuple):

@@ -163,7 +163,7 @@ class PickService:
         table = self._table(question)
         if table is None:
             self.statistics.decided("", "no table", time.perf_counter() - started)
-            return PickerAnswer(subset_empty=question.subset is not None)
+            return PickerAnswer()
         now = self._clock()
         decision = self._decider.decide(self.suspects.without(table, now), question, now)
         picked = self._picked(table, decision, question, now)
@@ -189,7 +189,7 @@ class PickService:
 
     def _picked(self, table: PoolTable, decision: PickerDecision, question: PickerQuestion, now: float) -> PickerAnswer:
         if not decision.ordered:
-            return PickerAnswer(full=decision.reason == "full", subset_empty=question.subset is not None)
+            return PickerAnswer(full=decision.reason == "full")
         ordered = decision.ordered[:MOST_ADDRESSES]
         pick = question.id or secrets.token_hex(_OWN_ID // 2)  # nobody can guess it and end somebody else's request
         self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)

@@ -158,11 +158,7 @@ def test_subset_hint_of_a_gateway_is_read(hint: object, subset: set[str] | None)
 
 
 def test_gateway_gets_503_without_replicas_and_429_if_all_full() -> None:
-    for picked, status in (
-        (PickerAnswer(), 503),
-        (PickerAnswer(full=True), 429),
-        (PickerAnswer(subset_empty=True), 503),
-    ):
+    for picked, status in ((PickerAnswer(), 503), (PickerAnswer(full=True), 429)):
         (answer,) = _Stream(_Picking(picked)).headers()
         assert answer.immediate_response.status.code == status
 

@@ -123,7 +123,7 @@ def test_gateway_without_a_pool_uses_the_pool_of_its_subset() -> None:
     service, _ = _service(_table(A, B), _table(other, pool="other"))
     assert service.pick(_question(None, subset=frozenset({B.address}))).names == ("b",)
     assert service.pick(_question(None, subset=frozenset({other.address}))).names == ("z",)
-    assert service.pick(_question(None, subset=frozenset())).subset_empty
+    assert service.pick(_question(None, subset=frozenset())).names == ()
 
 
 def test_pick_without_an_end_expires() -> None:
