@@ -45,7 +45,7 @@ def history(form: str, server: str, token_file: str | None, tls_ca: str | None) 
 @options_of("rollback")(
     "--allow-shrink", is_flag=True, help="Also where more replicas or keys go than `control.max_shrink` allows."
 )
-@options_of("rollback")("--wait", is_flag=True, help="Until all connected proxies have it; exit code 3 if not in time.")
+@options_of("rollback")("--wait", is_flag=True, help="Wait until all proxies have applied it; exit code 3 on timeout.")
 @options_of("")("--reason", metavar="TEXT", help="Why; shown with it.")
 @server_options(writes=True)
 def rollback(

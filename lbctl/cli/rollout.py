@@ -69,9 +69,9 @@ def _options(*, wait: str) -> Callable[[_Command], _Command]:
 
 
 _TO_ITS_END = (
-    "Until a rollout by time or analysis has ended (exit code 3: not promoted), or until all proxies have the step."
+    "Wait until a rollout by time or analysis has ended (exit code 3: not promoted), or all proxies have the step."
 )
-_IN_PROXIES = "Until all connected proxies have it; exit code 3 if not in time."
+_IN_PROXIES = "Wait until all proxies have applied it; exit code 3 on timeout."
 
 
 def _allow_unavailable(function: _Command) -> _Command:
