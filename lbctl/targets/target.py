@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.base.records import dataclass
@@ -20,6 +20,8 @@ from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 
 Version = tuple[int, ...]
+Shedding = Literal["none", "all", "not drained"]
+"""The replicas that count for `load_shedding`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,12 @@ class Target(Protocol):
     @property
     def prefers_idle_replicas(self) -> bool:
         """Whether `least_request` prefers an idle replica regardless of the weights."""
+
+    def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
+        """Return which replicas count for the pool's `load_shedding`; `none`: no request is refused by it.
+
+        `have_fallback`: whether another pool follows, for each route to this pool.
+        """
 
     @property
     def versions(self) -> Sequence[Version]:

@@ -123,7 +123,7 @@ def pool(name: str, *replicas: schema.Replica) -> schema.Pool:
     """Return the row of a pool with these replicas."""
     return schema.Pool(
         name, None, "http1", "round_robin", 600.0, None, None, None, None, picks=None, in_use=True, fail_open=False,
-        failing=False, reporting=(), silent=(), unable={}, replicas=replicas,
+        failing=False, shedding=None, reporting=(), silent=(), unable={}, replicas=replicas,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_pools, of_replicas
 from lbctl.serve.api import schema
 from lbctl.serve.api.drain_times import DrainTimes
+from lbctl.serve.api.load_shedding import shedding
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable, Unfit
 from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.status_rows import when
@@ -136,6 +137,7 @@ class _Rows:
         self._in_use = frozenset(name for route in composed.whole.topology.routes for name in of_pools(route.action))
         self._requests = _by_pool(live.ledger.recent(live.now))
         self._failed = _by_pool(live.ledger.failed(live.now))
+        self._refused = live.ledger.refused(live.now)
         self._newest = live.ledger.newest(live.now)
         self._first_bytes = live.ledger.first_bytes(live.now)
 
@@ -158,6 +160,8 @@ class _Rows:
             pool, states, in_flight, idle, of_replicas(pool), self._shares.decided(pool.name, unfit),
             self._shares.acknowledged(pool.name, unfit), requests, sum(requests.values()), failed, bool(reporting),
         )  # fmt: skip
+        refused = self._refused[pool.name]
+        minute = Counts(facts.total + refused, sum(failed.values()) + refused)
         yield None
         replicas = []
         for item in effective:
@@ -172,13 +176,19 @@ class _Rows:
             requests_per_second=(
                 round(sum(item.requests_per_second or 0.0 for item in replicas), 3) if reporting else None
             ),
-            errors=_part(sum(failed.values()), facts.total),
+            errors=_part(minute.errors, minute.requests),
             first_byte_p50=self._first_byte(ReplicaKey(pool.name, ""), 0.5),
             first_byte_p99=self._first_byte(ReplicaKey(pool.name, ""), 0.99),
             picks=_picks(self._live.picks.get(pool.name)),
             in_use=pool.name in self._in_use,
             fail_open=pool.fail_open,
-            failing=self._failing(pool.name, Counts(facts.total, sum(failed.values()))),
+            failing=self._failing(pool.name, minute),
+            shedding=shedding(
+                pool,
+                self._composed.whole.topology.routes,
+                sorted({item.proxy.kind for item in carriers}),
+                [state.name for state in states.values()],
+            ),
             reporting=reporting,
             silent=tuple(sorted(names - self._reporting)),
             unable=self._unable(carriers, names - self._reporting),

@@ -120,6 +120,9 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         answers = pool.errors is not None and not pool.failing
         if outage and not (pool.fail_open and answers):
             yield _critical("pool_down", pool.name, outage, command)
+        elif pool.shedding:
+            text = f"proxies refuse the requests of the pool {pool.name}: {pool.shedding}"
+            yield _critical("pool_shedding", pool.name, text, command)
         elif pool.failing:
             text = f"pool {pool.name} answers nothing but errors"
             yield _critical("pool_failing", pool.name, text, command)
@@ -192,11 +195,18 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
             text = f"{len(troubled) - _SHOWN} more replicas are {state}"
             yield _warning(kind, "", text, "lbctl status pools")
     for pool in pools:
-        for item in pool.replicas:
-            if item.errors is not None and item.errors > _ERRORS and item.state in FIT and not pool.failing:
+        if pool.failing:
+            continue
+        command = f"lbctl status pools --pool {pool.name}"
+        failing = [item for item in pool.replicas if (item.errors or 0.0) > _ERRORS]
+        for item in failing:
+            if item.state in FIT:
                 text = f"{pool.name}/{item.name} fails more than {_ERRORS:.0%} of its requests"
-                command = f"lbctl status pools --pool {pool.name}"
                 yield _warning("replica_errors", f"{pool.name}/{item.name}", text, command)
+        is_refused = (pool.errors or 0.0) > _ERRORS and not failing and not pool.shedding
+        if is_refused and any(item.state in FIT for item in pool.replicas):
+            text = f"the proxies refuse requests of the pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
+            yield _warning("pool_errors", pool.name, text, command)
 
 
 def _of_sources(observed: Observed) -> Iterator[schema.Problem]:

@@ -67,6 +67,7 @@ class _Bucket(NamedTuple):
     """When the bucket ends."""
     requests: Counter[ReplicaKey]
     errors: Counter[ReplicaKey]
+    own_errors: Counter[str]
     first_bytes: dict[ReplicaKey, Counter[int]]
 
 
@@ -101,6 +102,8 @@ class _Reports:
     """The requests in `recent`."""
     failed: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent` that have failed."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Pool → the errors in `recent` that the proxy answered itself."""
     first_bytes: dict[ReplicaKey, Counter[int]] = field(default_factory=dict)
     """Replica, or pool with an empty name of the replica → bucket of the time to the first byte → its requests."""
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
@@ -119,6 +122,7 @@ class _Reports:
             bucket = self.recent.popleft()
             _subtract(self.window, bucket.requests)
             _subtract(self.failed, bucket.errors)
+            _subtract(self.refused, bucket.own_errors)
             for key, counts in bucket.first_bytes.items():
                 _subtract(self.first_bytes[key], counts)
                 if not self.first_bytes[key]:
@@ -127,7 +131,7 @@ class _Reports:
     def newest(self, now: float) -> _Bucket:
         """Return the bucket of this moment."""
         if not self.recent or self.recent[-1].end <= now:
-            self.recent.append(_Bucket(now + _BUCKET, Counter(), Counter(), {}))
+            self.recent.append(_Bucket(now + _BUCKET, Counter(), Counter(), Counter(), {}))
         return self.recent[-1]
 
 
@@ -170,7 +174,12 @@ class TrafficLedger:
 
         They do not say that it reports its requests.
         """
-        self._proxies.setdefault(proxy, _Reports(now)).own_errors.update(errors)
+        if not errors:
+            return
+        reports = self._proxies.setdefault(proxy, _Reports(now))
+        for counter in (reports.own_errors, reports.newest(now).own_errors, reports.refused):
+            counter.update(errors)
+        reports.expire(now)
 
     def own_errors(self) -> dict[tuple[str, str], int]:
         """Return (proxy, pool) → the errors that the proxy answered itself since this process started."""
@@ -276,8 +285,19 @@ class TrafficLedger:
             errors.update(reports.failed)
         return errors
 
+    def refused(self, now: float) -> Counter[str]:
+        """Return pool → the errors of the last minute that proxies answered themselves, of those not silent."""
+        errors: Counter[str] = Counter()
+        for _, reports in self._current(now):
+            reports.expire(now)
+            errors.update(reports.refused)
+        return errors
+
     def newest(self, now: float) -> Mapping[str, Counts]:
-        """Return pool → its requests of the last `SHORT_WINDOW` seconds at all proxies that are not silent."""
+        """Return pool → its requests of the last `SHORT_WINDOW` seconds at all proxies that are not silent.
+
+        Requests that the proxies answered with an error themselves are among them.
+        """
         requests, errors = Counter[str](), Counter[str]()
         for _, reports in self._current(now):
             for bucket in reports.recent:
@@ -286,6 +306,8 @@ class TrafficLedger:
                         requests[key.pool] += count
                     for key, count in bucket.errors.items():
                         errors[key.pool] += count
+                    requests.update(bucket.own_errors)
+                    errors.update(bucket.own_errors)
         return {pool: Counts(count, errors[pool]) for pool, count in requests.items()}
 
     def answered_at(self, key: ReplicaKey) -> float | None:

@@ -11,7 +11,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.envoy.capabilities import CAPABILITIES
-from lbctl.targets.target import Bundle, Capability, Complaint, Version
+from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Version
 
 
 class EnvoyTarget:
@@ -33,6 +33,12 @@ class EnvoyTarget:
     own_line_places: Mapping[str, OwnLinesPlace] = {"http_filters": OwnLinesPlace()}
     fragment_example = ""
     service_config = ""
+
+    def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
+        """Return that drained replicas do not count; a fallback of one route ends it for all."""
+        from lbctl.targets.envoy.plan import sheds
+
+        return "not drained" if sheds(pool) and not any(have_fallback) else "none"
 
     def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
         """Return nothing: Envoy writes to the descriptors that it was given, and changes no user."""

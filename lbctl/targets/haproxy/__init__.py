@@ -12,7 +12,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.haproxy.capabilities import CAPABILITIES
-from lbctl.targets.target import Bundle, Capability, Complaint, Target, Version
+from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Target, Version
 
 _PLACES = {
     "global": OwnLinesPlace(in_fragments=False),
@@ -63,6 +63,10 @@ class Haproxy:
     def own_line_places(self) -> Mapping[str, OwnLinesPlace]:
         """The keys of `include` that a HAProxy may have."""
         return _PLACES
+
+    def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
+        """Return that all replicas count, where a route to the pool has no fallback."""
+        return "none" if pool.load_shedding is None or all(have_fallback) else "all"
 
     def unfit_for_service(self, view: View) -> str:
         """Return what becomes of a HAProxy that root starts without a user to work as."""

@@ -12,7 +12,7 @@ from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.nginx import check, place
 from lbctl.targets.nginx.capabilities import CAPABILITIES
-from lbctl.targets.target import Bundle, Capability, Complaint, Version
+from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Version
 
 
 class Nginx:
@@ -44,6 +44,10 @@ class Nginx:
     def capabilities(self) -> Mapping[str, Capability]:
         """Feature id → whether and how nginx supports the feature."""
         return CAPABILITIES
+
+    def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:  # noqa: ARG002 -- for other kinds
+        """Return that nginx does not know how many replicas are available."""
+        return "none"
 
     def unfit_for_service(self, view: View) -> str:
         """Return what systemd makes of an access log on standard output."""

@@ -19,7 +19,17 @@ from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 from lbctl.targets.features import FEATURES
 from lbctl.targets.quantise import quantise
-from lbctl.targets.target import CONTROL_PLANE, Bundle, Capability, Complaint, File, Rendered, Unsupported, Version
+from lbctl.targets.target import (
+    CONTROL_PLANE,
+    Bundle,
+    Capability,
+    Complaint,
+    File,
+    Rendered,
+    Shedding,
+    Unsupported,
+    Version,
+)
 
 KIND = "toy"
 _RENDERED = {
@@ -56,6 +66,10 @@ class ToyTarget:
     }
     fragment_example = "/etc/toy/lbctl.json"
     service_config = ""
+
+    def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
+        del pool, have_fallback
+        return "none"
 
     def unfit_for_service(self, view: View) -> str:
         del view

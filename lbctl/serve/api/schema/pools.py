@@ -110,7 +110,8 @@ class Pool:
     requests_per_second: float | None
     """Requests in the last minute, per second; None where no proxy reports any counts."""
     errors: float | None
-    """The part of its requests in the last minute that failed, from 0 to 1; None without reported requests."""
+    """The part of its requests in the last minute that failed, from 0 to 1, those included that proxies refused
+    themselves; None without reported requests."""
     first_byte_p50: float | None
     """Seconds until the first byte of half of the answers of the last minute; None where no proxy reports them."""
     first_byte_p99: float | None
@@ -123,6 +124,8 @@ class Pool:
     """Whether it gets requests although the active checks of all its replicas fail."""
     failing: bool
     """Whether all requests of the last seconds failed, three or more; where there were fewer, of the last minute."""
+    shedding: str | None
+    """Why proxies refuse its requests by `load_shedding`; None where they do not."""
     reporting: tuple[str, ...]
     """The proxies that report counts of this pool's replicas: Envoys by node id, the others by name."""
     silent: tuple[str, ...]

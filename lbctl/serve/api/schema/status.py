@@ -224,9 +224,9 @@ class MemberStatus:
 
 
 ProblemKind = Literal[
-    "not_ready", "files", "pool_down", "pool_failing", "no_proxy", "proxy", "picker",
-    "picker_unasked", "shrink", "store", "replica_down", "replica_errors", "replica_unknown", "picks_missed",
-    "metrics", "proxy_gone",
+    "not_ready", "files", "pool_down", "pool_shedding", "pool_failing", "no_proxy", "proxy", "picker",
+    "picker_unasked", "shrink", "store", "pool_errors", "replica_down", "replica_errors", "replica_unknown",
+    "picks_missed", "metrics", "proxy_gone",
 ]  # fmt: skip
 
 

@@ -211,3 +211,22 @@ def test_pool_that_answers_only_errors_is_failing() -> None:
     assert failing(21.0), "those before have been answered, and all of the last seconds fail"
     ledger.add("ha", {a: Counts(10, 9)}, 22.0)
     assert not failing(22.0)
+
+
+def test_errors_of_proxies_themselves_count_for_the_pool() -> None:
+    ledger, a = TrafficLedger(), ReplicaKey(NAME, "r00000")
+
+    def row(now: float) -> tuple[float | None, bool, float | None]:
+        (found,) = pool_rows.pools(composed_of(TWO), pool_rows.LiveState((), ledger, now=now))
+        return found.errors, found.failing, found.replicas[0].errors
+
+    ledger.add("ha", {a: Counts(6)}, 0.0)
+    ledger.add_own_errors("ha", {NAME: 4}, 0.0)
+    assert row(1.0) == (0.4, False, 0.0)
+    ledger.add("ha", {}, 50.0)
+    ledger.add_own_errors("ha", {NAME: 5}, 50.0)
+    assert row(51.0) == (0.6, True, 0.0), "all requests of the last seconds were refused"
+    ledger.add("ha", {}, 70.0)
+    assert row(71.0) == (1.0, True, None)
+    ledger.add("ha", {}, 130.0)
+    assert row(131.0) == (None, False, None)

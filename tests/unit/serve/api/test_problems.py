@@ -41,8 +41,21 @@ def test_pool_without_fit_replica_is_critical_where_it_is_used() -> None:
 def test_pool_that_answers_only_errors_is_critical() -> None:
     failing = replace(api.pool("llama", replace(api.REPLICA, errors=1.0)), failing=True)
     assert found(pools=[failing]) == [("critical", "pool_failing", "llama")]
-    erring = api.pool("llama", replace(api.REPLICA, errors=0.2))
+    erring = replace(api.pool("llama", replace(api.REPLICA, errors=0.2)), errors=0.2)
     assert found(pools=[erring]) == [("warning", "replica_errors", "llama/a")]
+
+
+def test_requests_that_proxies_refuse_are_a_problem() -> None:
+    refused = replace(api.pool("llama", replace(api.REPLICA, errors=0.0)), errors=0.2)
+    assert found(pools=[refused]) == [("warning", "pool_errors", "llama")]
+    assert found(pools=[replace(refused, errors=0.02)]) == []
+    assert found(pools=[replace(refused, errors=1.0, failing=True)]) == [("critical", "pool_failing", "llama")]
+    why = "1 of 3 replicas is available, and load_shedding.min_healthy is 50%"
+    shedding = replace(api.pool("llama", DOWN, api.REPLICA), errors=0.9, shedding=why)
+    assert found(pools=[shedding])[0] == ("critical", "pool_shedding", "llama")
+    assert found(pools=[replace(shedding, in_use=False)]) == [("warning", "replica_down", "llama/b")]
+    text = problems(Observed("", api.FILES, pools=[shedding]))[0].text
+    assert text == f"proxies refuse the requests of the pool llama: {why}"
 
 
 def test_last_envoy_of_an_entry_must_not_leave() -> None:

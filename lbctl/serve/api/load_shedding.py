@@ -1,0 +1,34 @@
+"""Whether proxies shed the requests of a pool: by the states of its replicas, as each kind of proxy counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import Forward, Route
+from lbctl.targets import target
+
+_DRAINED = frozenset({"draining", "drained"})
+
+
+def shedding(pool: Pool, routes: Iterable[Route], kinds: Iterable[str], states: Iterable[str]) -> str | None:
+    """Return why proxies of these kinds refuse the pool's requests by its `load_shedding`; None where they do not.
+
+    Without an active check, proxies know only the replicas that they eject.
+    """
+    if pool.load_shedding is None:
+        return None
+    actions = [item.action for item in routes if isinstance(item.action, Forward) and pool.name in item.action.pools]
+    have_fallback = [action.fallback not in (None, pool.name) for action in actions]
+    present = [state for state in states if state != "removed"]
+    lost = _DRAINED | ({"down", "ejected"} if pool.active is not None else {"ejected"})
+    for kind in kinds:
+        counted = target(kind).sheds(pool, have_fallback)
+        if counted == "none":
+            continue
+        members = [state for state in present if counted == "all" or state not in _DRAINED]
+        available = sum(state not in lost for state in members)
+        if 100 * available < pool.load_shedding.min_healthy * len(members):
+            limit = f"load_shedding.min_healthy is {pool.load_shedding.min_healthy:g}%"
+            return f"{available} of {len(members)} replicas {'is' if available == 1 else 'are'} available, and {limit}"
+    return None
