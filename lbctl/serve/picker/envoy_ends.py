@@ -1,7 +1,8 @@
 """How Envoys report that picked requests have ended: their gRPC access log, with the id of each pick as a tag.
 
 An Envoy has a stream for each of its workers, and names itself in the first message of each. Once all streams of an
-Envoy have ended and none has come for a moment, it is gone, and so are its requests.
+Envoy have ended and none has come for a moment, it is gone, and so are its requests. Any client can name a node, so a
+stream counts once it has ended a pick of that node.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _NOT_REACHED = (
 class Ending(Protocol):
     """Takes the ends of requests."""
 
+    def proxy_of(self, pick: str) -> str:
+        """Return the proxy of a request that has not ended; empty if there is none."""
+
     def answered(self, pick: str, answer: ResponseStart) -> None:
         """Note that the answer to a request has begun."""
 
@@ -49,7 +53,7 @@ class EnvoyEnds:
     def __init__(self, service: Ending) -> None:
         self._service = service
         self._streams: Counter[str] = Counter()
-        """Node id → its open streams."""
+        """Node id → its open streams that have ended a pick of it."""
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -62,16 +66,17 @@ class EnvoyEnds:
         return grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method})
 
     async def _stream(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> StreamAccessLogsResponse:
-        node = ""
+        node, counts = "", False
         try:
             while isinstance(message := await context.read(), StreamAccessLogsMessage):
-                if not node and message.identifier.node.id:
-                    node = message.identifier.node.id
-                    self._opened(node)
+                node = node or message.identifier.node.id
                 for entry in message.http_logs.log_entry:
+                    if node and not counts and self._service.proxy_of(_pick(entry)) == node:
+                        counts = True
+                        self._opened(node)
                     self._ended(entry)
         finally:
-            if node:
+            if counts:
                 self._closed(node)
         return StreamAccessLogsResponse()
 
@@ -92,7 +97,7 @@ class EnvoyEnds:
 
     def _ended(self, entry: Any) -> None:
         common = entry.common_properties
-        pick = common.custom_tags.get(_TAG, "")
+        pick = _pick(entry)
         if not pick:
             return
         if entry.response.response_code_details.startswith(_NOT_REACHED):
@@ -100,6 +105,11 @@ class EnvoyEnds:
         elif common.HasField("time_to_first_upstream_rx_byte"):
             self._service.answered(pick, ResponseStart(_address(common.upstream_remote_address)))
         self._service.finished(pick)
+
+
+def _pick(entry: Any) -> str:
+    """Return the id of an entry's pick; empty if it has none."""
+    return str(entry.common_properties.custom_tags.get(_TAG, ""))
 
 
 def _address(address: Any) -> str:

@@ -113,6 +113,11 @@ class PickService:
             else self._decider.explain(self.suspects.without(table, self._clock()), question, self._clock())
         )
 
+    def proxy_of(self, pick: str) -> str:
+        """Return the proxy of a request that has not ended; empty if there is none."""
+        entry = self._open.get(pick)
+        return "" if entry is None else entry.proxy
+
     def answered(self, pick: str, answer: ResponseStart) -> None:
         """Note that the answer to a request has begun."""
         entry = self._open.get(pick)

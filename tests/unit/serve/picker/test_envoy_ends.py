@@ -30,6 +30,9 @@ class _Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
 
+    def proxy_of(self, pick: str) -> str:
+        return "edge" if pick == "1" else ""
+
     def answered(self, pick: str, answer: ResponseStart) -> None:
         self.calls.append(("answered", pick, answer))
 
@@ -112,5 +115,23 @@ def test_envoy_has_left_once_all_its_streams_have_ended(monkeypatch: pytest.Monk
             assert ("left", "edge") not in recorder.calls
             other.cancel()
             assert (await _calls(recorder, 3))[-1] == ("left", "edge")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("entry", [_entry(""), _entry("2")])
+def test_stream_without_a_pick_of_its_node_ends_nothing(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any client of the port can name the node of an Envoy."""
+    monkeypatch.setattr(envoy_ends, "_GRACE", 0.0)
+
+    async def run() -> None:
+        recorder = _Recorder()
+        async with _reported(recorder) as channel:
+            call = channel.stream_unary(METHOD)()
+            await call.write(_message(entry, node="edge"))
+            await call.done_writing()
+            await call
+            await asyncio.sleep(0.1)
+        assert ("left", "edge") not in recorder.calls
 
     asyncio.run(run())
