@@ -9,24 +9,35 @@ from lbctl.ir.proxies import ServerTls
 
 
 class HttpCertificate:
-    """The TLS of a server. `context` is None where connections are plain."""
+    """The TLS of a server. `context` is None where connections are plain.
+
+    A server keeps its context. Each connection gets the newest one, so that a pair that does not fit changes nothing.
+    """
 
     def __init__(self, tls: ServerTls | None) -> None:
         """`tls` has files that were read as credentials of gRPC."""
         self._tls = tls
-        self.context = (
-            None if tls is None else ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca)
-        )
+        self.context = None if tls is None else _context(tls)
+        self._newest = self.context
         if self.context is not None:
-            self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-            self.context.verify_mode = ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE
-        self._load()
+            self.context.sni_callback = self._use_newest
 
     def renew(self) -> None:
-        """Read the files again. Where they are not usable, the certificate before stays; gRPC logs that."""
-        with suppress(OSError):
-            self._load()
+        """Read the files again. If they are not usable, the files before stay in use; gRPC logs that."""
+        if self._tls is not None:
+            with suppress(OSError):
+                self._newest = _context(self._tls)
 
-    def _load(self) -> None:
-        if self.context is not None and self._tls is not None:
-            self.context.load_cert_chain(self._tls.certificate, self._tls.key)
+    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Choose the context of a new connection; called also if the client names no server."""
+        assert self._newest is not None, "it is called by a context"
+        connection.context = self._newest
+
+
+def _context(tls: ServerTls) -> ssl.SSLContext:
+    """Return a context of these files. Raises OSError."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED if tls.client_ca else ssl.CERT_NONE
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context

@@ -39,6 +39,8 @@ def test_client_needs_a_certificate_and_renewals_are_used(tmp_path: Path) -> Non
     authority = Authority(tmp_path / "pki")
     own, client = authority.issue("picker", [HOST]), authority.issue("edge")
     certificate = HttpCertificate(_tls(own, authority))
+    later = Authority(tmp_path / "later")
+    renewed, later_client = later.issue("picker", [HOST]), later.issue("edge")
 
     async def run() -> None:
         api = HttpApi(PickService(), bytes)
@@ -47,8 +49,14 @@ def test_client_needs_a_certificate_and_renewals_are_used(tmp_path: Path) -> Non
             port = server.sockets[0].getsockname()[1]
             assert await _answer(port, authority, client) == b"HTTP/1.1 200 OK\r\n"
             assert await _answer(port, authority, None) == b""
-            own.certificate.write_text("nothing")
+            for content in (b"nothing", renewed.certificate.read_bytes()):
+                own.certificate.write_bytes(content)  # its key is still the one before
+                certificate.renew()
+                assert await _answer(port, authority, client) == b"HTTP/1.1 200 OK\r\n"
+            own.key.write_bytes(renewed.key.read_bytes())
+            authority.ca.write_bytes(later.ca.read_bytes())
             certificate.renew()
-            assert await _answer(port, authority, client) == b"HTTP/1.1 200 OK\r\n"
+            assert await _answer(port, later, later_client) == b"HTTP/1.1 200 OK\r\n"
+            assert await _answer(port, later, client) == b""
 
     asyncio.run(run())
