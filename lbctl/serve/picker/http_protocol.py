@@ -9,6 +9,10 @@ for a minute is disconnected.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import struct
+import termios
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from http import HTTPStatus
@@ -21,7 +25,7 @@ MOST_BODY = 1 << 20
 """Bytes of a body."""
 MOST_CONNECTIONS = 4_096
 _WITHDRAWN = 1.0
-"""Seconds after an answer in which the end of its connection means that the proxy did not wait for it."""
+"""Seconds after an answer in which a reset of its connection means that the proxy did not read it."""
 _IDLE = 60.0
 """Seconds after which a connection without a request is closed."""
 
@@ -51,7 +55,7 @@ class HttpAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Further headers, whose values are printable ASCII."""
     withdraw: Callable[[], None] | None = None
-    """Called when the connection closes right after the answer: the proxy had given up the question. None: nothing."""
+    """Called when the connection ends with the answer unread: the proxy had given up the question. None: nothing."""
 
     def encoded(self, *, keep: bool) -> bytes:
         """Return the bytes of the answer. `keep`: whether the connection stays open."""
@@ -83,6 +87,8 @@ class PickerConnection(asyncio.Protocol):
         self._withdraw: Callable[[], None] | None = None
         """What the newest answer has for the end of the connection."""
         self._answered_at = 0.0
+        self._ended_unread = False
+        """Whether the client closed the connection before it had the answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the connection, unless there are too many."""
@@ -95,13 +101,17 @@ class PickerConnection(asyncio.Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        del exc
+        """Forget the connection. A client that closes it with an answer unread resets it."""
         self._open.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._withdraw is not None and asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN:
+        is_recent = asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN
+        if self._withdraw is not None and (self._ended_unread or (exc is not None and is_recent)):
             self._withdraw()
+
+    def eof_received(self) -> None:
+        """Note whether the client has the answer: it may also close a connection that it needs no longer."""
+        self._ended_unread = self._transport is not None and _is_unread(self._transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer every request that is complete."""
@@ -154,6 +164,15 @@ class PickerConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(_IDLE, self.close)
+
+
+def _is_unread(transport: asyncio.Transport) -> bool:
+    """Return whether the other end has not confirmed all bytes that it was sent."""
+    connection = transport.get_extra_info("socket")
+    if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        return True
+    (unconfirmed,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return bool(unconfirmed or transport.get_write_buffer_size())
 
 
 def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.picker import http_protocol
 from lbctl.serve.picker.http_api import HttpApi, connections
 from lbctl.serve.picker.http_protocol import HttpRequest
 from lbctl.serve.picker.service import PickService
@@ -56,21 +57,39 @@ def test_picker_without_tables_is_not_ready() -> None:
     assert api.handle(ready).status == 503
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(60.0, 0), (0.0, 1)])
-def test_pick_ends_if_its_envoy_did_not_wait(seconds: float, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Envoy closes the connection of a question that it gives up; a connection that is idle may end at any time."""
-    monkeypatch.setattr(http_protocol, "_WITHDRAWN", seconds)
+async def _left_by(client: Callable[[socket.socket, PickService], Awaitable[None]]) -> int:
+    """Return the picks that are open after the connection of this client."""
+    service = _service()
+    server = await asyncio.get_running_loop().create_server(connections(HttpApi(service, bytes)), HOST, 0)
+    async with server, asyncio.timeout(60):
+        with socket.create_connection(server.sockets[0].getsockname()) as connection:
+            connection.sendall(QUESTION)
+            await client(connection, service)
+        while not service.statistics.reasons:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        return service.open_picks
 
-    async def run() -> None:
-        service = _service()
-        server = await asyncio.get_running_loop().create_server(connections(HttpApi(service, bytes)), HOST, 0)
-        async with server, asyncio.timeout(60):
-            reader, writer = await asyncio.open_connection(HOST, server.sockets[0].getsockname()[1])
-            writer.write(QUESTION)
-            await reader.readuntil(b"\r\n\r\n")
-            assert service.open_picks == 1
-            writer.close()
-            await asyncio.sleep(0.3)
-            assert service.open_picks == left
 
-    asyncio.run(run())
+async def _gone_before_it_is_read(connection: socket.socket, _: PickService) -> None:
+    connection.close()
+
+
+async def _gone_before_it_reads(_: socket.socket, service: PickService) -> None:
+    while not service.open_picks:
+        await asyncio.sleep(0.01)
+
+
+async def _gone_after_the_answer(connection: socket.socket, service: PickService) -> None:
+    await _gone_before_it_reads(connection, service)
+    assert connection.recv(4096).endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("client", "left"), [(_gone_before_it_is_read, 0), (_gone_before_it_reads, 0), (_gone_after_the_answer, 1)]
+)
+def test_pick_ends_if_its_envoy_did_not_wait(
+    client: Callable[[socket.socket, PickService], Awaitable[None]], left: int
+) -> None:
+    """An Envoy closes the connection of a question that it gives up, and any connection if its cluster changes."""
+    assert asyncio.run(_left_by(client)) == left
