@@ -24,6 +24,8 @@ _STATES_INTERVAL = 1.0
 """Seconds between two looks at the states of a small fleet."""
 _STATES_PAUSE = 100.0
 """The pause between two looks at the states, as a multiple of what a look takes."""
+_MAX_PAUSE = 15.0
+"""The most seconds between two looks."""
 
 
 class PoolViews(PartialViews):
@@ -35,7 +37,7 @@ class PoolViews(PartialViews):
         self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.telemetry.note_state)
         self._looked_at: tuple[schema.Pool, ...] = ()
-        """The pools as the last look at all states found them."""
+        """The pools as the last look at all states found them; empty before the first look at a fleet."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def pools(self) -> schema.Pools:
@@ -55,9 +57,15 @@ class PoolViews(PartialViews):
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
     def newest_pools(self) -> tuple[schema.Pool, ...]:
-        """Return the pools; those of a large fleet as they were a few seconds ago, since all of them take long."""
-        replicas = sum(len(pool.replicas) for pool in self._topology().pools)
-        return self._looked_at if replicas > _LARGE else self.pools().pools
+        """Return the pools; those of a large fleet as they were some seconds ago, since all of them take long."""
+        return self._looked_at if self._is_large() else self.pools().pools
+
+    def unseen(self) -> str:
+        """Return why the states of the replicas are not known yet; empty where they are."""
+        return "the states of the replicas are not known yet" if self._is_large() and not self._looked_at else ""
+
+    def _is_large(self) -> bool:
+        return sum(len(pool.replicas) for pool in self._topology().pools) > _LARGE
 
     async def follow_states(self) -> None:
         """Look at the states of the replicas now and then: each has the time since when it is in its state.
@@ -69,7 +77,7 @@ class PoolViews(PartialViews):
             _, worked = await in_turns(self._look_at_states(found))
             self._looked_at = tuple(found)
             self._state_changes.note(found)
-            await asyncio.sleep(max(_STATES_INTERVAL, _STATES_PAUSE * worked))
+            await asyncio.sleep(min(_MAX_PAUSE, max(_STATES_INTERVAL, _STATES_PAUSE * worked)))
 
     def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:
         """Add every pool to `found`; what is yielded says nothing."""

@@ -60,7 +60,7 @@ class Views(DecisionViews, Operations):
         sources = self._sources()
         topology = served.composed.whole.topology if served else None
         found = Observed(
-            self.ready(), files, pools, proxies,
+            self.ready() or self.unseen(), files, pools, proxies,
             xds_proxies(topology, xds_kinds()).named if topology else (), self._parts.member is None,
             time.time() - self._since, picker, sources, self._unsaved(), self._parts.options.dry_run,
         )  # fmt: skip

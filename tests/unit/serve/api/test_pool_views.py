@@ -1,0 +1,48 @@
+"""The pools of a large fleet, which are looked at now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from lbctl.ir.topology import Topology
+from lbctl.serve.api import pool_rows, pool_views
+from lbctl.serve.api.pool_views import PoolViews
+from lbctl.serve.api.view_parts import ViewParts
+from tests.support import api
+from tests.support.control import pool
+
+
+def _views(replicas: int) -> PoolViews:
+    whole = SimpleNamespace(topology=Topology((), (), (pool(replicas),)))
+    served = SimpleNamespace(composed=SimpleNamespace(whole=whole))
+    telemetry = SimpleNamespace(note_state=lambda *_: None)
+    return PoolViews(cast(ViewParts, SimpleNamespace(publisher=SimpleNamespace(served=served), telemetry=telemetry)))
+
+
+def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, pauses = api.pool("pool", api.REPLICA), list[float]()
+
+    async def in_turns(steps: Generator[object, None, None]) -> tuple[None, float]:
+        list(steps)
+        return None, 3.0
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(pool_views, "in_turns", in_turns)
+    monkeypatch.setattr(pool_rows, "pools_in_parts", lambda *_: iter([row]))
+    monkeypatch.setattr(PoolViews, "_live", lambda *_: pool_rows.LiveState())
+    monkeypatch.setattr(pool_views.asyncio, "sleep", sleep)
+    views = _views(501)
+    assert (views.newest_pools(), views.unseen()) == ((), "the states of the replicas are not known yet")
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(views.follow_states())
+    assert (views.newest_pools(), views.unseen()) == ((row,), "")
+    assert pauses == [15.0], "a look of 3 s"
+    assert _views(500).unseen() == ""
