@@ -58,7 +58,10 @@ def command(
     if text and file is None:
         click.echo(text, nl=False)
         if key:
-            click.echo(f"lbctl: the fleet reads {KEY_FILE} beside it: a line with `Bearer` and the key", err=True)
+            click.echo(
+                f"lbctl: the fleet needs the file {KEY_FILE} next to its own: one line with `Bearer` and the key",
+                err=True,
+            )
     elif text and file is not None and _write_all(text, key, file, diagnostics):
         click.echo(f"lbctl: wrote {_name(file)}; `lbctl up {_name(file)}` runs it", err=True)
     return finish(diagnostics)

@@ -104,8 +104,8 @@ TIMES = (
     code_page(
         "LB308",
         "an Envoy of files cannot ask the picker there",
-        "`control.picker.bind` is beyond loopback, where the picker wants client certificates by `control.xds.tls`. An "
-        "Envoy that gets everything from `lbctl serve` has one in its bootstrap; the files of `lbctl render` name "
+        "`control.picker.bind` is beyond loopback, where the picker requires client certificates by `control.xds.tls`. "
+        "An Envoy that gets everything from `lbctl serve` has one in its bootstrap; the files of `lbctl render` name "
         "none, so with them every request goes by `otherwise`.",
         "Start the Envoy with `lbctl bootstrap --tls-ca F --tls-cert F --tls-key F -d DIR`, or keep "
         "`control.picker.bind` on loopback, as 127.0.0.1:18001, and run `lbctl picker --server URL` on each other "

@@ -32,8 +32,10 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
 def _without_certificate(view: View) -> Iterator[Diagnostic]:
     """Yield that an Envoy of files cannot ask the picker, if that one wants a certificate."""
     if view.picker is not None and view.picker_tls:
-        message = f"the picker at {view.picker} wants a certificate, and an Envoy of files has none for it"
-        hint = "an Envoy by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl picker` beside it"
+        message = f"the picker at {view.picker} requires a client certificate, and an Envoy of files has none"
+        hint = (
+            "an Envoy by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl picker` on its machine"
+        )
         yield Diagnostic("LB308", message, path=("control", "picker", "bind"), hint=hint, severity="warning")
 
 
