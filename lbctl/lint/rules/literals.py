@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lbctl.ir.listeners import Rule
-from lbctl.ir.routes import Forward, HeaderRules
+from lbctl.ir.routes import PREFLIGHT, Forward, HeaderRules, Route
 from lbctl.ir.snapshot import pools_of
 from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
@@ -18,6 +18,8 @@ _SPARE = "spare:\n  replicas:\n" + "".join(f"    {line}\n" for line in TWO.repla
 
 
 _ANSWERED = "moved: {match: {hosts: [old.example.com]}, respond: {redirect: https}}\n"
+_ALLOWED = 'headers: {response: {set: {access-control-allow-origin: "https://app.example.com"}}}'
+_SHARED = f"small: {{match: {{path_prefix: /v1/chat, model: [small]}}, pool: llama, {_ALLOWED}}}\n"
 
 
 def _route(text: str) -> str:
@@ -88,6 +90,40 @@ def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
                 message = f"on {listener.name} no request to {item.host} reaches {names}"
                 hint = "a path beside the host, `listeners`, or the host in those routes too"
                 yield RuleFinding(("routes", item.route, "match", "hosts"), message, hint)
+
+
+@rule(
+    "LB334",
+    "note",
+    "preflights that another route answers",
+    what="Two routes have the same host and path. The proxy answers preflights there for the one that sets "
+    "`access-control-allow-origin`; the other one needs no key, and sets another origin or none.",
+    why="A preflight has neither a key nor a body, so nothing in it names the route of the request that follows. "
+    "Replicas that answer preflights themselves get none on this path.",
+    before=sample(routes=_route("") + _SHARED),
+    after=sample(routes=_route(f", {_ALLOWED}") + _SHARED),
+    ignore="Browsers use only the route whose preflights are answered.",
+)
+def foreign_preflights(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB334: open routes whose preflights are answered with the headers of another route."""
+    routes = {route.name: route for route in fleet.topology.routes}
+    found: dict[str, str] = {}
+    for listener in fleet.topology.listeners:
+        answered = {(item.host, item.path): item.route for item in listener.rules if item.route.endswith(PREFLIGHT)}
+        for item in listener.rules:
+            owner, route = answered.get((item.host, item.path), ""), routes[item.route]
+            by_content = item.models or item.headers or item.methods
+            is_open = isinstance(route.action, Forward) and route.auth is None
+            if owner and is_open and not by_content and _origin(route) != _origin(routes[owner]):
+                found.setdefault(route.name, owner.removesuffix(PREFLIGHT))
+    for name, owner in found.items():
+        message = f"preflights for these paths are answered for {owner}: none reaches a replica"
+        hint = "the same access-control-allow-origin in both, or a route with `methods: [OPTIONS]`"
+        yield RuleFinding(("routes", name, "match"), message, hint)
+
+
+def _origin(route: Route) -> str:
+    return dict(route.response_headers.set).get("access-control-allow-origin", "")
 
 
 @rule(

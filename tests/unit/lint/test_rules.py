@@ -66,6 +66,7 @@ POINTS = {
     "LB331": "spare:",
     "LB332": '"$upstream_addr"',
     "LB333": "hosts: [old.example.com]}",
+    "LB334": "match: {path_prefix: /v1/chat}, pool",
     "LB534": '"0.0.0.0:8443"',
     "LB247": "key: {header: mcp-session-id}",
     "LB520": '"0.0.0.0:8080"}',
@@ -115,6 +116,13 @@ def test_the_good_example_has_no_findings(code: str, tmp_path: Path) -> None:
 
 def test_every_rule_has_an_expected_position() -> None:
     assert sorted(POINTS) == CODES
+
+
+def test_preflights_of_a_keyed_route_are_noted_at_an_open_one() -> None:
+    before = rules()["LB334"].page.before
+    assert codes(before.replace("model: [small]", "methods: [POST]")) == ["LB334"]
+    assert codes(before.replace("path_prefix: /v1/chat}", "path_prefix: /v1/chats}")) == []
+    assert codes(before.replace("path_prefix: /v1/chat}", "path_prefix: /v1/chat, methods: [OPTIONS]}")) == []
 
 
 ONE = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n"
