@@ -69,6 +69,8 @@ class ReplicaFacts:
     """Whether lbctl can connect to it; None where it does not try."""
     connection_age: float = 0.0
     """How long `connection` has been as it is."""
+    is_apart: bool = False
+    """Whether lbctl has never connected to any replica of the fleet although replicas answer: it cannot reach them."""
     answered_age: float | None = None
     """How long ago a proxy last reported a request that it has answered; None: never."""
     passed_by: int = 0
@@ -177,9 +179,10 @@ def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
 
     The proxies may reach what lbctl does not: from another network, or by a path of their own machine. So requests that
     were answered since contradict it. Passed checks of proxies contradict it where lbctl never had a connection; where
-    it had one, they contradict it after the time in which they must have noticed.
+    it had one, they contradict it after the time in which they must have noticed. Where lbctl is apart from all
+    replicas, a failed connection shows nothing.
     """
-    if not connection.out or connection.at is None:
+    if not connection.out or connection.at is None or facts.is_apart:
         return False
     age, answered = facts.connection_age, facts.answered_age
     if answered is not None and age > _REPORT_DELAY and answered < age - _REPORT_DELAY:

@@ -135,6 +135,7 @@ class _Rows:
         self._with_websockets = with_websockets(composed.whole.topology)
         self._held = {(item.pool, item.replica) for item in composed.overrides if item.kind == "weight"}
         self._in_use = frozenset(name for route in composed.whole.topology.routes for name in of_pools(route.action))
+        self._is_apart = _is_apart(live)
         self._requests = _by_pool(live.ledger.recent(live.now))
         self._failed = _by_pool(live.ledger.failed(live.now))
         self._refused = live.ledger.refused(live.now)
@@ -286,6 +287,7 @@ class _Rows:
             checked_for=tuple(each.proxy.name for each in carriers if each.checked),
             connection=connection,
             connection_age=0.0 if connection is None else live.at - connection.since,
+            is_apart=self._is_apart,
             answered_age=None if answered is None else live.now - answered,
             passed_by=len(self._passed_by(pool, key.replica)),
             conditions=live.ledger.conditions(key, live.now, drained_until=live.drains.ended_at(key)),
@@ -312,6 +314,13 @@ class _Rows:
         applied_at = live.drains.applied_at(key, not missing, live.now)
         is_newer = live.ledger.is_in_flight_newer(key, applied_at)
         return {"not_drained_by": missing, "in_flight_is_old": not is_newer}
+
+
+def _is_apart(live: LiveState) -> bool:
+    """Return whether lbctl has never connected to any replica, and proxies have had answers of some."""
+    if any(item.passed for item in live.connections.values()):
+        return False
+    return any(live.ledger.answered(ReplicaKey(*key)) for key in live.connections)
 
 
 def _names(carrier: Carrier) -> tuple[str, ...]:

@@ -230,3 +230,20 @@ def test_errors_of_proxies_themselves_count_for_the_pool() -> None:
     assert row(71.0) == (1.0, True, None)
     ledger.add("ha", {}, 130.0)
     assert row(131.0) == (None, False, None)
+
+
+def test_replica_is_unknown_where_lbctl_reaches_none() -> None:
+    composed, ledger = composed_of(TWO), TrafficLedger()
+    refused = CheckState(out=True, since=0.0, at=0.0, reason="timeout")
+    connections = {(NAME, name): refused for name in ("r00000", "r00001")}
+
+    def states() -> list[str]:
+        live = pool_rows.LiveState((carrier(HA, composed),), ledger, connections=connections, now=100.0, at=100.0)
+        (row,) = pool_rows.pools(composed, live)
+        return [item.state for item in row.replicas]
+
+    assert states() == ["down", "down"], "nothing answers"
+    ledger.add("ha", {ReplicaKey(NAME, "r00000"): Counts(5)}, 95.0)
+    assert states() == ["in", "unknown"]
+    connections[NAME, "r00000"] = CONNECTED
+    assert states() == ["in", "down"], "lbctl reaches one of them"
