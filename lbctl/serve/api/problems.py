@@ -53,6 +53,8 @@ class Observed:
     """Why what is decided is not saved; empty where it is."""
     dry_run: bool = False
     """Whether nothing is sent to proxies."""
+    rolled_back: bool = False
+    """Whether an operator's rollback is in force."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
@@ -96,8 +98,11 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
     fleet = observed.fleet
     if fleet.read is not None and not fleet.valid:
         reason = fleet.refused or "they have errors"
-        paths = " ".join(fleet.paths)
-        yield _critical("files", "", f"the files are not served: {reason}", f"lbctl validate {paths}")
+        if observed.rolled_back and not any(item.severity == "error" for item in fleet.diagnostics):
+            yield _critical("files", "", f"an earlier fleet is served: the files are {reason}", "lbctl history")
+        else:
+            command = f"lbctl validate {' '.join(fleet.paths)}"
+            yield _critical("files", "", f"the files are not served: {reason}", command)
     for item in fleet.shrink:
         yield _critical("shrink", "", item.text, "lbctl reload --allow-shrink")
     picker = observed.picker

@@ -63,6 +63,7 @@ class Views(DecisionViews, Operations):
             self.ready() or self.unseen(), files, pools, proxies,
             xds_proxies(topology, xds_kinds()).named if topology else (), self._parts.member is None,
             time.time() - self._since, picker, sources, self._unsaved(), self._parts.options.dry_run,
+            self._parts.rollbacks.history.rollback is not None,
         )  # fmt: skip
         return schema.Status(
             version=__version__,

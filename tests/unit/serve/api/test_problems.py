@@ -79,6 +79,15 @@ def test_proxy_that_rejects_or_fails_is_critical() -> None:
     ]
 
 
+def test_valid_files_behind_a_rollback_name_the_history() -> None:
+    ignored = replace(api.FILES, valid=False, refused="ignored until they change", diagnostics=())
+    (row,) = problems(Observed("", ignored, rolled_back=True))
+    assert (row.severity, row.command) == ("critical", "lbctl history")
+    assert row.text == "an earlier fleet is served: the files are ignored until they change"
+    (row,) = problems(Observed("", replace(ignored, refused="bad"), rolled_back=False))
+    assert row.command.startswith("lbctl validate")
+
+
 def test_worst_problems_come_first() -> None:
     rows = problems(
         Observed(
