@@ -29,10 +29,12 @@ class PickerAlone:
         self.heard: float | None = None
         """When it last reported, in seconds of the monotonic clock; None before the first report."""
         self.report: Mapping[str, Any] = {}
-        """Its newest report, with the requests that have ended since the first one."""
+        """Its newest report, with the requests that ended since the first one and the samples since the last one."""
         self._http: Address | None = None
         self._before: Mapping[str, int] = {}
         """Pool → the requests that had ended before the first report."""
+        self._sampled = 0
+        """The samples of decisions up to the newest report."""
 
     @property
     def since(self) -> float | None:
@@ -45,6 +47,7 @@ class PickerAlone:
     def forget(self) -> None:
         """There is no such process any more."""
         self.pid, self.heard, self.report, self._http, self._before = None, None, {}, None, {}
+        self._sampled = 0
 
     async def look(self, bind: Address, pid: int) -> bool:
         """Read the report of the process, and return whether there is a new one."""
@@ -54,7 +57,7 @@ class PickerAlone:
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.get(self._url(wire.REPORT_PATH)) as answer,
+                session.post(self._url(wire.REPORT_PATH)) as answer,
             ):
                 report = wire.parse(await answer.read()) if answer.status == 200 else None
         except _FAILURES:
@@ -65,7 +68,11 @@ class PickerAlone:
         if self.heard is None:
             self._before = finished
         since = {pool: count - self._before.get(pool, 0) for pool, count in finished.items()}
-        self.report, self.heard = {**report, "finished": since}, time.monotonic()
+        samples, sampled = report.get("samples", []), report.get("sampled", 0)
+        new = min(max(sampled - self._sampled, 0), len(samples))
+        self._sampled = sampled
+        self.report = {**report, "finished": since, "samples": samples[len(samples) - new :]}
+        self.heard = time.monotonic()
         return True
 
     async def explain(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:

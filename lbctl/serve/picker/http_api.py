@@ -44,7 +44,8 @@ _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 class HttpApi:
     """Answers the requests. `metrics` returns the page of the picker's own metrics.
 
-    `local` maps further paths to functions from a body to an answer, for clients of this machine alone.
+    `local` maps further paths to functions from a body to an answer, for clients of this machine alone. They take
+    `POST` without an `Origin`, which browsers add to the requests of web pages.
 
     On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
     """
@@ -67,7 +68,7 @@ class HttpApi:
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
             return self._pick(unquote(path.removeprefix(_PICK)), query, request)
         if path in self._local:
-            return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
+            return self._answer_local(path, request)
         if request.method not in ("GET", "HEAD"):
             return HttpAnswer(405)
         if path == "/health":
@@ -77,6 +78,13 @@ class HttpApi:
         if path == "/metrics":
             return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
         return HttpAnswer(404)
+
+    def _answer_local(self, path: str, request: HttpRequest) -> HttpAnswer:
+        if request.method != "POST":
+            return HttpAnswer(405, headers={"allow": "POST"})
+        if "origin" in request.headers:
+            return HttpAnswer(403)
+        return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
 
     def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
         values = _values(query)

@@ -9,13 +9,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from lbctl.ir.locality import Place
 from lbctl.pick.explain import document
 from lbctl.serve import log
 from lbctl.serve.guard import until_one_ends
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
-from lbctl.serve.picker.question import Caller, PickerQuestion
 from lbctl.serve.picker.service import PickService
 
 _EXPLAIN = b'{"kind":"explain",'
@@ -63,33 +61,45 @@ class SocketLink:
         assert self._writer is not None, "the settings were read"
         while text := await self._reader.readline():
             if text.startswith(_EXPLAIN):
-                self._writer.write(explanation_line(service, wire.parse(text)))
+                self._writer.write(_explained(service, wire.parse(text)))
             else:
                 follower.apply(text)
 
     async def _report(self, service: PickService) -> None:
         assert self._writer is not None, "the settings were read"
+        reported = 0
         while True:
-            self._writer.write(report(service))
+            self._writer.write(report(service, reported))
+            reported = service.statistics.sampled
             await self._writer.drain()
             await asyncio.sleep(REPORT_INTERVAL)
 
 
-def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the line that answers a line of kind `explain`; without an explanation where the question fails."""
+def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
+    """Return the line that answers a question; without an explanation where it is invalid."""
     try:
-        caller = Caller(values["pool"], place=Place(*values["place"]))
-        question = PickerQuestion(caller, values["headers"], values["body"].encode(), values["length"])
+        return explanation_line(service, values)
+    except wire.WireError:
+        return wire.line("explained", number=values.get("number", 0), explanation=None)
+
+
+def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
+    """Return the line that answers a line of kind `explain`; without an explanation where the question fails.
+
+    Raises WireError where the line is not a question.
+    """
+    question = wire.question_of(values)
+    try:
         explanation = service.explain(question)
         shown = None if explanation is None else document(explanation)
     except Exception:  # noqa: BLE001 -- a question that somebody asks ends no picker
         log.failure("a pick could not be explained")
         shown = None
-    return wire.line("explained", number=values["number"], explanation=shown)
+    return wire.line("explained", number=values.get("number", 0), explanation=shown)
 
 
-def report(service: PickService) -> bytes:
-    """Return the line of a report: the counts since the start, and the samples since the last report."""
+def report(service: PickService, reported: int = 0) -> bytes:
+    """Return the line of a report: the counts since the start, and the samples after the first `reported`."""
     statistics = service.statistics
     return wire.line(
         "report",
@@ -99,5 +109,6 @@ def report(service: PickService) -> bytes:
         lost=statistics.lost,
         open=service.open_picks,
         open_by_pool=service.open_by_pool,
-        samples=[asdict(item) for item in statistics.take_samples()],
+        sampled=statistics.sampled,
+        samples=[asdict(item) for item in statistics.samples_after(reported)],
     )

@@ -68,12 +68,15 @@ class PickerEndpoints:
 class PickerProcess:
     """The parts of the process."""
 
-    def __init__(self, places: PickerEndpoints, link: Link, own: str) -> None:
-        """`own` names this process among other pickers. Raises CannotBindError."""
+    def __init__(self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False) -> None:
+        """`own` names this process among other pickers.
+
+        `is_alone`: whether `serve` reads reports by HTTP, since it is not the parent. Raises CannotBindError.
+        """
         self._places = places
         self._link = link
         self.service = PickService()
-        self._ready = False
+        self._is_alone = is_alone
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
         credentials = _credentials(places.tls)
@@ -109,9 +112,7 @@ class PickerProcess:
         """Open all addresses. Raises CannotBindError."""
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page)
-        local: Mapping[str, Callable[[bytes], bytes]]
-        local = {wire.REPORT_PATH: lambda _: report(self.service), wire.EXPLAIN_PATH: partial(_explained, self.service)}
-        local_api = HttpApi(self.service, self._page, local)
+        local_api = HttpApi(self.service, self._page, local_paths(self.service) if self._is_alone else {})
         try:
             await loop.create_server(connections(local_api), http.host, http.port)
             DatagramReceiver(http, self._ends.received)
@@ -139,6 +140,11 @@ class PickerProcess:
             "lbctl_picker_malformed_datagrams": self._ends.malformed,
         }
         return page(self.service.statistics, gauges)
+
+
+def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:
+    """Return the paths for a `serve` of this machine that is not the parent, and their answers."""
+    return {wire.REPORT_PATH: lambda _: report(service), wire.EXPLAIN_PATH: partial(_explained, service)}
 
 
 def _explained(service: PickService, body: bytes) -> bytes:

@@ -59,7 +59,7 @@ def follow(places: PickerEndpoints, control_plane: ControlPlane) -> int:
 
 async def _run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
     own = secrets.token_hex(8)
-    return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own).run()
+    return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own, is_alone=True).run()
 
 
 class UnusableAuthorityError(Exception):

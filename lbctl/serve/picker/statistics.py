@@ -69,6 +69,8 @@ class Statistics:
         """Pool → those among them whose end was not reported."""
         self.task_failures: Counter[str] = Counter()
         """Task → how often it has failed."""
+        self.sampled = 0
+        """Samples since the start."""
         self._samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
         self._sampled_at = 0.0
 
@@ -94,13 +96,13 @@ class Statistics:
     def sample(self, sample: DecisionSample) -> None:
         """Keep a sample; the oldest one is dropped."""
         self._sampled_at = sample.at
+        self.sampled += 1
         self._samples.append(sample)
 
-    def take_samples(self) -> list[DecisionSample]:
-        """Return the samples since the last call."""
-        samples = list(self._samples)
-        self._samples.clear()
-        return samples
+    def samples_after(self, number: int) -> list[DecisionSample]:
+        """Return the samples after the first `number`, as far as they are kept."""
+        new = min(max(self.sampled - number, 0), len(self._samples))
+        return list(self._samples)[len(self._samples) - new :]
 
 
 def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:

@@ -13,13 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple
 
+from lbctl.ir.locality import Place
 from lbctl.ir.pools import Locality, PickPolicy, Prefix, SessionKey, SlowStart
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.picker.question import Caller, PickerQuestion
 
 FORMAT = 2
 """The version of this format, which a picker compares with its own."""
 REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
 """The paths on a picker's HTTP on loopback: its newest report, and how it would decide about a request, as lines."""
+_MAX_LENGTH = 2**53
+"""The largest length of a body, in bytes."""
 MOST_LINE = 256 << 20
 """Bytes of the largest line, which is a pool of many thousands of replicas."""
 _NAMES = tuple(item.name for item in fields(Candidate))
@@ -168,6 +172,36 @@ def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     if not isinstance(peers, dict) or not all(isinstance(item, str) for item in peers.values()):
         raise WireError("the other pickers are not as this version of lbctl writes them")
     return peers
+
+
+def question_of(values: Mapping[str, Any]) -> PickerQuestion:
+    """Return the question of a line of kind `explain`. Raises WireError."""
+    pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")
+    headers, length = values.get("headers"), values.get("length")
+    if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
+        raise WireError("place: not a list of a region and a zone")
+    if not isinstance(headers, dict) or not all(_is_text(name) and _are_texts(headers[name]) for name in headers):
+        raise WireError("headers: not an object of lists of texts")
+    if type(length) is not int or not 0 <= length <= _MAX_LENGTH:
+        raise WireError(f"length: not an integer from 0 to {_MAX_LENGTH}")
+    return PickerQuestion(Caller(pool, place=Place(*place)), headers, body.encode(), length)
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    """Return a text of a line. Raises WireError."""
+    value = values.get(key)
+    if not isinstance(value, str) or not _is_text(value):
+        raise WireError(f"{key}: not a text")
+    return value
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text that has a form in UTF-8, which half a surrogate pair has not."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _row(item: Candidate, now: float) -> list[object]:

@@ -45,3 +45,11 @@ def test_error_in_a_line_ends_the_process() -> None:
 
 def test_end_of_the_control_plane_is_not_an_error() -> None:
     _run(lambda _service, link: link.close())
+
+
+def test_invalid_question_does_not_end_the_process() -> None:
+    def spoil(_service: PickService, link: socket.socket) -> None:
+        link.sendall(wire.line("explain", number=1, pool="\ud800"))
+        link.shutdown(socket.SHUT_WR)
+
+    _run(spoil)
