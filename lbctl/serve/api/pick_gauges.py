@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.statistics import BOUNDS
-
-_ENOUGH = 20
-"""Requests of a minute from which on the part without a pick is told."""
 
 
 class PickGauges(Collector):
@@ -88,6 +86,6 @@ class PickGauges(Collector):
             labels=["pool"],
         )
         for pool, row in self._picker.recent().items():
-            if row.requests >= _ENOUGH:
+            if row.requests >= MIN_REQUESTS:
                 missed.add_metric([pool], row.missed / row.requests)
         yield missed

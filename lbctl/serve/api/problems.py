@@ -13,6 +13,7 @@ from lbctl.control.fitness import FIT, UNKNOWN
 from lbctl.control.outages import ReplicaReport, unavailable
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api import schema
+from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 
 _SHOWN = 5
 """Replicas of a kind of problem that have a line of their own."""
@@ -20,8 +21,8 @@ _LISTED = 10
 """Replicas that are named for a state."""
 _ERRORS = 0.05
 """The part of failed requests from which on a replica has a line."""
-_ENOUGH_PICKS, _MISSED = 20, 0.1
-"""Requests of a minute from which on picks are judged, and the part without a pick from which on a pool has a line."""
+_MISSED = 0.1
+"""The share of requests without a pick from which on a pool has a line."""
 _WAITED = 60.0
 """Seconds after which an Envoy of the fleet that has never connected is missing."""
 _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
@@ -139,7 +140,7 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
         return
     for pool in observed.pools:
         row, command = pool.picks, f"lbctl explain pick {pool.name}"
-        if row is None or row.requests < _ENOUGH_PICKS:
+        if row is None or row.requests < MIN_REQUESTS:
             continue
         if row.missed == row.requests and not row.in_flight:
             text = (

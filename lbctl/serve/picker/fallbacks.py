@@ -14,6 +14,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+MIN_REQUESTS = 20
+"""Requests of a minute from which on the share without a pick is reported and judged."""
 _MINUTE, _LATE = 60.0, 10.0
 """Seconds that `recent` counts, and by which a proxy's report may be late."""
 
