@@ -55,7 +55,7 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
         for item in statements:
             draft.ledger.omit(item, f"{why}: the route refuses its requests", route)
         draft.close(route, why, by_hand="auth")
-    elif "respond" not in (draft.get(route) or {}):
+    elif not draft.answers(route):
         draft.put((*route, "auth"), auth, *statements)
     else:
         draft.ledger.carry(route, *statements)

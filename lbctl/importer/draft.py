@@ -24,6 +24,8 @@ LOCATION = ("headers", "response", "set", "location")
 """The keys below a route that hold the address of a redirect."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """The statuses of a redirect."""
+_KEPT = frozenset({"listeners", "match", "respond"})
+"""The keys of a closed route."""
 _CLOSED = "lbctl import: "
 """How the body of a closed route begins."""
 
@@ -91,21 +93,35 @@ class Draft:
 
     def put(self, path: Path, value: Any, *statements: Statement) -> None:
         """Set the value at `path`, creating the maps above it, and record where it came from."""
-        node: Any = self.fleet
+        whole = path
+        path, node = self._place(path)
         for step in path[:-1]:
             node = node.setdefault(step, {}) if isinstance(step, str) else node[step]
         node[path[-1]] = value
-        self.ledger.carry(path, *statements)
+        self.ledger.carry(whole, *statements)
 
     def get(self, path: Path) -> Any:
         """Return the value at `path`, or None."""
-        node: Any = self.fleet
+        path, node = self._place(path)
         for step in path:
             try:
                 node = node[step]
             except (KeyError, IndexError, TypeError):
                 return None
         return node
+
+    def _place(self, path: Path) -> tuple[Path, Any]:
+        """Return where the value at `path` stands: what a closed route needs to serve again is in its comment."""
+        if path[2:] and path[2] not in _KEPT and path[:2] in self.closed:
+            route = self.fleet[str(path[0])].get(path[1])
+            if route is not None and is_closed(route):
+                return path[2:], self.closed[path[:2]].removed
+        return path, self.fleet
+
+    def answers(self, route: Path) -> bool:
+        """Whether a route is to respond by itself; one that is only closed may serve again."""
+        value = self.get(route) or {}
+        return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
         """Remove the value at `path`; returns the directives that nothing carries any more."""

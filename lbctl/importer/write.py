@@ -99,8 +99,12 @@ def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
         first = f"Write `{closed.by_hand}` here, then replace" if closed.by_hand else "To open it, replace"
         yield f"    # {first} `respond` with:\n"
         yield from (f"    # {line}" for line in lines if not holds_secret(line))
-    elif closed.by_hand:
+        return
+    if closed.by_hand:
         yield f"    # Write `{closed.by_hand}` here.\n"
+    if lines := [line for line in lines if not holds_secret(line)]:
+        yield "    # Where you open it, write also:\n"
+        yield from (f"    # {line}" for line in lines)
 
 
 def _wrapped(text: str, first: str, rest: str) -> Iterator[str]:

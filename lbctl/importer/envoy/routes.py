@@ -52,7 +52,7 @@ def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Fi
             context.draft.ledger.omit(entry.answer.statement, f"{why}: the route refuses its requests", path)
             status = entry.answer.get("direct_response", "status").number
             context.draft.close(path, why, by_hand="auth" if status in {401, 403} else "")
-        if filters.limits and "respond" not in context.draft.get(path):
+        if filters.limits and not context.draft.answers(path):
             context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
 
@@ -219,7 +219,7 @@ def _route(context: EnvoyImport, listener: Path, config: ConfigView, entry: Rout
         _redirect(context, path, view.get("redirect"))
     else:
         _forward(context, path, view.get("route"), (view, entry.host, config))
-    if "respond" not in context.draft.get(path):
+    if not context.draft.answers(path):
         policy.carry(context, path, [view, entry.host, config], view.get("route"))
     return path
 

@@ -357,7 +357,7 @@ def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
         for item in (rule.line, *rule.when.statements):
             draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
         draft.close(path, why, by_hand="" if rule.line.is_block else "auth")
-    elif "respond" in (draft.get(path) or {}):
+    elif draft.answers(path):
         draft.ledger.carry(path, rule.line, *rule.statements)
     elif rule.action in {"allow", "deny"}:
         networks = [item if "/" in item else f"{item}/{128 if ':' in item else 32}" for item in rule.value]

@@ -83,7 +83,7 @@ def _addresses(context: NginxImport, route: Path, scope: Scope) -> None:
     rules = _rules(scope)
     if not rules:
         return
-    if "status" in (context.draft.get((*route, "respond")) or {}):
+    if context.draft.answers(route) and "status" in context.draft.get((*route, "respond")):
         context.draft.ledger.imply("the route answers everybody alike", *rules)
         return
     allowed, denied = list[str](), list[str]()

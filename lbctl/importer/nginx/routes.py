@@ -137,6 +137,7 @@ def _location(context: NginxImport, server: RoutedServer, scope: Scope, guards: 
             metrics.location(context, path, scope.block)
         else:
             _refuse(context, path, scope)
+            access.protect(context, path, scope)
 
 
 def _has_action(block: Statement) -> bool:
@@ -173,6 +174,9 @@ def _forward(
         why = "where its requests go depends on variables that lbctl cannot follow"
         context.draft.ledger.omit(passing, f"{why}: the route refuses its requests", path)
         context.draft.close(path, why)
+        _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
+        access.protect(context, path, scope)
+        _methods(context, server, path, scope)
         return
     for target in targets:
         path = _add(context, server, scope.block, dict(match) | target.match, suffix=_suffix(target.label))
@@ -190,6 +194,9 @@ def _forward(
     if not any(target.label == "" for target in targets):
         path = _add(context, server, scope.block, match)
         context.draft.close(path, "its default could not be carried over")
+        _conditions(context, server, path, scope, [*guards, *flat(scope.block, "if")])
+        access.protect(context, path, scope)
+        _methods(context, server, path, scope)
 
 
 def _suffix(text: str) -> str:
@@ -337,7 +344,7 @@ def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scop
     """Carry `limit_except GET POST { deny all; }` over: a route for these methods, and one that refuses all others."""
     block = next(flat(scope.block, "limit_except"), None)
     match = context.draft.get((*path, "match"))
-    if block is None or "respond" in context.draft.get(path):
+    if block is None or context.draft.answers(path):
         return
     rules = list(flat(block))
     if not rules or any(item.tokens != ("deny", "all") for item in rules):
@@ -355,7 +362,7 @@ def _method(context: NginxImport, path: Path, block: Statement) -> bool:
     """Carry `if ($request_method !~ ^(GET|POST)$) { return 405; }` over as the methods of the match."""
     text = " ".join(block.args)
     match = re.search(r"\$request_method\s+!~\*?\s+\"?\^?\(?([A-Z|]+)\)?\$?", text)
-    if match is None or context.draft.get((*path, "respond")) is not None:
+    if match is None or context.draft.answers(path):
         return False
     methods = match[1].split("|")
     context.draft.put((*path, "match", "methods"), methods, block, *flat(block, "return"))
