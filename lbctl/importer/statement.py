@@ -57,4 +57,6 @@ def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def _quoted(word: str) -> str:
+    if word in {"{", "}"}:
+        return word
     return f'"{word}"' if not word or any(character in word for character in " \t\n;{}") else word

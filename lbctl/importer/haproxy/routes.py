@@ -363,7 +363,11 @@ def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
         networks = [item if "/" in item else f"{item}/{128 if ':' in item else 32}" for item in rule.value]
         draft.put((*path, f"{rule.action}_from"), networks, rule.line, *rule.statements)
     elif rule.action == "keys":
-        credentials.keys(draft, path, rule.value, rule.statements or (rule.line,), rule.line)
+        # An ACL on the path or the client is part of the condition, and holds no key.
+        secrets = [
+            item for item in rule.statements if not "".join(item.args[1:2]).startswith(("path", "src", "method"))
+        ]
+        credentials.keys(draft, path, rule.value, secrets or (rule.line,), rule.line, *rule.statements)
     elif rule.action == "users":
         realm, name = rule.value
         users = context.userlists.get(name)

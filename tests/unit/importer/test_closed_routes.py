@@ -91,3 +91,23 @@ def test_comment_of_closed_route_has_what_it_let_in(
     assert is_closed(opened)
     assert keys <= opened.keys()
     assert opened["allow_from"] == ["10.0.0.0/8"]
+
+
+def test_only_the_acl_that_reads_the_key_is_a_secret(tmp_path: Path) -> None:
+    text = _HAPROXY.replace("deny if !has_key", "deny if is_chat !has_key").replace(
+        " acl has_key", " acl is_chat path_beg /v1/chat\n acl has_key"
+    )
+    result, diagnostics = imported_text(
+        "haproxy", text.replace("default_backend", "use_backend other if is_chat\n default_backend"), tmp_path
+    )
+    assert [item.position.line for item in diagnostics if item.code == "LB984" and item.position] == [9]
+    assert "unless { hdr(host) -i api.example.com }" in result.text
+
+
+def test_hash_of_a_session_that_replicas_name_is_told(tmp_path: Path) -> None:
+    text = (
+        "defaults\n mode http\nfrontend f\n bind :80\n default_backend a\n"
+        "backend a\n stick-table type string size 1m\n stick on hdr(Mcp-Session-Id)\n server a0 10.0.0.1:80\n"
+    )
+    _, diagnostics = imported_text("haproxy", text, tmp_path)
+    assert any("affinity: {header: mcp-session-id}" in (item.hint or "") for item in diagnostics)
