@@ -122,7 +122,7 @@ def gates(view: View, route: Route) -> Iterator[Gate]:
         return
     key_filters = {_KEYS: pack(_route_keys(view, route))}
     if _has_usable_jwks(view, route):
-        yield [token, {"name": _TOKEN_HEADER, "present_match": True}], token_filters
+        yield [token, {"name": _TOKEN_HEADER, "present_match": True}], token_filters | _protocols(route)
         key_filters |= token_filters
     yield [], key_filters | _protocols(route)
 

@@ -88,10 +88,11 @@ class _Locator:
         return ((file, line, owner) for file in self._bundle.files for line, owner in file.sources.items())
 
     def without_secrets(self, message: str) -> str:
-        """Return the message without API keys, because Envoy may quote what it cannot read."""
+        """Return the message without the keys of clients and replicas: Envoy may quote what it cannot read."""
         if len(self._bundle.files) == 1:
             return message
-        for key in sorted(set(_keys_below(self._tree, "credentials")), key=len, reverse=True):
+        secrets = {*_keys_below(self._tree, "credentials"), *_check_headers(self._tree)}
+        for key in sorted(filter(None, secrets), key=len, reverse=True):
             message = message.replace(key, "…")
         return message
 
@@ -152,6 +153,16 @@ def _merged_tree(main: str, *secrets: str) -> Tree:
             static[key] = static.get(key, []) + items
     tree.pop("dynamic_resources", None)
     return tree
+
+
+def _check_headers(tree: Tree) -> Iterator[str]:
+    """Yield each value of a header that a health check sends, as it is written and as it is sent."""
+    for cluster in clusters(tree):
+        for check in cluster.get("health_checks", ()):
+            http, grpc = check.get("http_health_check", {}), check.get("grpc_health_check", {})
+            for item in (*http.get("request_headers_to_add", ()), *grpc.get("initial_metadata", ())):
+                value = str(item.get("header", item).get("value", ""))
+                yield from (value, value.replace("%%", "%"))
 
 
 def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[str]:

@@ -9,8 +9,11 @@ import pytest
 import yaml
 
 from lbctl.apply.files import write_bundle
+from lbctl.ir.proxies import Proxy
+from lbctl.ir.snapshot import Snapshot, view
 from lbctl.targets.envoy import TARGET
 from tests.support.envoy import API_KEY, FLEET, bundle_with_key, envoy_bundle
+from tests.support.fleets import fleet_of, load_fleet, pool, replica
 
 LOGGED = (
     "[2026-11-28 17:23:27.289][27621][critical][main] [source/server/config_validation/server.cc:76] "
@@ -112,3 +115,21 @@ def test_checked_file_has_the_listeners_of_both_files(form: str, tmp_path: Path)
     assert checked.stat().st_mode & 0o777 == 0o600
     content: dict[str, Any] = yaml.safe_load(checked.read_text())
     assert [item["name"] for item in content["static_resources"]["listeners"]] == ["internal", "public"]
+
+
+def test_error_contains_no_key_of_a_replica(tmp_path: Path) -> None:
+    """A cluster has the key of its health check, and Envoy prints a cluster that it refuses."""
+    (tmp_path / "key").write_text("Bearer sk-100%-of-a-replica\n")
+    fleet = fleet_of(
+        pool(
+            replica("a"),
+            credentials={"header": "authorization", "file": "key"},
+            health={"active": {"http": {"path": "/health"}}},
+        )
+    )
+    loaded = load_fleet(tmp_path, fleet)
+    snapshot = Snapshot(loaded.compiled.topology, secrets=loaded.secrets)
+    bundle = TARGET.render(view(snapshot, Proxy("e", "envoy", (1, 40))))
+    for written in ("sk-100%%-of-a-replica", "sk-100%-of-a-replica"):
+        (complaint,) = TARGET.complaints(f"{LOGGED}refused: 'Bearer {written}'\n", bundle)
+        assert complaint.message == "refused: '…'"
