@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -225,8 +226,14 @@ def test_stop_of_a_unit_waits_for_streams(kind: str, tmp_path: Path) -> None:
         assert run(["render", "-t", kind, "-d", str(tmp_path / "state" / kind), str(source)]) == 0
         command = nginx_command() if kind == "nginx" else haproxy_command()
         words = shlex.split(moved(command, tmp_path))
-        proxy = stack.enter_context(ended(subprocess.Popen(words, stdin=subprocess.DEVNULL)))
+        notices = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        notices.bind(str(tmp_path / "notify"))
+        notices.settimeout(30)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        proxy = stack.enter_context(ended(subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment)))
         eventually(lambda: listens(proxy.pid, port) or any(listens(int(pid), port) for pid in children(proxy.pid)))
+        if kind == "haproxy":  # its unit has Type=notify; a master that is not ready loses a signal
+            eventually(lambda: b"READY=1" in notices.recv(1024))
         with requests.Session() as session:
             events = session.get(f"http://127.0.0.1:{port}/sse?n=20&gap=0.1", stream=True, timeout=30).iter_lines()
             next(events)

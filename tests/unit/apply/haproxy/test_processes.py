@@ -1,0 +1,61 @@
+"""Which processes read a file: those that were started on it, not on another file of the same name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lbctl.apply.haproxy import processes
+
+
+@contextmanager
+def _started(directory: Path, *arguments: str) -> Iterator[int]:
+    """A process that calls itself haproxy, in `directory`."""
+    command = ["haproxy", "-c", "import sys; print(flush=True); sys.stdin.read()", *arguments]
+    with subprocess.Popen(
+        command, executable=sys.executable, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    for name in ("one", "other"):
+        (tmp_path / name / "out").mkdir(parents=True)
+        (tmp_path / name / "out" / "haproxy.cfg").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "one" / "out")
+    return tmp_path / "one" / "out" / "haproxy.cfg"
+
+
+@pytest.mark.parametrize(
+    ("argument", "reads"),
+    [
+        ("{root}/one/out/haproxy.cfg", True),
+        ("one/out/haproxy.cfg", True),
+        ("one/out/../out/haproxy.cfg", True),
+        ("link/haproxy.cfg", True),
+        ("one/out", True),
+        ("{root}/other/out/haproxy.cfg", False),
+        ("other/out", False),
+        ("one/out/other.cfg", False),
+        ("gone/haproxy.cfg", False),
+    ],
+)
+def test_file_of_a_process(config: Path, argument: str, reads: bool) -> None:
+    root = config.parents[2]
+    with _started(root, "-f", "first.cfg", argument.format(root=root)) as pid:
+        assert (pid in processes.haproxies(str(config))) == reads
+        files = (str(root / "first.cfg"), str(root / argument.format(root=root))) if reads else ()
+        assert processes.files_beside(str(config)) == files
+
+
+def test_other_argument_is_no_file(config: Path) -> None:
+    with _started(config.parent, "-p", "haproxy.cfg") as pid:
+        assert pid not in processes.haproxies(str(config))
