@@ -130,6 +130,16 @@ class Haproxy(Proxy):
     def _command(self) -> list[str]:
         return [str(self.binary), "-db", "-f", str(self.config)]
 
+    def _await_ports(self) -> None:
+        """Wait for its first check too, at once after its start: a replica that fails its first one is down."""
+        super()._await_ports()
+        deadline, in_a_row = time.monotonic() + _PATIENCE, 0
+        while in_a_row < 2:
+            self.assert_alive()
+            assert time.monotonic() < deadline, f"{self.binary.name} does not come to rest\n{self.logs()}"
+            in_a_row = in_a_row + 1 if _sleeps(self.process.pid) else 0
+            time.sleep(0.005)
+
     def reload(self) -> None:
         old = self.process.pid
         self._spawn([*self._command(), "-sf", str(old)])
@@ -188,6 +198,17 @@ def main_file(name: Binary) -> str:
 def proxy_of(name: Binary, binary: Path, directory: Path, config: Path, ports: Sequence[int]) -> Proxy:
     """Return the proxy, which is not started yet."""
     return _CLASSES[name](binary, directory, config, ports)
+
+
+def _sleeps(pid: int) -> bool:
+    """Return whether all threads of a process and of its children wait for something."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = " ".join((thread / "children").read_text() for thread in threads).split()
+        states = {(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads}
+    except OSError:  # one has ended
+        return False
+    return states == {"S"} and all(_sleeps(int(child)) for child in children)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals, *, whole_group: bool = False) -> None:
