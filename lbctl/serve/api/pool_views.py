@@ -76,7 +76,7 @@ class PoolViews(PartialViews):
             found: list[schema.Pool] = []
             _, worked = await in_turns(self._look_at_states(found))
             self._looked_at = tuple(found)
-            self._state_changes.note(found)
+            self._state_changes.note(found, time.monotonic())
             await asyncio.sleep(min(_MAX_PAUSE, max(_STATES_INTERVAL, _STATES_PAUSE * worked)))
 
     def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:

@@ -1,8 +1,14 @@
-"""Reports when a replica goes down and when it returns: a line in the log, and a record in the audit log."""
+"""Reports when a replica goes down and when it returns: a line in the log, and a record in the audit log.
+
+A replica that does so again and again has one line and one record for many changes, so that they do not push out of
+the audit log what operators did.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from lbctl.control.fitness import FIT
 from lbctl.serve import log
@@ -13,6 +19,27 @@ Record = Callable[[str, str, str, str], None]
 """Records an action about a pool and a replica, and its reason."""
 _SINGLE = 5
 """More replicas of a pool than this at once are one line."""
+_MAX_CHANGES = 6
+"""The changes of a replica within `_PERIOD` that are reported one by one."""
+_PERIOD = 3600.0
+_SUMMARY_INTERVAL = 1200.0
+"""Seconds between two reports of the changes of all replicas that change more often."""
+
+
+class _Change(NamedTuple):
+    """A replica has gone down or returned."""
+
+    action: str
+    pool: str
+    replica: str
+    reason: str
+
+
+class _Unreported(NamedTuple):
+    """The changes of a replica since the last summary."""
+
+    changes: int
+    newest: _Change
 
 
 class StateChanges:
@@ -22,9 +49,14 @@ class StateChanges:
         self._record = record
         self._out: dict[ReplicaKey, str] = {}
         """Replica → the state in which it gets no requests."""
+        self._times: dict[ReplicaKey, deque[float]] = {}
+        """Replica → when it has changed, at most the last `_MAX_CHANGES` times."""
+        self._unreported: dict[ReplicaKey, _Unreported] = {}
+        self._summed_up = 0.0
+        """When changes were last summed up."""
 
-    def note(self, pools: Iterable[schema.Pool]) -> None:
-        """Report what has changed since the last call."""
+    def note(self, pools: Iterable[schema.Pool], now: float) -> None:
+        """Report what has changed since the last call. `now`: seconds on a clock that never goes back."""
         out: dict[ReplicaKey, str] = {}
         for pool in pools:
             gone: list[schema.Replica] = []
@@ -40,18 +72,50 @@ class StateChanges:
                     back.append(item)
                 elif before is not None and item.state == "unknown":
                     out[key] = before
-            self._report(pool.name, gone, "a replica is down", "down", log.warn)
-            self._report(pool.name, back, "a replica is back", "back", log.event)
+            self._report(self._rare("down", pool.name, gone, now))
+            self._report(self._rare("back", pool.name, back, now))
         self._out = out
+        if now - self._summed_up >= _SUMMARY_INTERVAL:
+            self._sum_up(now)
 
-    def _report(
-        self, pool: str, replicas: list[schema.Replica], message: str, action: str, write: Callable[..., None]
-    ) -> None:
+    def _rare(self, action: str, pool: str, replicas: list[schema.Replica], now: float) -> list[_Change]:
+        """Return the changes that are reported now; the others are counted for the next summary."""
+        rare = []
         for item in replicas:
-            self._record(action, pool, item.name, item.state_reason)
-        if len(replicas) > _SINGLE:
-            first = replicas[0]
-            write(f"{message}: {len(replicas)} replicas", pool=pool, first=first.name, why=first.state_reason or None)
+            key, change = ReplicaKey(pool, item.name), _Change(action, pool, item.name, item.state_reason)
+            times = self._times.setdefault(key, deque(maxlen=_MAX_CHANGES))
+            if len(times) < _MAX_CHANGES or now - times[0] > _PERIOD:
+                rare.append(change)
+            else:
+                count = self._unreported[key].changes if key in self._unreported else 0
+                self._unreported[key] = _Unreported(count + 1, change)
+            times.append(now)
+        return rare
+
+    def _sum_up(self, now: float) -> None:
+        """Report the changes that were only counted, with the newest of each replica."""
+        minutes = max(1, round((now - self._summed_up) / 60))
+        by_kind: dict[tuple[str, str], list[_Change]] = {}
+        for count, newest in self._unreported.values():
+            rate = f"{count} change{'' if count == 1 else 's'} in {minutes} minutes"
+            reason = f"{rate}; {newest.reason}" if newest.reason else rate
+            by_kind.setdefault((newest.pool, newest.action), []).append(newest._replace(reason=reason))
+        for changes in by_kind.values():
+            self._report(changes)
+        self._unreported.clear()
+        self._summed_up = now
+        self._times = {key: times for key, times in self._times.items() if now - times[-1] <= _PERIOD}
+
+    def _report(self, changes: list[_Change]) -> None:
+        """Report changes of one kind in one pool."""
+        if not changes:
             return
-        for item in replicas:
-            write(message, pool=pool, replica=item.name, why=item.state_reason or None)
+        action, pool, replica, reason = changes[0]
+        message, write = ("a replica is down", log.warn) if action == "down" else ("a replica is back", log.event)
+        for item in changes:
+            self._record(*item)
+        if len(changes) > _SINGLE:
+            write(f"{message}: {len(changes)} replicas", pool=pool, first=replica, why=reason or None)
+            return
+        for item in changes:
+            write(message, pool=pool, replica=item.replica, why=item.reason or None)
