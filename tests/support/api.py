@@ -116,6 +116,29 @@ REPLICA = schema.Replica(
     out=False,
     reasons=(),
 )
+ROLLOUT = schema.Rollout(
+    route="chat",
+    to="next",
+    mode="timed",
+    phase="waiting",
+    step=1,
+    steps=(schema.RolloutStep(5.0, 60.0),),
+    percent=None,
+    split={"stable": 100, "next": 0},
+    since=THEN,
+    next_at=None,
+    reason=None,
+    analysis=None,
+)
+ANALYSIS = schema.RolloutAnalysis(
+    waits_for=None,
+    new=schema.RolloutCounts(0, 0, None),
+    old=schema.RolloutCounts(0, 0, None),
+    failures=0,
+    max_failures=2,
+    verdicts={},
+    evaluations=(),
+)
 ACKNOWLEDGED = schema.Acknowledged(0, 0, ())
 
 

@@ -56,6 +56,8 @@ class Observed:
     """Whether nothing is sent to proxies."""
     rolled_back: bool = False
     """Whether an operator's rollback is in force."""
+    rollouts: Sequence[schema.Rollout] = ()
+    """The rollouts of the files."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
@@ -65,6 +67,7 @@ def problems(observed: Observed) -> tuple[schema.Problem, ...]:
         *_of_pools(observed.pools),
         *_of_picks(observed),
         *_of_proxies(observed),
+        *_of_rollouts(observed.rollouts),
         *_of_replicas(observed.pools),
         *_of_sources(observed),
     )
@@ -213,6 +216,28 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         if is_refused and any(item.state in FIT for item in pool.replicas):
             text = f"the proxies refuse requests of the pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
             yield _warning("pool_errors", pool.name, text, command)
+
+
+def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:
+    """Yield the rollouts that cannot begin, and those that ended because the target pool was bad.
+
+    The files ask for a rollout that begins by itself: while it cannot, they are not in force.
+    """
+    for item in rollouts:
+        command = f"lbctl rollout status {item.route}"
+        if item.phase == "waiting" and item.unavailable:
+            text = f"the rollout of {item.route} cannot begin: {item.unavailable}"
+            problem = _warning if item.mode == "manual" else _critical
+            yield problem("rollout_waiting", item.route, text, command)
+        elif item.phase == "rolled_back" or (item.phase == "paused" and _has_failed(item.analysis)):
+            act = "was rolled back" if item.phase == "rolled_back" else "was paused by its analysis"
+            reason = f": {item.reason}" if item.reason else ""
+            text = f"the rollout of {item.route} {act} at {item.since}{reason}"
+            yield _warning("rollout_failed", item.route, text, command)
+
+
+def _has_failed(analysis: schema.RolloutAnalysis | None) -> bool:
+    return analysis is not None and analysis.failures >= analysis.max_failures
 
 
 def _of_sources(observed: Observed) -> Iterator[schema.Problem]:

@@ -57,6 +57,11 @@ class Site:
         records = [item for item in self.control.get("audit")["records"] if item["subject"] == route]
         return [item["action"] for item in records if item["action"].startswith("rollout")]
 
+    def problem(self, route: str) -> tuple[str, str] | None:
+        """Return severity and kind of the problem about the route's rollout."""
+        problems = self.control.get("status")["problems"]
+        return next(((row["severity"], row["kind"]) for row in problems if row["subject"] == route), None)
+
     def cli(self, *words: str) -> int:
         return run(
             ["rollout", *words, "--server", self.control.url, "--token-file", str(self.control.state / "api-token")]
@@ -121,6 +126,7 @@ def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: py
     assert (row["phase"], row["percent"]) == ("waiting", None)
     assert row["unavailable"].startswith(f"pool {route}-new has no available replica: gone is down")
     assert site.actions(route) == ["rollout waiting (split of the files)"]
+    assert site.problem(route) == ("critical", "rollout_waiting"), "status --check ends with 3"
     assert site.cli("start", route) == 1
     message = capsys.readouterr().err
     assert f"the rollout of {route} cannot start: pool {route}-new has no available replica" in message
@@ -140,6 +146,7 @@ def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> 
     request = Request("POST", f"/{route}/x", timeout=20.0)
     with site.clients[kind].steady(40, lambda _: request, keep_alive=False) as load:
         eventually(lambda: site.rollout(route)["phase"] == "rolled_back", _LONG)
+        assert site.problem(route) == ("warning", "rollout_failed")
         row = site.rollout(route)
         bad = [item for item in row["analysis"]["evaluations"] if item["verdict"] == "bad"]
         assert len(bad) == 2

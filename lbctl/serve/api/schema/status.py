@@ -225,8 +225,8 @@ class MemberStatus:
 
 ProblemKind = Literal[
     "not_ready", "files", "pool_down", "pool_shedding", "pool_failing", "no_proxy", "proxy", "picker",
-    "picker_unasked", "shrink", "store", "pool_errors", "replica_down", "replica_errors", "replica_unknown",
-    "picks_missed", "metrics", "proxy_gone",
+    "picker_unasked", "shrink", "rollout_waiting", "store", "pool_errors", "replica_down", "replica_errors",
+    "replica_unknown", "picks_missed", "metrics", "proxy_gone", "rollout_failed",
 ]  # fmt: skip
 
 
@@ -239,7 +239,7 @@ class Problem:
     kind: ProblemKind
     """What is wrong, as one word."""
     subject: str
-    """The pool, POOL/REPLICA or proxy that it is about; empty where it is about the control plane."""
+    """The pool, POOL/REPLICA, proxy or route that it is about; empty where it is about the control plane."""
     text: str
     """What is wrong, as a sentence."""
     command: str

@@ -88,6 +88,28 @@ def test_valid_files_behind_a_rollback_name_the_history() -> None:
     assert row.command.startswith("lbctl validate")
 
 
+def test_rollout_that_cannot_begin_is_critical() -> None:
+    waiting = replace(api.ROLLOUT, unavailable="pool next has no replicas")
+    assert found(rollouts=[api.ROLLOUT]) == []
+    assert found(rollouts=[waiting]) == [("critical", "rollout_waiting", "chat")]
+    assert found(rollouts=[replace(waiting, mode="manual")]) == [("warning", "rollout_waiting", "chat")]
+    assert found(rollouts=[replace(waiting, phase="progressing")]) == []
+    (row,) = problems(Observed("", api.FILES, rollouts=[waiting]))
+    assert row.text == "the rollout of chat cannot begin: pool next has no replicas"
+    assert row.command == "lbctl rollout status chat"
+
+
+def test_rollout_that_was_rolled_back_is_a_warning() -> None:
+    ended = replace(api.ROLLOUT, phase="rolled_back", reason="2 bad evaluations")
+    (row,) = problems(Observed("", api.FILES, rollouts=[ended]))
+    assert (row.severity, row.kind) == ("warning", "rollout_failed")
+    assert row.text == f"the rollout of chat was rolled back at {api.THEN}: 2 bad evaluations"
+    assert found(rollouts=[replace(ended, phase="aborted")]) == []
+    paused = replace(ended, phase="paused", analysis=replace(api.ANALYSIS, failures=2))
+    assert found(rollouts=[paused]) == [("warning", "rollout_failed", "chat")]
+    assert found(rollouts=[replace(paused, analysis=api.ANALYSIS), replace(paused, analysis=None)]) == []
+
+
 def test_worst_problems_come_first() -> None:
     rows = problems(
         Observed(
