@@ -308,7 +308,11 @@ class AnalysisMetric(Section):
 
 class Analysis(Section):
     interval: v.Duration = Field(q.Duration(30_000), description="The time between two evaluations.")
-    min_requests: v.Positive = Field(1000, description="With fewer requests, an evaluation neither passes nor fails.")
+    min_requests: v.Positive = Field(
+        1000,
+        description="With fewer requests, an evaluation neither passes nor fails, unless nearly all requests of the "
+        "new pool fail.",
+    )
     max_error_rate: v.Percent = Field(
         q.Percent(1),
         description="An evaluation fails when the new pool has more errors than the old ones beyond chance, and "

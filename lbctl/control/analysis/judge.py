@@ -3,7 +3,8 @@
 Bad is an interval in which the new pool has more errors than the old ones beyond chance, and so many that it matters,
 or is slower than `max_latency` allows (`slowness`).
 Where the old pools get no requests by the split, the new pool alone is compared with `max_error_rate`. An interval
-with fewer than `min_requests` requests on a side is inconclusive, and is joined with the next one.
+with fewer than `min_requests` requests on a side is inconclusive, and is joined with the next one. An interval in which
+nearly all requests of the new pool failed, and hardly any of the old ones, is bad also with few requests.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ MATERIAL_RATIO = 1.5
 """A higher error rate below `max_error_rate` matters from so many times the old pools' rate on."""
 MATERIAL_PART = 0.25
 """A rate below this part of `max_error_rate` never matters."""
+_MIN_OUTAGE_REQUESTS = 20
+"""The requests on each side from which on an outage of the new pool is certain."""
+_OUTAGE_RATE, _HEALTHY_RATE = 0.9, 0.05
+"""The least error rate of a pool with an outage, and the error rate below which the old pools have none."""
 STEP_LEVEL = 0.05
 """The level at which a difference over the whole step keeps it from ending."""
 
@@ -37,6 +42,8 @@ def evaluate(
     state: AnalysisState, observation: IntervalObservation, analysis: Analysis, step: int, compared: bool, now: float
 ) -> AnalysisState:
     """Return the state after one more interval. `compared`: whether the old pools get requests by the split."""
+    if _is_outage(observation.new, observation.old, compared):
+        state = _without_waiting(state)  # what was there before must not hide it
     new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
     evaluation = Evaluation(now, step, "inconclusive", "", new, old, observation.metrics)
     state = replace(
@@ -45,17 +52,27 @@ def evaluate(
         waiting_latency_old=state.waiting_latency_old + observation.latency_old,
     )
     missing = _missing(observation, new, old, analysis, compared)
-    if missing:
+    if missing and not (observation.reporting and _is_outage(new, old, compared)):
         waiting = replace(state, waiting_new=new, waiting_old=old)
         return _with(waiting, replace(evaluation, reason=missing))
     evaluation = replace(evaluation, tested=True)
-    state = replace(state, tests=state.tests + 1, waiting_new=NO_REQUESTS, waiting_old=NO_REQUESTS)
-    state = replace(state, step_new=state.step_new + new, step_old=state.step_old + old)
+    state = _without_waiting(replace(state, tests=state.tests + 1, waiting_new=new, waiting_old=old))
     if compared and analysis.latency_metric is not None:
         evaluation = replace(evaluation, latency=_latency(state, analysis))
         state = _with_latency(state, evaluation.latency)
     verdict, reason = _judge(state, evaluation, observation.silent, analysis, compared)
     return _with(state, replace(evaluation, verdict=verdict, reason=reason))
+
+
+def _without_waiting(state: AnalysisState) -> AnalysisState:
+    """Return the state with the requests that wait for a comparison added to those of the step."""
+    return replace(
+        state,
+        waiting_new=NO_REQUESTS,
+        waiting_old=NO_REQUESTS,
+        step_new=state.step_new + state.waiting_new,
+        step_old=state.step_old + state.waiting_old,
+    )
 
 
 def _latency(state: AnalysisState, analysis: Analysis) -> LatencyValues:
@@ -111,6 +128,8 @@ def _judge(
     state: AnalysisState, evaluation: Evaluation, silent: tuple[str, ...], analysis: Analysis, compared: bool
 ) -> tuple[Verdict, str]:
     new, old = evaluation.new, evaluation.old
+    if _is_outage(new, old, compared):
+        return "bad", "nearly all of its requests failed"
     significance = _significance(state, analysis)
     if _is_worse(new, old, analysis, compared, significance, _clusters(*state.evaluations, evaluation)):
         return "bad", "its errors are more than chance explains"
@@ -127,6 +146,13 @@ def _judge(
 def _clusters(*evaluations: Evaluation) -> float:
     """Return the cluster size by those of the evaluations that had enough requests."""
     return cluster_size([(item.new, item.old) for item in evaluations if item.tested])
+
+
+def _is_outage(new: RequestCounts, old: RequestCounts, compared: bool) -> bool:
+    """Return whether the new pool fails nearly all of its requests while the old pools do not."""
+    if new.requests < _MIN_OUTAGE_REQUESTS or (compared and old.requests < _MIN_OUTAGE_REQUESTS):
+        return False
+    return (new.rate or 0.0) >= _OUTAGE_RATE and (not compared or (old.rate or 0.0) < _HEALTHY_RATE)
 
 
 def _is_worse(

@@ -125,7 +125,7 @@ def test_only_a_good_interval_resets_the_count_of_bad_ones() -> None:
     ("observation", "reason"),
     [
         (IntervalObservation(RequestCounts(), RequestCounts()), "no proxy reports its requests"),
-        (replace(FINE, new=RequestCounts(19, 19)), "the new pool has {} of at least 200 requests"),
+        (replace(FINE, new=RequestCounts(19, 9)), "the new pool has {} of at least 200 requests"),
         (replace(FINE, old=RequestCounts(19, 0)), "the old pools have {} of at least 200 requests"),
         (replace(FINE, silent=("edge", "ha")), "no report from edge, ha"),
         (replace(FINE, metrics=(MetricValues("m", 1.5, problem="new: no"),)), "m: new: no"),
@@ -148,6 +148,32 @@ def test_intervals_with_too_few_requests_are_joined() -> None:
     course.see(few)
     assert course.last == ("good", "")
     assert course.state.analysis.evaluations[-1].new == RequestCounts(270, 0)
+
+
+@pytest.mark.parametrize("requests", [20, 40, 200])
+@pytest.mark.parametrize("min_requests", [20, 1000])
+def test_pool_that_fails_nearly_all_requests_is_bad(requests: int, min_requests: int) -> None:
+    outage = IntervalObservation(RequestCounts(requests, requests), RequestCounts(requests, 0), reporting=1)
+    course = Course((RolloutStep(50, 20_000), RolloutStep(100)), min_requests=min_requests)
+    course.see(IntervalObservation(RequestCounts(900, 0), RequestCounts(900, 0), reporting=1))
+    assert course.see(outage).phase == "progressing"
+    assert course.last == ("bad", "nearly all of its requests failed")
+    assert course.see(outage).phase == "rolled_back"
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (RequestCounts(19, 19), RequestCounts(19, 0)),
+        (RequestCounts(20, 17), RequestCounts(20, 0)),
+        (RequestCounts(20, 20), RequestCounts(20, 1)),
+        (RequestCounts(20, 20), RequestCounts(19, 0)),
+    ],
+)
+def test_nearly_all_means_many_failures_of_one_pool(new: RequestCounts, old: RequestCounts) -> None:
+    course = Course((RolloutStep(50, 20_000), RolloutStep(100)), min_requests=1000)
+    course.see(IntervalObservation(new, old, reporting=1))
+    assert course.last[0] == "inconclusive"
 
 
 def test_an_outage_of_both_pools_is_inconclusive() -> None:
