@@ -32,8 +32,8 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
     Each directive becomes the key that means the same, or a comment at its place with file, line and reason; standard
     error has the counts, secrets that were not copied, and settings that harm inference. Nothing is changed.
     A route whose protection or destination cannot be carried over refuses its requests with 501, and a comment has what
-    it needs to serve; exit code 1 if no route serves. With -f, lines that no key means and that `include` has a place
-    for are written to own/ next to OUT.
+    it needs to serve; exit code 1 if no route serves, or if requests would go to another pool. With -f, lines that no
+    key means and that `include` has a place for are written to own/ next to OUT.
 
     With --compare the configuration and the fleet run on this machine's proxy, before servers that say what reached
     them; no address of the configuration is asked. Exit code 1 if a request is treated otherwise.

@@ -36,8 +36,8 @@ class ClosedRoute:
 
     removed: dict[str, Any]
     """Its keys that are only a comment now: the pool, timeouts, headers."""
-    by_hand: str
-    """The key that the operator must write before the route may serve again; empty if another reason closed it."""
+    by_hand: tuple[str, ...]
+    """The keys that the operator must write before the route may serve again; none if another reason closed it."""
 
 
 class Draft:
@@ -165,8 +165,9 @@ class Draft:
         route = self.get(path)
         kept = {key: route[key] for key in ("listeners", "match") if key in route}
         removed = {key: value for key, value in route.items() if key not in {*kept, "respond"}}
-        present = self.closed.get(path, ClosedRoute({}, ""))
-        self.closed[path] = ClosedRoute(present.removed | removed, present.by_hand or by_hand)
+        present = self.closed.get(path, ClosedRoute({}, ()))
+        by_hands = {*present.by_hand, *([by_hand] if by_hand else [])}
+        self.closed[path] = ClosedRoute(present.removed | removed, tuple(sorted(by_hands)))
         route.clear()
         body = f"{_CLOSED}{why}"
         route.update(kept | {"respond": {"status": CLOSED_STATUS, "body": printable(body)}})

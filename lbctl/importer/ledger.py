@@ -48,6 +48,8 @@ class Ledger:
         self._places: dict[Statement, Path] = {}
         self.diagnostics = diagnostics
         self.notes: list[Note] = []
+        self.misrouted: list[Diagnostic] = []
+        """Errors about requests that the fleet sends elsewhere; the fleet is written nevertheless."""
 
     def carry(self, path: Path, *statements: Statement) -> None:
         """Record that the directives became the key at `path`."""
@@ -97,6 +99,14 @@ class Ledger:
         """Report a setting that is bad for inference, with what lbctl does instead."""
         message = self.secrets.masked(message, statement)
         self.diagnostics.add(Diagnostic("LB985", message, statement.position, hint=hint, severity="warning"))
+
+    def misroute(self, statement: Statement, message: str) -> None:
+        """Report a choice of a pool that no route makes: its requests are sent elsewhere."""
+        message = self.secrets.masked(message, statement)
+        hint = "write a route for them; or, if they may go there, take this out of the configuration and import again"
+        finding = Diagnostic("LB989", message, statement.position, hint=hint)
+        if finding not in self.misrouted:
+            self.misrouted.append(finding)
 
     def secret(self, statement: Statement, message: str, hint: str) -> None:
         """Report a secret that was not copied."""

@@ -102,6 +102,30 @@ def takes(later: Match, earlier: Match) -> bool:
     return overlap and rank(earlier) <= rank(later)
 
 
+def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tuple[list[tuple[Match, int]], bool]:
+    """Return the requests of a match that later rules take since it excludes them, each with the index of the rule.
+
+    The second value says whether matches express that. An index of -1 is that of requests that no later rule takes.
+    """
+    parts, is_clear = list[tuple[Match, int]](), True
+    for exclude in excludes:
+        inner = merge([match, exclude])
+        if inner is None:
+            is_clear = is_clear and apart([match, exclude])
+            continue
+        joints = [merge([inner, item]) for item in later]
+        is_clear = is_clear and all(joint or apart([inner, item]) for joint, item in zip(joints, later, strict=True))
+        parts += [(joint, index) for index, joint in enumerate(joints) if joint is not None]
+        if not any(covers(item, inner) for item in later):
+            parts.append((inner, -1))
+    return parts, is_clear
+
+
+def within(wide: Match, matches: Sequence[Match]) -> list[Match]:
+    """Return the matches that are more specific than `wide`: all their requests are also requests of it."""
+    return [item for item in matches if covers(wide, item) and not covers(item, wide)]
+
+
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must take them.
 

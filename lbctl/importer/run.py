@@ -48,6 +48,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
         )
         return None
     _report_closed(draft)
+    diagnostics.extend(draft.ledger.misrouted)
     return None if remaining else Imported(write.text(draft, kind, " ".join(files)), draft)
 
 
@@ -64,8 +65,10 @@ def _report_closed(draft: Draft) -> None:
     message = f"{number} {CLOSED_STATUS}: {', '.join(named[:_MAX_NAMED])}{more}"
     serves = any(key in route for route in routes.values() for key in ("pool", "split"))
     first = min((item.position for item in origins.values()), default=None)
-    keys = sorted({item.by_hand for path, item in draft.closed.items() if path[1] in closed} - {""})
-    written = f", and `{'`, `'.join(keys)}` where a rule protected it" if keys else ""
+    keys = {key for path, item in draft.closed.items() if path[1] in closed for key in item.by_hand}
+    protecting = sorted(keys - {"match"})
+    written = f", and `{'`, `'.join(protecting)}` where a rule protected it" if protecting else ""
+    written += ", and the rest of a `match`" if "match" in keys else ""
     hint = f"the comment at each says why, and has its pool: write it by hand{written}, or leave it out"
     finding = Diagnostic("LB988", f"no route serves: {message}", first, ("routes",), hint)
     if serves:

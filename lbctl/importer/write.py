@@ -96,15 +96,22 @@ def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
     """Yield the comment with what a closed route needs to serve again; no line that may hold a secret."""
     lines = [line for line in _block(closed.removed, 2) if not draft.ledger.secrets.inside(line)]
     if closed.removed.keys() & {"pool", "split"}:
-        first = f"Write `{closed.by_hand}` here, then replace" if closed.by_hand else "To open it, replace"
+        first = f"{_by_hand(closed)}, then replace" if closed.by_hand else "To open it, replace"
         yield f"    # {first} `respond` with:\n"
         yield from (f"    # {line}" for line in lines if not holds_secret(line))
         return
     if closed.by_hand:
-        yield f"    # Write `{closed.by_hand}` here.\n"
+        yield f"    # {_by_hand(closed)}.\n"
     if lines := [line for line in lines if not holds_secret(line)]:
         yield "    # Where you open it, write also:\n"
         yield from (f"    # {line}" for line in lines)
+
+
+def _by_hand(closed: ClosedRoute) -> str:
+    """Return what the operator must write before the route may serve again, as the beginning of a sentence."""
+    steps = ["complete `match`" if key == "match" else f"write `{key}` here" for key in closed.by_hand]
+    text = ", ".join(steps)
+    return text[0].upper() + text[1:]
 
 
 def _wrapped(text: str, first: str, rest: str) -> Iterator[str]:

@@ -17,12 +17,13 @@ from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
-from lbctl.importer.matching import Match, apart, covers, hides, overlaps
+from lbctl.importer.matching import Match, apart, carve, covers, hides, overlaps, within
 
 _REDIRECTS = {
     "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308
 }  # fmt: skip
 _METHOD, _AUTHORITY = ":method", ":authority"
+_DOMAIN = re.compile(r"(\*\.)?[A-Za-z0-9.-]+(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,31 @@ class RouteWithHost:
     """Its virtual host."""
     answer: ConfigView = EMPTY
     """An earlier route that answers some of its requests, and no match says which; empty for none."""
+    is_lost: bool = False
+    """Whether the match is only a part of the condition: no match expresses the rest."""
+    hidden: tuple[ConfigView, ...] = ()
+    """Later routes that take requests of a closed one."""
 
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
     """Add the routes of a route configuration."""
-    entries = [entry for host in config.get("virtual_hosts") for entry in _decided(list(_entries(context, host)))]
+    entries = [entry for host in config.get("virtual_hosts") for entry in _decided(_entries(context, host))]
     paths = [path for match, view in filters.answers if (path := _answer(context, listener, match, view))]
     for entry in entries:
         path = _route(context, listener, config, entry)
         paths.append(path)
         _protect(context, listener, path, entry, filters)
         if entry.answer and entry.view.get("route"):
-            why = "an earlier route answers some of its requests, and no match expresses which ones"
+            why = "an earlier route answers or protects some of its requests, and no match expresses which ones"
             context.draft.ledger.omit(entry.answer.statement, f"{why}: the route refuses its requests", path)
             status = entry.answer.get("direct_response", "status").number
             context.draft.close(path, why, by_hand="auth" if status in {401, 403} else "")
+        if entry.is_lost:
+            why = "no match of a route expresses its whole condition"
+            context.omit(entry.view.get("match"), f"{why}: the route refuses its requests", path)
+            context.draft.close(path, why, by_hand="match")
+        for item in entry.hidden:
+            context.omit(item, "it takes what the condition of this route does not", path)
         if filters.limits and not context.draft.answers(path):
             context.put((*path, "rate_limit"), list(filters.limits), *filters.limit_views)
     _others(context, listener, config, entries)
@@ -87,40 +98,75 @@ def _decided(entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
     added = overlaps([entry.match for entry in entries])
     placed = [(entry.match, index) for index, entry in enumerate(entries)] + added
     for match, index in placed:
-        answers = [item for item in entries[:index] if not item.view.get("route") and hides(match, item.match)]
-        yield replace(
-            entries[index], match=match, answer=entries[index].answer or (answers[0].view if answers else EMPTY)
-        )
+        entry, hiding = entries[index], [item for item in entries[:index] if hides(match, item.match)]
+        answers = [item.view for item in hiding if not item.view.get("route")]
+        is_lost = entry.is_lost or any(item.is_lost for item in hiding)
+        yield replace(entry, match=match, answer=entry.answer or (answers[0] if answers else EMPTY), is_lost=is_lost)
 
 
-def _entries(context: EnvoyImport, host: ConfigView) -> Iterator[RouteWithHost]:
+def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:
     domains = _domains(context, host)
     if domains is None:
         context.omit(host, "a route compares whole hosts, or what follows a leading `*.`", ())
-        return
-    taken, answers = list[Match](), list[tuple[Match, ConfigView]]()
+        return []
+    entries, answers = list[RouteWithHost](), list[tuple[Match, ConfigView]]()
     for item in host.get("routes"):
-        matches = _matches(item.get("match"))
-        if matches is None:
+        known, is_whole = _known(item.get("match"))
+        if not (is_whole or (item.get("route") and known)):
             _unreadable(context, item)
-            if not item.get("route"):
+            if not item.get("route") or _protects(item):
                 answers.append(({**domains, **(_path(item.get("match")) or {})}, item))
             continue
-        for match in matches:
-            whole = {**domains, **match}
-            if any(covers(earlier, whole) for earlier in taken):
-                context.omit(item, "an earlier route takes these requests", ())
-                continue
-            taken.append(whole)
-            answer = next((view for part, view in answers if not apart([part, whole])), EMPTY)
-            yield RouteWithHost(whole, item, host, answer)
+        entry = RouteWithHost({**domains, **known}, item, host, is_lost=not is_whole)
+        if any(covers(each.match, entry.match) and not each.is_lost for each in entries):
+            context.omit(item, "an earlier route takes these requests", ())
+            continue
+        answer = next((view for part, view in answers if not apart([part, entry.match])), EMPTY)
+        entries.append(replace(entry, answer=answer))
+    return _behind_specific(context, entries)
+
+
+def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list[RouteWithHost]:
+    """Return the routes, each closed one behind later ones that are more specific: it takes nothing from those."""
+    result = list[RouteWithHost]()
+    for entry in reversed(entries):
+        if not entry.is_lost:
+            result.insert(0, entry)
+            continue
+        matches = [item.match for item in result]
+        specific = [] if _protects(entry.view) else within(entry.match, matches)
+        parts, is_clear = carve(entry.match, specific, matches)
+        kept = [replace(result[index], match=match) for match, index in parts] if is_clear else []
+        hidden = [
+            item.view for item in result if covers(entry.match, item.match) and not (kept and item.match in specific)
+        ]
+        if kept:
+            message = f"{_subject(entry.view)} may take more specific routes: no match expresses its condition"
+            context.draft.ledger.misroute(entry.view.statement, message)
+        result = [*kept, replace(entry, hidden=tuple(hidden)), *result]
+    return [
+        entry
+        for index, entry in enumerate(result)
+        if not any(covers(each.match, entry.match) for each in result[:index])
+    ]
 
 
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
+    """Report a route of which no match expresses any part: closed, it would take all requests of its host."""
     context.omit(item, "no match of a route expresses this: its requests take the next route", ())
-    if item.get("route"):
-        message = "this route is lost: no match of a route expresses its condition"
-        context.draft.ledger.advise(item.statement, message, "write a route for its requests: they take the next one")
+    if item.get("route") and not _protects(item):
+        message = f"{_subject(item)} go where the next one leads: no match expresses the condition"
+        context.draft.ledger.misroute(item.statement, message)
+
+
+def _subject(item: ConfigView) -> str:
+    name = item.get("name").text or item.get("route", "cluster").text
+    return f"requests of the route to {name}" if name else "requests of this route"
+
+
+def _protects(item: ConfigView) -> bool:
+    """Whether a route has filters of its own that may refuse requests, so that others must not serve them."""
+    return any(view.get("disabled").text != "true" for _, view in item.get("typed_per_filter_config").fields())
 
 
 def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
@@ -128,41 +174,54 @@ def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
     context.imply("a route compares the host", host.get("domains"), host.get("name"))
     if "*" in domains:
         return {}
-    names = [domain for domain in domains if re.fullmatch(r"(\*\.)?[A-Za-z0-9.-]+(:\d+)?", domain)]
-    hosts = [re.sub(r":\d+$", "", name).lower() for name in names]
+    unreadable = [domain for domain in domains if not _DOMAIN.fullmatch(domain)]
+    if unreadable:
+        message = f"requests for the hosts {' '.join(unreadable)} go to another virtual host: no match expresses these"
+        context.draft.ledger.misroute(host.statement, message)
+    hosts = [re.sub(r":\d+$", "", name).lower() for name in domains if name not in unreadable]
     return {"hosts": list(dict.fromkeys(hosts))} if hosts else None
 
 
-def _matches(view: ConfigView) -> list[Match] | None:
-    """Return the matches of a route, of which one must hold; None if a fleet cannot say it."""
-    match = _path(view)
-    if match is None or any(view.get(name) for name in ("query_parameters", "tls_context", "filter_state", "cookies")):
-        return None
-    if _partial(view.get("runtime_fraction")):
-        return None
+def _known(view: ConfigView) -> tuple[Match, bool]:
+    """Return what a match expresses of the condition of a route, and whether that is all of it."""
+    path = _path(view)
+    match, is_whole = dict(path or {}), path is not None
+    others = ("query_parameters", "tls_context", "filter_state", "cookies")
+    is_whole = is_whole and not any(view.get(name) for name in others) and not _partial(view.get("runtime_fraction"))
     for item in view.get("headers"):
-        name, value = (
-            item.get("name").text.lower(),
-            item.get("string_match", "exact").text or item.get("exact_match").text,
-        )
-        if not value or item.get("invert_match").text == "true":
-            return None
-        if name == _METHOD:
-            match["methods"] = [value]
-        elif name in {_AUTHORITY, "host"}:
-            match["hosts"] = [value.partition(":")[0]]
-        elif name == "content-type" or name.startswith(":"):
-            return None
-        else:
-            match.setdefault("headers", {})[name] = value
+        is_whole = _header(match, item) and is_whole
     for item in view.get("dynamic_metadata"):
-        model = item.get("value", "string_match")
-        keys = [step.get("key").text for step in item.get("path")]
-        name = model.get("exact").text or (f"{model.get('prefix').text}*" if model.get("prefix").text else "")
-        if keys[-1:] != ["model"] or not name:
-            return None
-        match["model"] = [name]
-    return [match]
+        is_whole = _model(match, item) and is_whole
+    return match, is_whole
+
+
+def _header(match: Match, item: ConfigView) -> bool:
+    """Add a condition on a header to a match; returns whether a match expresses it."""
+    name = item.get("name").text.lower()
+    value = item.get("string_match", "exact").text or item.get("exact_match").text
+    is_method_or_host = name in {_METHOD, _AUTHORITY, "host"}
+    if not value or item.get("invert_match").text == "true":
+        return False
+    if name == "content-type" or (name.startswith(":") and not is_method_or_host):
+        return False
+    if name == _METHOD:
+        match["methods"] = [value]
+    elif is_method_or_host:
+        match["hosts"] = [value.partition(":")[0]]
+    else:
+        match.setdefault("headers", {})[name] = value
+    return True
+
+
+def _model(match: Match, item: ConfigView) -> bool:
+    """Add a condition on the model of the body to a match; returns whether a match expresses it."""
+    model = item.get("value", "string_match")
+    keys = [step.get("key").text for step in item.get("path")]
+    name = model.get("exact").text or (f"{model.get('prefix').text}*" if model.get("prefix").text else "")
+    if keys[-1:] != ["model"] or not name:
+        return False
+    match["model"] = [name]
+    return True
 
 
 def _path(view: ConfigView) -> Match | None:

@@ -28,7 +28,7 @@ _REASONS = {
     "stats": "lbctl has a dashboard, metrics and `lbctl status` of its own",
     "errorfile": "lbctl answers with JSON bodies",
     "userlist": "no rule asks for these users", "compression": "responses are not compressed",
-    "stick-table": "a fleet counts by `rate_limit`",
+    "use_backend": "an earlier rule takes these requests", "stick-table": "a fleet counts by `rate_limit`",
     "maxconn": WRITTEN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
     "capture": "the access log has fields of its own", "unique-id-format": "lbctl makes the id of a request itself",
     "unique-id-header": "lbctl makes the id of a request itself", "timeout": "a fleet has no timeout that means this",

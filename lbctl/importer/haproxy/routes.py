@@ -7,37 +7,29 @@ two rules would take get a route of their own, to where the first one leads.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from lbctl.base.diagnostics import Path
-from lbctl.base.records import dataclass
 from lbctl.importer import credentials
 from lbctl.importer.haproxy import policy, proxy, rules
-from lbctl.importer.haproxy.conditions import AclCondition, Region
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.haproxy.decisions import LAID, FrontendRoute, decided, effective
 from lbctl.importer.haproxy.pools import pool
-from lbctl.importer.matching import MAX_ADDED, Match, apart, covers, hides, merge, overlaps
+from lbctl.importer.matching import covers, merge
 from lbctl.importer.statement import Statement
 
-
-@dataclass(frozen=True, slots=True)
-class FrontendRoute:
-    """What a frontend does with some requests."""
-
-    match: Match
-    """Which requests."""
-    rule: rules.HaproxyRule
-    """The rule that decides."""
-    laid: tuple[rules.HaproxyRule, ...] = ()
-    """The rules of the frontend that hold for all its requests: who may send them, and that they are not logged."""
+_LOST = "no match of a route expresses its whole condition"
+_HIDDEN = "it takes what the rule of this route does not"
+_UNPROTECTED = "a rule that protects it could not be carried over"
+_TOO_MANY = "the rules of its frontend overlap in too many ways"
 
 
 def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[str], encrypted: Sequence[str]) -> None:
     """Add the routes of a frontend or listen section."""
-    all_rules = _effective(list(rules.rules(section)))
-    entries = _decided(context, section, all_rules)
+    all_rules = effective(list(rules.rules(section)))
+    entries = decided(context, section, all_rules)
     redirects = [rule for rule in all_rules if rule.action == "redirect"] if plain else []
     whole = any(_redirect(context, section, rule, plain) for rule in redirects)
     served = [(entry, list(encrypted) if whole else [*plain, *encrypted]) for entry in entries]
@@ -50,6 +42,8 @@ def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[st
     for path, (entry, _) in zip(paths, served, strict=True):
         _protect(context, [rule for rule in all_rules if rule.action == "limit"], [path])
         _protect(context, entry.laid, [path])
+        for line in entry.hidden:
+            context.draft.ledger.omit(line, _HIDDEN, path)
     _fallbacks(context, all_rules, [entry for entry, _ in served], paths)
 
 
@@ -65,189 +59,6 @@ def _redirect(context: HaproxyImport, section: HaproxySection, rule: rules.Hapro
             context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
             whole = whole or match == {}
     return whole
-
-
-def _effective(all_rules: list[rules.HaproxyRule]) -> list[rules.HaproxyRule]:
-    """Return the rules without each `allow` that no other rule follows: it lets in what nothing refuses."""
-    last = max((index for index, rule in enumerate(all_rules) if _refuses(rule)), default=-1)
-    return [rule for index, rule in enumerate(all_rules) if index < last or not rule.is_allow]
-
-
-def _refuses(rule: rules.HaproxyRule) -> bool:
-    return rule.line.name != "use_backend" and rule.action != "silent" and not rule.is_allow
-
-
-def _decided(
-    context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
-) -> list[FrontendRoute]:
-    """Return what the rules decide, each with the rules laid on it; the first one that matches a request wins."""
-    entries = list(_entries(context, section, all_rules))
-    for rule in all_rules:
-        if rule.action in _LAID:
-            entries = _laid(context, entries, rule)
-        elif rule.action == "guard":
-            entries = _guarded(context, entries, rule)
-    entries = _first(entries)
-    added = [
-        (replace(entries[index], match=match), index) for match, index in overlaps([item.match for item in entries])
-    ]
-    if len(added) >= MAX_ADDED:
-        guard = rules.HaproxyRule(section.block, "guard", AclCondition())
-        entries = [replace(entry, laid=(*entry.laid, guard)) for entry in entries]
-        added = []
-    placed = [*zip(entries, range(len(entries)), strict=True), *added]
-    return [_closed_if_unclear(entry, entries[:index]) for entry, index in placed]
-
-
-def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> FrontendRoute:
-    """Return the entry, closed if an earlier rule may refuse its requests: no match says which of them."""
-    for other in earlier:
-        refuses = other.rule.action not in {"pool", "preferred"} or any(rule.action == "guard" for rule in other.laid)
-        if refuses and hides(entry.match, other.match):
-            return replace(entry, laid=(*entry.laid, replace(other.rule, action="guard")))
-    return entry
-
-
-def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose requests an earlier one takes."""
-    return [entry for index, entry in enumerate(entries) if not any(_takes(each, entry) for each in entries[:index])]
-
-
-def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
-    """Whether an earlier rule takes all requests of an entry."""
-    return earlier.rule.action != "preferred" and covers(earlier.match, entry.match)
-
-
-def _entries(
-    context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
-) -> Iterator[FrontendRoute]:
-    """Yield what the rules decide, in their order, without what an earlier rule takes already."""
-    taken: list[Match] = []
-    for rule in (*all_rules, *_default(section)):
-        matches = _matches(rule)
-        if matches is None and rule.action in {"pool", "preferred"}:
-            context.draft.ledger.omit(rule.line, _UNREADABLE)
-            message = f"no request takes this rule to {rule.value}: no match of a route expresses its condition"
-            context.draft.ledger.advise(rule.line, message, "write a route for its requests: they take the next rule")
-        for match in matches or []:
-            if any(covers(earlier, match) for earlier in taken):
-                context.draft.ledger.omit(rule.line, "an earlier rule takes these requests")
-                continue
-            yield FrontendRoute(match, rule)
-            if rule.action != "preferred":
-                taken.append(match)
-
-
-_UNPROTECTED = "a rule that protects it could not be carried over"
-_TOO_MANY = "the rules of its frontend overlap in too many ways"
-_UNREADABLE = "no match of a route expresses this condition: its requests take the next rule"
-
-
-_LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
-"""Actions that hold for the requests of a condition, wherever those go."""
-
-
-def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries with a rule laid on those that it holds for; where it holds for a part, that gets its own."""
-    matches = rule.when.matches()
-    if matches is None:
-        context.draft.ledger.omit(rule.line, _UNREADABLE)
-        return list(entries)
-    for match in matches if rule.action != "silent" else ():
-        context.draft.advise_prefix(match.get("path_prefix", "/"), rule.line)
-    result = list[FrontendRoute]()
-    for entry in entries:
-        joints = [merge([match, entry.match]) for match in matches]
-        unclear = rule.action != "silent" and any(
-            joint is None and not apart([match, entry.match]) for joint, match in zip(joints, matches, strict=True)
-        )
-        if entry.rule.action not in {"pool", "preferred"}:
-            result.append(_behind(entry, rule) if unclear or any(joints) or entry.match in joints else entry)
-        elif unclear or entry.match in joints:
-            result.append(replace(entry, laid=(*entry.laid, rule)))
-        else:
-            parts = [joint for joint in joints if joint is not None and all(joint != each.match for each in result)]
-            result += [replace(entry, match=joint, laid=(*entry.laid, rule)) for joint in parts]
-            result.append(entry)
-    return result
-
-
-def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
-    """Return the entry, closed if it answers, behind a rule that protects it, with what only some may see."""
-    answer = entry.rule.value if entry.rule.action == "respond" and entry.rule.line.name == "http-request" else None
-    if (
-        rule.action == "silent"
-        or not answer
-        or answer["status"] >= 400
-        or entry.rule.line.position < rule.line.position
-    ):
-        return entry
-    return replace(entry, rule=rules.HaproxyRule(entry.rule.line, "unknown", entry.rule.when))
-
-
-# ── Protections that no key expresses ────────────────────────────────────────────────────────────────────────────────
-
-
-_MAX_ENTRIES = 256
-"""Number of routes of a frontend above which a protection closes them whole, and not in part."""
-
-
-def _guarded(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries, closed where the rule may refuse their requests.
-
-    The rest of an entry that the rule refuses in part stays open.
-    """
-    current = list(entries)
-    for region in rule.when.regions():
-        for match in region.includes:
-            context.draft.advise_prefix(match.get("path_prefix", "/"), rule.line)
-        bounded = region if len(current) <= _MAX_ENTRIES else Region([{}], [], exact=False)
-        current = _first([part for entry in current for part in _guarded_parts(entry, bounded, rule)])
-    return current
-
-
-def _guarded_parts(entry: FrontendRoute, region: Region, rule: rules.HaproxyRule) -> Iterator[FrontendRoute]:
-    joints = [merge([match, entry.match]) for match in region.includes]
-    unclear = any(
-        joint is None and not apart([match, entry.match]) for joint, match in zip(joints, region.includes, strict=True)
-    )
-    closed = [entry.match] if unclear else [joint for joint in joints if joint is not None]
-    closed = [match for match in closed if not any(covers(exempt, match) for exempt in region.excludes)]
-    if entry.rule.action not in {"pool", "preferred"}:
-        yield _behind(entry, rule) if closed else entry
-        return
-    for match in closed:
-        exempt = [(merge([item, match]), item) for item in region.excludes]
-        yield from (replace(entry, match=joint) for joint, _ in exempt if joint is not None)
-        is_exact = region.exact and not unclear and all(joint or apart([item, match]) for joint, item in exempt)
-        yield _closed(replace(entry, match=match), rule, is_exact=is_exact)
-    if entry.match not in closed:
-        yield entry
-
-
-def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) -> FrontendRoute:
-    """Return the entry behind a rule that refuses all its requests (`is_exact`), or that may refuse them."""
-    if is_exact and rule.value is not None:
-        refusal = rules.HaproxyRule(rule.line, "respond", AclCondition(), rule.value, rule.when.statements)
-        return replace(entry, rule=refusal)
-    return entry if rule in entry.laid else replace(entry, laid=(*entry.laid, rule))
-
-
-def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
-    """Return the requests that a rule decides about; None if no match expresses them, or it only protects."""
-    if rule.action == "metrics":
-        regions = rule.when.regions()
-        return [match for region in regions for match in region.includes if region.exact or match]
-    return rule.when.matches() if rule.action in {"pool", "preferred", "respond", "unknown"} else None
-
-
-def _default(section: HaproxySection) -> list[rules.HaproxyRule]:
-    line = section.last("default_backend")
-    if line is not None and line.args:
-        return [rules.HaproxyRule(line, "pool", AclCondition(), line.args[0])]
-    if section.block.name == "listen":
-        return [rules.HaproxyRule(section.block, "pool", AclCondition(), section.name)]
-    return []
 
 
 def _add(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute, listeners: Sequence[str]) -> Path:
@@ -313,7 +124,7 @@ def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) 
 def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySection) -> None:
     """Close a route whose backend refuses requests by a condition: only those of a frontend become routes."""
     for rule in rules.rules(target):
-        conditional = rule.action in {*_LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
+        conditional = rule.action in {*LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
         if rule.action in {"guard", "unknown", "respond"} or conditional:
             why = "its backend answers some requests by a rule that could not be carried over"
             context.draft.ledger.omit(rule.line, f"{why}: the route refuses its requests", path)
@@ -346,13 +157,17 @@ def _protect(context: HaproxyImport, all_rules: Sequence[rules.HaproxyRule], pat
     """Lay what refuses clients into all routes, and close them where it cannot be carried over."""
     for rule in all_rules:
         for path in paths:
-            if rule.action in {*_LAID, "guard", "limit"}:
+            if rule.action in {*LAID, "guard", "limit", "lost"}:
                 _lay(context, path, rule)
 
 
 def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     draft = context.draft
-    if rule.action == "guard":
+    if rule.action == "lost":
+        for item in (rule.line, *rule.when.statements):
+            draft.ledger.omit(item, f"{_LOST}: the route refuses its requests", path)
+        draft.close(path, _LOST, by_hand="match")
+    elif rule.action == "guard":
         why = _TOO_MANY if rule.line.is_block else _UNPROTECTED
         for item in (rule.line, *rule.when.statements):
             draft.ledger.omit(item, f"{why}: the route refuses its requests", path)
@@ -389,9 +204,15 @@ def _fallbacks(
     """Set the pool that serves while the route's own has no server, as `nbsrv` decides it."""
     for rule in (rule for rule in all_rules if rule.action == "fallback"):
         watched, spare = rule.value
+        own, matches = context.pools.get(watched), rule.when.matches()
+        if matches is None:
+            context.draft.ledger.omit(rule.line, "no match of a route expresses the rest of this condition")
+            message = f"{spare} does not serve while {watched} has no server: no match of a route expresses the rest"
+            context.draft.ledger.advise(rule.line, message, "write `fallback` at the routes that it may serve")
         for path in paths:
-            own = context.pools.get(watched)
-            if own is not None and context.draft.get((*path, "pool")) == own[1]:
+            match = context.draft.get((*path, "match")) or {}
+            served = own is not None and context.draft.get((*path, "pool")) == own[1]
+            if served and any(covers(item, match) for item in matches or []):
                 _fallback(context, path, spare, rule.line, *rule.statements)
     for index, entry in enumerate(entries):
         if entry.rule.action != "preferred" or index >= len(paths):

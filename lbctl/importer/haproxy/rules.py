@@ -24,8 +24,8 @@ class HaproxyRule:
     """The line."""
     action: str
     """`pool`, `preferred` (a pool while it has servers), `respond`, `unknown` (an answer that no route gives),
-    `redirect`, `fallback`, `silent`, `metrics`, or a protection: `users`, `keys`, `allow`, `deny`, `limit`, and `guard`
-    for one that no key expresses."""
+    `redirect`, `fallback`, `silent`, `metrics`, `lost` (a pool under a condition that no match expresses), or a
+    protection: `users`, `keys`, `allow`, `deny`, `limit`, and `guard` for one that no key expresses."""
     when: AclCondition
     """When it holds."""
     value: Any = None

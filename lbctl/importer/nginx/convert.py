@@ -118,7 +118,7 @@ def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
         names = list(flat(block, "server_name"))
         hosts, others = hosts_of(names)
         paths = listeners.of(scope, hosts)
-        servers.append((scope, paths, hosts))
+        servers.append((scope, paths, names))
         context.listeners_of[block] = paths
         if paths:
             context.draft.ledger.imply("a route compares the Host", *names)
@@ -126,11 +126,15 @@ def _servers(context: NginxImport, blocks: Sequence[Statement]) -> None:
             reason = "a route compares whole hosts, or what follows a leading `*.`"
             context.draft.ledger.omit(names[0], reason, (), part=f"server_name {word}")
     every = list(context.draft.fleet["listeners"])
-    for scope, paths, hosts in servers:
+    for scope, paths, names in servers:
         if not paths:
             continue
+        hosts, others = hosts_of(names)
         own = tuple(str(path[1]) for path in paths)
         default = all(listeners.defaults[path] is scope for path in paths)
+        if others and not default:
+            message = f"requests for the hosts {' '.join(others)} go to another server: no match expresses these names"
+            context.draft.ledger.misroute(names[0], message)
         if not default and not hosts:
             context.draft.ledger.omit(scope.block, "another server takes all hosts of this address")
             continue

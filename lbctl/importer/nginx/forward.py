@@ -163,9 +163,18 @@ def _conditional(
         for block in flat(level, "if"):
             change = next((item for item in flat(block, "set") if item.args[:1] == (name,)), None)
             extra = condition(block)
-            if change is not None and extra is not None and len(change.args) > 1:
-                target = _plain(context, _url(scheme, change.args[1]), passing, scope)
-                yield _with(target, match=extra, statements=(block, change), label=change.args[1])
+            if change is None or len(change.args) < 2:
+                continue
+            target = _plain(context, _url(scheme, change.args[1]), passing, scope) if extra is not None else None
+            if target is None:
+                misroute(context, block, change.args[1])
+            yield _with(target, match=extra, statements=(block, change), label=change.args[1])
+
+
+def misroute(context: NginxImport, item: Statement, destination: str) -> None:
+    """Report a condition that no match expresses: its requests go where others of the location go."""
+    message = f"requests for {destination} go where others of the location go: no match expresses the condition"
+    context.draft.ledger.misroute(item, message)
 
 
 def condition(block: Statement) -> dict[str, Any] | None:
@@ -235,8 +244,11 @@ def _mapped(
         extra = _map_match(source, item.name)
         if extra is None:
             context.draft.ledger.omit(item, "a route compares whole values of headers, hosts and methods")
+            misroute(context, item, " ".join(item.args))
             continue
         target = _mapped_value(context, scope, passing, scheme, item)
+        if target is None:
+            misroute(context, item, " ".join(item.args))
         yield _with(target, match=extra, statements=(table, item), label=item.name)
 
 

@@ -216,9 +216,13 @@ def _passing_conditions(context: NginxImport, scope: Scope) -> Iterator[forward.
     """Yield the targets of `if (…) { proxy_pass …; }`."""
     for block in flat(scope.block, "if"):
         passing, extra = next(flat(block, *_PASSES), None), forward.condition(block)
-        if passing is None or extra is None:
+        if passing is None:
             continue
-        for target in forward.targets(context, scope, passing):
+        targets = forward.targets(context, scope, passing) if extra is not None else []
+        if not targets or extra is None:
+            forward.misroute(context, block, " ".join(passing.args))
+            continue
+        for target in targets:
             statements = (block, *target.statements)
             yield forward.PassTarget(target.pools, extra, target.path, target.host, statements, passing.args[0])
 

@@ -33,7 +33,7 @@ def test_first_route_wins_over_a_later_expression() -> None:
 
 def test_routes_that_differ_in_a_header_are_both_kept() -> None:
     result, _ = imported("envoy", ENVOY / "aibrix-gateway.yaml")
-    assert [item["pool"] for item in result.draft.fleet["routes"].values()] == ["deepseek", "llama"]
+    assert [item.get("pool") for item in result.draft.fleet["routes"].values()] == ["deepseek", "llama", None]
 
 
 def test_aggregate_cluster_is_a_pool_with_a_fallback() -> None:
@@ -96,7 +96,6 @@ FORWARD = "route: {cluster: c, timeout: 0s}"
             "{prefix: /b}, " + FORWARD,
             [({"path_prefix": "/b"}, "c")],
         ),
-        ("{prefix: /a, query_parameters: [{name: q}]}, " + FORWARD, "{prefix: /}, " + FORWARD, [({}, "c")]),
     ],
 )
 def test_answer_without_a_match_closes_later_routes(
@@ -110,8 +109,52 @@ def test_answer_without_a_match_closes_later_routes(
         for item in result.draft.fleet["routes"].values()
     ]
     assert [item for item in found if item[1] != 403] == expected
-    lost = first.endswith(FORWARD)
-    assert any("this route is lost" in item.message for item in diagnostics) == lost
+    assert not [item for item in diagnostics if item.code == "LB989"]
+
+
+QUERY = "query_parameters: [{name: q, present_match: true}]"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected", "misrouted"),
+    [
+        (f"{{prefix: /a, {QUERY}}}, {FORWARD}", "{prefix: /}", [({"path_prefix": "/a"}, 501), ({}, "c")], 0),
+        (f"{{prefix: /a, {QUERY}}}, {FORWARD}", "{prefix: /a}", [({"path_prefix": "/a"}, 501)], 0),
+        (
+            f"{{prefix: /a, {QUERY}}}, {FORWARD}",
+            "{prefix: /a/b}",
+            [({"path_prefix": "/a/b"}, "c"), ({"path_prefix": "/a"}, 501)],
+            1,
+        ),
+        (f"{{prefix: /, {QUERY}}}, {FORWARD}", "{prefix: /a}", [({"path_prefix": "/a"}, "c")], 1),
+        (
+            f"{{prefix: /, {QUERY}}}, {FORWARD}, typed_per_filter_config: {{x: {{'@type': type.googleapis.com/x}}}}",
+            "{prefix: /a}",
+            [({"path_prefix": "/a"}, 501)],
+            0,
+        ),
+        (
+            f"{{prefix: /, headers: [{{name: x-a, present_match: true}}, {{name: x-b, exact_match: c}}]}}, {FORWARD}",
+            "{prefix: /}",
+            [({"headers": {"x-b": "c"}}, 501), ({}, "c")],
+            0,
+        ),
+    ],
+)
+def test_route_with_a_part_of_a_condition_is_closed(
+    first: str, second: str, expected: list[tuple[dict[str, object], object]], misrouted: int, tmp_path: Path
+) -> None:
+    routes = f"- {{match: {first}}}\n              - {{match: {second}, {FORWARD}}}\n"
+    text = re.sub(r"- match: \{path: /open.*?(?=          http_filters)", routes, envoy_text(), flags=re.DOTALL)
+    result, diagnostics = imported_text("envoy", text, tmp_path)
+    found = [
+        (item["match"], item.get("pool", item.get("respond", {}).get("status")))
+        for item in result.draft.fleet["routes"].values()
+    ]
+    assert found == expected
+    assert [item.severity for item in diagnostics if item.code == "LB989"] == ["error"] * misrouted
+    closed = any(item[1] == 501 for item in expected) and "typed_per" not in first
+    assert ("# Complete `match`, then replace" in result.text) == closed
 
 
 def test_virtual_host_is_chosen_before_its_routes(tmp_path: Path) -> None:

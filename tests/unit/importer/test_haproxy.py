@@ -142,8 +142,11 @@ def test_comment_of_a_closed_route_has_all_its_keys(tmp_path: Path) -> None:
             " http-request allow if { src 10.0.0.0/8 }\n http-request deny if { path /x }\n default_backend a\n",
             [({"path": "/x"}, 403), ({}, 501)],
         ),
-        (" use_backend a unless { path_beg /v1 }\n default_backend b\n", [({}, "b")]),
-        (" use_backend a if !{ path_beg /v1 }\n default_backend b\n", [({}, "b")]),
+        (
+            " use_backend a unless { path_beg /v1 }\n default_backend b\n",
+            [({"path_prefix": "/v1"}, "b"), ({}, "a")],
+        ),
+        (" use_backend a if !{ path_beg /v1 }\n", [({"path_prefix": "/v1"}, 503), ({}, "a")]),
         (" use_backend a if { path_beg -f /etc/paths }\n default_backend b\n", [({}, "b")]),
     ],
 )
@@ -171,10 +174,50 @@ def test_redirect_to_https_keeps_its_exceptions(
     assert [(item["match"], item.get("pool") or item["respond"]["redirect"]) for item in routes] == expected
 
 
-def test_rule_that_no_match_expresses_is_reported(tmp_path: Path) -> None:
-    rules = " use_backend a if !{ path_beg /v1 }\n default_backend b\n"
-    diagnostics = imported_text("haproxy", HEAD + rules, tmp_path)[1]
-    assert any(item.code == "LB985" and "no request takes this rule to a" in item.message for item in diagnostics)
+LATE = "{ rand(9) lt 3 }"
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected", "misrouted"),
+    [
+        (f" use_backend a if {LATE}\n default_backend b\n", [({}, "b")], 1),
+        (f" use_backend a if {{ path_beg /v1 }} {LATE}\n default_backend b\n",
+         [({"path_prefix": "/v1"}, 501), ({}, "b")], 0),
+        (f" use_backend a if {{ path_beg /v1 }} {LATE}\n use_backend b if {{ path_beg /v1 }}\n",
+         [({"path_prefix": "/v1"}, 501)], 0),
+        (f" use_backend a if {{ path_beg /v1 }} {LATE}\n use_backend b if {{ path_beg /v1/b }}\n",
+         [({"path_prefix": "/v1/b"}, "b"), ({"path_prefix": "/v1"}, 501)], 1),
+        (f" use_backend a if {{ path_beg /v1 }} !METH_POST {LATE}\n default_backend b\n",
+         [({"path_prefix": "/v1", "methods": ["POST"]}, "b"), ({"path_prefix": "/v1"}, 501), ({}, "b")], 0),
+        (f" use_backend a if {{ path /x }} or {LATE}\n default_backend b\n", [({"path": "/x"}, "a"), ({}, "b")], 1),
+        (f" use_backend k if {LATE}\n default_backend b\n", [({}, 501)], 0),
+    ],
+)  # fmt: skip
+def test_condition_that_no_match_expresses(
+    rules: str, expected: list[tuple[dict[str, object], object]], misrouted: int, tmp_path: Path
+) -> None:
+    keyed = "backend k\n http-request deny unless { req.hdr(x-a) b }\n server s 10.0.0.1:80\n"
+    result, diagnostics = imported_text("haproxy", HEAD.replace("frontend", f"{keyed}frontend") + rules, tmp_path)
+    routes = result.draft.fleet["routes"].values()
+    assert [(item["match"], item.get("pool") or item["respond"]["status"]) for item in routes] == expected
+    assert [item.severity for item in diagnostics if item.code == "LB989"] == ["error"] * misrouted
+    lines = [line.strip() for line in result.text.splitlines()]
+    assert ("# Complete `match`, then replace `respond` with:" in lines) == ("path_beg" in rules)
+
+
+def test_closed_route_names_all_that_it_needs(tmp_path: Path) -> None:
+    rules = f" use_backend a if {{ path /x }} {LATE}\n use_backend b if {{ path /x }}\n default_backend b\n"
+    guard = " http-request deny if { var(txn.a) -m found }\n"
+    text = imported_text("haproxy", HEAD + guard + rules, tmp_path)[0].text
+    assert "# Write `auth` here, complete `match`, then replace `respond` with:\n    #   pool: a\n" in text
+    assert "use_backend b if { path /x }: it takes what the rule of this route does not" in " ".join(text.split("#"))
+
+
+def test_fallback_serves_where_its_condition_holds(tmp_path: Path) -> None:
+    spare = " use_backend b if { nbsrv(a) lt 1 } { path /x }\n"
+    rules = f"{spare} use_backend a if {{ path /x }}\n use_backend a if {{ path /y }}\n"
+    routes = fleet_from_text("haproxy", HEAD + rules, tmp_path)["routes"].values()
+    assert [(item["match"], item.get("fallback")) for item in routes] == [({"path": "/x"}, "b"), ({"path": "/y"}, None)]
 
 
 def test_long_condition_is_not_expanded(tmp_path: Path) -> None:

@@ -255,3 +255,20 @@ def test_import_never_crashes(words: list[str], tmp_path_factory: pytest.TempPat
     diagnostics = Diagnostics()
     result = run("nginx", [str(file)], diagnostics)
     assert result is not None or diagnostics.failed
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "location / { if ($cookie_x = 1) { proxy_pass http://10.0.0.2; } proxy_pass http://10.0.0.1; }",
+        "location / { set $p 10.0.0.1; if ($arg_x) { set $p 10.0.0.2; } proxy_pass http://$p; }",
+        "location / { proxy_pass http://$mapped; }",
+        "location / { proxy_pass http://10.0.0.1; } } server { listen 80; server_name ~^a; location / { return 200; }",
+    ],
+)
+def test_requests_that_go_elsewhere_are_an_error(lines: str, tmp_path: Path) -> None:
+    mapped = "map $http_user_agent $mapped { default 10.0.0.1; ~curl 10.0.0.2; }"
+    text = f"events {{}}\nhttp {{ {mapped} server {{ listen 80; {lines} }} }}\n"
+    result, diagnostics = imported_text("nginx", text, tmp_path)
+    assert [item.severity for item in diagnostics if item.code == "LB989"] == ["error"]
+    assert [item["match"] for item in result.draft.fleet["routes"].values()] == [{}]
