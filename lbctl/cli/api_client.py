@@ -185,7 +185,7 @@ def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
         return
     from lbctl.cli.fleet_server import server_of_fleet
 
-    options["server"], token_file = server_of_fleet(fleet)
+    options["server"], token_file = server_of_fleet(fleet, options.get("tls_ca"))
     context.set_parameter_source("server", click.core.ParameterSource.COMMANDLINE)
     if options["token_file"] is None:
         options["token_file"] = token_file

@@ -7,29 +7,35 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbctl.cli import running_fleet
+from lbctl.cli.api_client import RemoteError, ServeClient
 from lbctl.serve.api import tokens
 
 if TYPE_CHECKING:
     from lbctl.ir.address import Address
-    from lbctl.serve.settings import Options
+    from lbctl.serve.settings import Options, ServeSettings
 
 
-def server_of_fleet(path: str) -> tuple[str, str | None]:
+def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
     """Return the URL of the API of the `serve` that runs the fleet at the path, and the file of its token.
 
     The URL is the one at which the last `serve` with the fleet's state has opened its API. Without it, the section
-    `control` gives the URL, also if the files have errors elsewhere. The file is None if it cannot be read or has
-    several tokens: reading needs none on loopback. Raises ClickException if the section cannot be read.
+    `control` gives the URL, also if the files have errors elsewhere. `ca` is the CA bundle of that API. The file is
+    None if it cannot be read or has several tokens: reading needs none on loopback. Raises ClickException if the
+    section cannot be read, and RemoteError if only the default address is known and another fleet runs there.
     """
+    from lbctl.model.node import descend
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import last_api, settings
 
     section, options = read_control((path,)), _options(path)
     chosen = settings(options, section.source)
     token = str(chosen.token) if _holds_one_token(chosen.token) else None
-    last = last_api(chosen.state) if options.api_bind is None and not section.lacks("state") else ""
+    if options.api_bind is not None:
+        return f"{_scheme(chosen)}://{_reachable(options.api_bind)}", token
+    last = last_api(chosen.state) if not section.lacks("state") else ""
     if last:
-        return _from_here(last), token
+        return _identified(path, _from_here(last), token, ca, is_named=True)
     if section.lost is not None and section.lacks("api"):
         raise click.ClickException(f"--fleet: {section.lost}")
     if section.source is None:
@@ -37,8 +43,38 @@ def server_of_fleet(path: str) -> tuple[str, str | None]:
     bind = chosen.control.api_bind
     if bind.path:
         raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
-    scheme = "https" if chosen.control.api_tls else "http"
-    return f"{scheme}://{_reachable(bind)}", token
+    is_named = section.source is not None and descend(section.source.root, ("control", "api", "bind")) is not None
+    return _identified(path, f"{_scheme(chosen)}://{_reachable(bind)}", token, ca, is_named=is_named)
+
+
+def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_named: bool) -> tuple[str, str | None]:
+    """Return the URL and the file of the token, which may be in the state that the API at the URL reports.
+
+    If the API reports another fleet, warn; raise RemoteError unless `is_named`, that is the files name the address.
+    """
+    from lbctl.serve.settings import last_api
+
+    try:
+        status = ServeClient(url, token, ca).get_object("/api/v1/status")
+    except click.ClickException:
+        return url, token  # the command reports it, if it needs an answer
+    names = running_fleet.names_of(status)
+    if names and not running_fleet.runs(status, path):
+        if not is_named and not running_fleet.is_elsewhere(status):
+            raise RemoteError(
+                f"--fleet: no serve of {path} is known, and the one at {url} runs {names}: start {path} with "
+                "`lbctl up` or `lbctl serve`, or name its serve with --server"
+            )
+        click.echo(f"lbctl: warning: --fleet: the serve at {url} runs {names}, not {path}", err=True)
+    elif token is None and (state := running_fleet.state_of(status)) is not None:
+        file = running_fleet.token_in(state)
+        if file is not None and _from_here(last_api(Path(state))) == url and _holds_one_token(file):
+            return url, str(file)
+    return url, token
+
+
+def _scheme(chosen: ServeSettings) -> str:
+    return "https" if chosen.control.api_tls else "http"
 
 
 def _options(path: str) -> Options:
@@ -56,13 +92,12 @@ def _options(path: str) -> Options:
 
 
 def _from_here(url: str) -> str:
-    """Return the URL with an address that this machine can connect to."""
+    """Return the URL with an address that this machine can connect to; empty for an empty one."""
     from lbctl.cli.listen_address import address
 
     scheme, _, text = url.partition("://")
-    bind = address("--fleet", text)
-    assert bind is not None, "the text was given"
-    return f"{scheme}://{_reachable(bind)}"
+    bind = address("--fleet", text) if text else None
+    return f"{scheme}://{_reachable(bind)}" if bind is not None else ""
 
 
 def _problem(path: str) -> str:

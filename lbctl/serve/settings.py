@@ -19,7 +19,7 @@ from lbctl.ir.proxies import Control, ServerTls, Store
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import descend
 
-_TOKEN, _API_URL = "api-token", "api-url"
+TOKEN, _API_URL = "api-token", "api-url"
 """Files of the state directory."""
 
 
@@ -71,7 +71,7 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
     )
     state = Path(options.state or _rooted(source, ("control", "state"), configured.state)).absolute()
     token_file = configured.api_token_file
-    token = Path(_rooted(source, ("control", "api", "token_file"), token_file)) if token_file else state / _TOKEN
+    token = Path(_rooted(source, ("control", "api", "token_file"), token_file)) if token_file else state / TOKEN
     return ServeSettings(replace(control, state=str(state)), state, token)
 
 

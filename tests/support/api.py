@@ -16,7 +16,9 @@ from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements
 
 THEN = "2026-01-01T00:00:00.000Z"
-FILES = schema.FleetFiles(paths=("fleet/",), valid=True, read=THEN, refused=None, shrink=(), diagnostics=())
+FILES = schema.FleetFiles(
+    paths=("fleet/",), directory="/etc/lbctl", valid=True, read=THEN, refused=None, shrink=(), diagnostics=()
+)
 STATUS = schema.Status(
     version="1",
     since=THEN,

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lbctl.base.paths import is_file
 from lbctl.base.records import dataclass
-from lbctl.cli.api_client import DEFAULT_SERVER, ServeClient, form_choice, plain, server_options, show
+from lbctl.cli import running_fleet
+from lbctl.cli.api_client import DEFAULT_SERVER, ServeClient, form_choice, is_on_loopback, plain, server_options, show
 from lbctl.cli.doctor.check import DoctorResult, exit_code
 from lbctl.cli.options import completions, options_of
 
@@ -116,12 +118,15 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     picker_is_elsewhere = lacks_picker(server.url, running.status)
     for bound in ports.of_fleet(topology, picker_is_elsewhere=picker_is_elsewhere) if topology else ():
         yield ports.port(bound)
+    own = _of_this_fleet(running.status, options.paths) if is_on_loopback(server.url) else None
     if source is not None:
-        yield from _own_ports(chosen, needed=_has_control(source))
+        yield from _own_ports(chosen, own, needed=_has_control(source))
     yield from logs(topology) if topology else ()
     yield machine.files(topology.listeners if topology else ())
     yield machine.clock([*skews, *running.skews])
-    yield places.state(chosen, needed=options.state is not None or _has_control(source))
+    state = running_fleet.state_of(own) if own is not None and options.state is None else None
+    place = Path(state) if state else chosen.state
+    yield places.state(place, needed=bool(state) or options.state is not None or _has_control(source))
     if source is not None:
         yield from places.named(source, chosen)
         yield from store.checks(chosen)
@@ -136,12 +141,26 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
         yield picker_check
 
 
-def _own_ports(chosen: ServeSettings, *, needed: bool) -> Iterator[DoctorResult]:
-    """Check the ports of `serve`. Unless it is `needed`, a port that is taken is a warning: render alone needs none."""
+def _of_this_fleet(status: dict[str, Any] | None, paths: Sequence[str]) -> dict[str, Any] | None:
+    """Return the status if it is of a `serve` that runs the fleet in these paths, else None."""
+    is_own = status is not None and any(running_fleet.runs(status, path) for path in paths)
+    return status if is_own else None
+
+
+def _own_ports(chosen: ServeSettings, own: dict[str, Any] | None, *, needed: bool) -> Iterator[DoctorResult]:
+    """Check the ports of `serve`. Unless it is `needed`, a port that is taken is a warning: render alone needs none.
+
+    `own` is the status of the `serve` that runs this fleet here, if one does: then its addresses are checked.
+    """
     from lbctl.cli.doctor import ports
+    from lbctl.cli.listen_address import address as parsed
 
     control = chosen.control
-    for path, address in (("control.xds.bind", control.xds_bind), ("control.api.bind", control.api_bind)):
+    binds = {"control.xds.bind": control.xds_bind, "control.api.bind": control.api_bind}
+    if own is not None:
+        texts = {path: own["listens"][path.split(".")[1]] for path in binds}
+        binds = {path: bind for path, text in texts.items() if (bind := parsed(path, text)) is not None}
+    for path, address in binds.items():
         result = ports.port(ports.BoundAddress(path, address, ports.SERVE))
         yield replace(result, state="warn") if result.state == "failed" and not needed else result
 

@@ -30,12 +30,11 @@ _FORM = slice(60, 64)
 """The position of SQLite's `user_version` in its file. Reading it there locks nothing of a running `serve`."""
 
 
-def state(settings: ServeSettings, needed: bool) -> DoctorResult:
+def state(place: Path, needed: bool) -> DoctorResult:
     """Check the directory where `serve` keeps its state.
 
-    `needed` means that the user or the fleet named it, so that a problem is a failure.
+    `needed` means that the user, the fleet or a running `serve` named it, so that a problem is a failure.
     """
-    place = settings.state
     what = f"state {place}"
     try:
         return _state(what, place, needed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from pathlib import Path
 
 from lbctl import __version__
 from lbctl.base.diagnostics import dotted
@@ -139,6 +140,7 @@ class Views(DecisionViews, Operations):
         pending = (*(last_reload.shrink if last_reload else ()), *self._parts.publisher.refused_answers)
         return schema.FleetFiles(
             paths=self._parts.options.paths,
+            directory=_working_directory(),
             valid=last_reload is not None and last_reload.valid,
             read=status_rows.when(last_reload.at if last_reload else None),
             refused=last_reload.refused if last_reload else None,
@@ -150,6 +152,14 @@ class Views(DecisionViews, Operations):
         settings, opened = self._parts.endpoints.settings, self._parts.endpoints.opened
         state = settings.control.state if settings and not self._parts.options.dry_run else None
         return schema.Listens(xds=opened.xds, xds_socket=opened.socket, api=opened.api, state=state)
+
+
+def _working_directory() -> str:
+    """Return the working directory; empty where it is deleted."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 def _full(state: str | None) -> str:

@@ -655,3 +655,18 @@ def test_wrong_or_hanging_server_at_the_picker_is_reported(doctor: Doctor, monke
             row = doctor(fleet_with_picker(port), "--server", f"http://127.0.0.1:{api}")[f"picker 127.0.0.1:{port - 1}"]
         expected = f"serve says that it runs, but {message.replace('PORT', str(port))}"
         assert (row["state"], row["message"]) == ("warn", expected)
+
+
+def test_state_and_addresses_of_a_running_serve_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet, state = tmp_path / "fleet.yaml", tmp_path / "own-state"
+    fleet.write_text(yaml.safe_dump(local_fleet()))
+    state.mkdir(mode=0o700)
+    files = {"paths": ["fleet.yaml", "/tmp/up.yaml"], "directory": str(tmp_path)}
+    listens = {"state": str(state), "api": f"127.0.0.1:{free_port()}", "xds": f"unix:{tmp_path}/xds.sock"}
+    with server(Answers({"/api/v1/status": json.dumps({**OWN, "fleet": files, "listens": listens})})) as api:
+        run(["doctor", str(fleet), "-o", "json", "--server", f"http://127.0.0.1:{api}"])
+    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    assert rows[f"state {state}"]["message"] == "writable, for its owner alone; nothing is kept yet"
+    assert {what for what in rows if what.startswith(("state", "control"))} == {
+        f"state {state}", f"control.xds.bind unix:{tmp_path}/xds.sock", f"control.api.bind {listens['api']}"
+    }  # fmt: skip

@@ -7,11 +7,22 @@ from pathlib import Path
 import click
 import pytest
 
+from lbctl.cli.api_client import RemoteError, ServeClient
 from lbctl.cli.fleet_server import server_of_fleet
 from lbctl.serve.settings import remember_api
 from lbctl.up.places import home_of
 
 TOKEN = "a-token-for-the-test\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a `serve` of this machine out of the tests."""
+
+    def no_answer(*_: object) -> None:
+        raise RemoteError("nothing listens there")
+
+    monkeypatch.setattr(ServeClient, "get_object", no_answer)
 
 
 def test_api_of_a_running_up_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,8 @@ class FleetFiles:
 
     paths: tuple[str, ...]
     """The files and directories of the command line."""
+    directory: str
+    """The working directory of the process, in which relative `paths` are; empty where it is deleted."""
     valid: bool
     """Whether the files are served."""
     read: Timestamp | None

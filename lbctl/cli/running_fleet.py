@@ -1,0 +1,62 @@
+"""Whether a running `serve` runs the fleet at a path, and the token in its state, by what its API reports."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lbctl.base.paths import exists, without_links
+
+
+def runs(status: Mapping[str, Any], path: str) -> bool:
+    """Return whether this `/api/v1/status` is of a `serve` that has read the fleet at the path.
+
+    A file in a directory of that `serve`, and the reverse, is the same fleet.
+    """
+    own = without_links(path)
+    return any(own == item or own in item.parents or item in own.parents for item in _paths(status))
+
+
+def is_elsewhere(status: Mapping[str, Any]) -> bool:
+    """Return whether this machine has none of the paths of that `serve`: it runs in a container, for example."""
+    return not any(exists(item) for item in _paths(status))
+
+
+def names_of(status: Mapping[str, Any]) -> str:
+    """Return the absolute paths of the fleet of that `serve`, for a message."""
+    return ", ".join(str(item) for item in _paths(status))
+
+
+def state_of(status: Mapping[str, Any]) -> str | None:
+    """Return the state directory of that `serve`; None where it reports none."""
+    listens = status.get("listens")
+    state = listens.get("state") if isinstance(listens, Mapping) else None
+    return state if isinstance(state, str) else None
+
+
+def token_in(state: str) -> Path | None:
+    """Return the file of the token in a state directory that an API reports; None if it is not surely its token.
+
+    The directory and the file must belong to this user, so that no other process can name a secret of this user.
+    """
+    from lbctl.serve.settings import TOKEN
+
+    file = Path(state) / TOKEN
+    try:
+        directory, entry = Path(state).lstat(), file.lstat()
+    except OSError:
+        return None
+    is_own = directory.st_uid == entry.st_uid == os.geteuid()
+    return file if is_own and stat.S_ISDIR(directory.st_mode) and stat.S_ISREG(entry.st_mode) else None
+
+
+def _paths(status: Mapping[str, Any]) -> list[Path]:
+    """Return the paths of that fleet; none where an earlier version of lbctl does not report its directory."""
+    fleet = status.get("fleet")
+    directory, paths = (fleet.get("directory"), fleet.get("paths")) if isinstance(fleet, Mapping) else (None, None)
+    if not isinstance(directory, str) or not directory or not isinstance(paths, list):
+        return []
+    return [without_links(Path(directory) / str(item)) for item in paths]

@@ -1,0 +1,85 @@
+"""`--fleet` with a `serve` whose state the file does not name, and with another fleet at the address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbctl.cli import fleet_server, run
+from lbctl.cli.fleet_server import server_of_fleet
+from lbctl.serve.api import schema
+from lbctl.serve.settings import remember_api
+from tests.support import api
+from tests.support.api import Fleet
+from tests.support.api_server import serving
+
+TOKEN = "a-token-for-the-test\n"
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The API of a serve that runs `fleet.yaml` with a state that the file does not name."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    fleet, state = Fleet(), tmp_path / "own-state"
+    state.mkdir()
+    (state / "api-token").write_text(TOKEN)
+    with serving(fleet, state / "api-token") as url:
+        for name in ("fleet.yaml", "other.yaml"):
+            bind = url.removeprefix("http://")
+            text = f"version: 1\ncontrol: {{api: {{bind: {bind!r}}}, state: {tmp_path}/none}}\n"
+            (tmp_path / name).write_text(text)
+        files = replace(api.FILES, paths=("fleet.yaml",), directory=str(tmp_path))
+        fleet.summary = api.status(fleet=files, listens=schema.Listens(None, None, url, str(state)))
+        remember_api(state, url)
+        yield url
+
+
+def test_token_is_in_the_state_that_the_api_reports(running: str, tmp_path: Path) -> None:
+    fleet, token = tmp_path / "fleet.yaml", tmp_path / "own-state" / "api-token"
+    assert server_of_fleet(str(fleet)) == (running, str(token))
+    assert server_of_fleet(str(tmp_path)) == (running, str(token)), "of a directory with the file"
+    assert run(["reload", "--fleet", str(fleet)]) == 0
+
+
+def test_secret_that_another_process_names_is_not_a_token(running: str, tmp_path: Path) -> None:
+    fleet, state = tmp_path / "fleet.yaml", tmp_path / "own-state"
+    remember_api(state, "http://127.0.0.1:9")
+    assert server_of_fleet(str(fleet)) == (running, None), "the state is of a serve with another address"
+    remember_api(state, running)
+    (state / "api-token").rename(tmp_path / "secret")
+    (state / "api-token").symlink_to(tmp_path / "secret")
+    assert server_of_fleet(str(fleet)) == (running, None), "a link to another file"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_state_of_another_user_has_no_token(running: str, tmp_path: Path) -> None:
+    os.chown(tmp_path / "own-state", 1, 1)
+    assert server_of_fleet(str(tmp_path / "fleet.yaml")) == (running, None)
+
+
+def test_other_fleet_at_the_address_of_the_file_is_named(
+    running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.yaml"
+    assert run(["status", "--fleet", str(other)]) == 0
+    warning = f"lbctl: warning: --fleet: the serve at {running} runs {tmp_path}/fleet.yaml, not {other}\n"
+    assert capsys.readouterr().err == warning
+
+
+def test_other_fleet_at_the_default_address_is_refused(
+    running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(f"version: 1\ncontrol: {{state: {tmp_path}/none}}\n")
+    monkeypatch.setattr(fleet_server, "_reachable", lambda _: running.removeprefix("http://"))
+    assert run(["status", "--fleet", str(other)]) == 4
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"no serve of {other} is known, and the one at {running} runs {tmp_path}/fleet.yaml: start" in shown.err
+    (tmp_path / "fleet.yaml").unlink()
+    assert run(["status", "--fleet", str(other)]) == 0, "a container, for example, whose paths are not those of here"
+    assert "warning: --fleet: the serve at" in capsys.readouterr().err
