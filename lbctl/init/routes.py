@@ -7,7 +7,6 @@ its own, which is removed before the replica sees it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 
@@ -16,8 +15,6 @@ from lbctl.init.models import MAX_NAMES
 from lbctl.init.pools import PoolDraft, unique_name
 
 _PREFIX = re.compile(r"/(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/){0,9}(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99})?")
-_MAX_LISTING = 12_000
-"""The longest response to GET /v1/models in bytes: a `respond.body` has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +24,15 @@ class RouteDraft:
     name: str
     """The name, unique in the draft."""
     prefix: str
-    """The path prefix; the whole path if the proxy itself answers, or if `exact`."""
+    """The path prefix; the whole path if it `lists_models`, or if `exact`."""
     models: tuple[str, ...] = ()
     """The models in the body."""
     pools: tuple[PoolDraft, ...] = ()
-    """One pool, or several that share its requests by their number of replicas; none if the proxy itself answers."""
+    """One pool, or several that share its requests by their number of replicas; none if it `lists_models`."""
     rewrite: str = ""
     """Replaces the prefix."""
-    answer: str = ""
-    """The body of the proxy's own response."""
+    lists_models: bool = False
+    """Whether the proxy itself answers with the list of all models."""
     exact: bool = False
     """Whether only this path is meant, nothing below it."""
 
@@ -81,9 +78,8 @@ def _by_model(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[Rou
     for names, models in groups.items():
         members = tuple(pool for pool in pools if pool.name in names)
         yield RouteDraft(unique_name(members[0].name, route_names), "/v1/", tuple(models), members)
-    listing = _listing(list(serving))
-    if serving and len(listing) <= _MAX_LISTING:
-        yield RouteDraft(unique_name("models", route_names), "/v1/models", answer=listing)
+    if serving:
+        yield RouteDraft(unique_name("models", route_names), "/v1/models", lists_models=True)
 
 
 def _by_path(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[RouteDraft]:
@@ -107,9 +103,3 @@ def _pools_by_model(models: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 def _own_prefix(pool: PoolDraft, route_names: set[str]) -> RouteDraft:
     return RouteDraft(unique_name(pool.name, route_names), f"/{pool.name}/", pools=(pool,), rewrite="/")
-
-
-def _listing(models: Sequence[str]) -> str:
-    """Return the list of models as JSON; it has no single quote, because names of models have none."""
-    entries = [{"id": model, "object": "model", "created": 0, "owned_by": "lbctl"} for model in models]
-    return json.dumps({"object": "list", "data": entries}, separators=(",", ":"))

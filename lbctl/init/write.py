@@ -64,9 +64,9 @@ def text(
 
 def _route(route: RouteDraft) -> Iterator[str]:
     yield f"  {route.name}:\n"
-    if route.answer:
+    if route.lists_models:
         yield f"    match: {{path: {quoted(route.prefix)}, methods: [GET]}}\n"
-        yield f"    respond: {{status: 200, body: '{route.answer}'}}\n"
+        yield "    respond: {models: true}      # the models of the pools that this listener reaches\n"
         return
     if route.models:
         yield f"    match:\n      path_prefix: {quoted(route.prefix)}\n      model:\n"
