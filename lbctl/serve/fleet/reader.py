@@ -18,6 +18,7 @@ from lbctl.compile.files import file_of, named_files
 from lbctl.compile.own_lines import own_lines_nodes
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
+from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.control_section import ControlSection, control_alone, with_control
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
@@ -91,6 +92,8 @@ def read(
     files of a fleet. `diagnostics` are those of earlier steps. `compile_cache` has the objects of the last fleet.
     `own` has the section `control` of this process, where the texts are not those of its own files.
     """
+    silenced = silenced_by_comments(texts)
+    diagnostics.silence(silenced)
     source = parse_cached(tuple(texts), diagnostics)
     if source is None:
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
@@ -102,6 +105,7 @@ def read(
         return FleetContents(tuple(texts), source, None, tuple(diagnostics), targets)
     files, findings = certificates.read(source, loaded.compiled.topology)
     combined = Diagnostics()
+    combined.silence(silenced)
     combined.extend(item for item in diagnostics if not _is_superseded(item, findings))
     combined.extend(findings)
     complete_fleet = replace(loaded, secrets=replace(loaded.secrets, files=files))

@@ -33,6 +33,14 @@ def test_valid_fleet_is_loaded_with_all_its_files(fleet: Fleet) -> None:
     assert [key.tenant for key in outcome.loaded.secrets.api_keys["secrets/keys.yaml"]] == ["acme"]
 
 
+def test_ignored_warning_is_not_reported(fleet: Fleet) -> None:
+    own = "routes: {health: {match: {path: /up}, respond: {status: 200}, auth: {api_keys: {file: secrets/keys.yaml}}}}"
+    (fleet.folder / "own.yaml").write_text(f"version: 1\n{own}\n")
+    assert [item.code for item in fleet.load().diagnostics] == ["LB106"]
+    (fleet.folder / "own.yaml").write_text(f"version: 1\n{own}   # lbctl: ignore LB106 (it is for all)\n")
+    assert fleet.load().diagnostics == ()
+
+
 def test_every_referenced_file_is_followed(fleet: Fleet) -> None:
     names = {str(file.relative_to(fleet.folder)) for file in fleet.load().files}
     assert names == {
