@@ -9,6 +9,8 @@ import stat
 
 _BYTES = 32
 """Random bytes in a key."""
+HASH = "sha256:"
+"""The beginning of a line of a key file that has the hash of a key."""
 
 
 def new_key() -> str:
@@ -18,7 +20,7 @@ def new_key() -> str:
 
 def key_line(key: str, tenant: str, *, plain: bool) -> str:
     """Return the key's line for a key file; with `plain` it holds the key itself, else its hash."""
-    return f"{key if plain else f'sha256:{hashlib.sha256(key.encode()).hexdigest()}'}: {tenant}\n"
+    return f"{key if plain else f'{HASH}{hashlib.sha256(key.encode()).hexdigest()}'}: {tenant}\n"
 
 
 def append_line(file: str, line: str) -> None:

@@ -227,13 +227,14 @@ def _run(prepared: PreparedRun, program: Program, settings: ServeSettings, place
 
     from lbctl.up.banner import banner
     from lbctl.up.console import Console
+    from lbctl.up.overlay import guard_message
     from lbctl.up.run import Programs, UpError, run
 
     console = Console()
     listeners = [item.bind for item in prepared.loaded.compiled.topology.listeners]
     programs = Programs(program.kind, prepared.command, prepared.paths, settings.state, place, listeners, api)
     if prepared.own_key_file is not None:
-        console.message("no route of this fleet asks for a key, so `up` checks one on all of them")
+        console.message(guard_message(prepared.loaded.compiled.topology))
 
     async def show_and_wait() -> None:
         click.echo(banner(prepared, settings))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
+from lbctl.apply.api_keys import HASH
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward
 from lbctl.ir.topology import Topology
 from lbctl.serve.settings import ServeSettings
+from lbctl.up.keys import TENANT
+from lbctl.up.launchers import LAUNCHERS, NAME
 from lbctl.up.prepare import PreparedRun
 
 _CHAT = "/v1/chat/completions"
@@ -31,13 +35,31 @@ def _facts(prepared: PreparedRun, settings: ServeSettings) -> Iterator[tuple[str
     for file, key in keys.new.items():
         yield "key", f"{key}   (shown only now; its line is in {file})"
     for file in dict.fromkeys(file for file in keys.by_route.values() if file not in keys.new):
-        yield "key", f"one of those in {file}; another: lbctl key new NAME --plain -f {shlex.quote(str(file))}"
+        yield "key", _existing_key(file, topology)
     for listener in topology.listeners[:1]:
         yield "try", _request(prepared, listener, topology)
     scheme = "https" if settings.control.api_tls else "http"
     api = f"{scheme}://{settings.control.api_bind.from_here}"
     yield "dashboard", f"{api}/"
     yield "status", f"lbctl status --server {api}   (to act: --token-file {shlex.quote(str(settings.token))})"
+
+
+def _existing_key(file: Path, topology: Topology) -> str:
+    """Return where the key is, and a command that makes another one and keeps it for the request below it."""
+    kind = next((item.kind for item in topology.proxies if item.name == NAME), None)
+    plain = () if kind is not None and LAUNCHERS.get(kind).compares_hashes else ("--plain",)
+    make = f"KEY=$({shlex.join(['lbctl', 'key', 'new', TENANT, *plain, '-f', str(file)])})"
+    if _lacks_clear_keys(file):
+        return f"unknown, since {file} has no key in the clear; make one: {make}"
+    return f"one of those in {file}; another: {make}"
+
+
+def _lacks_clear_keys(file: Path) -> bool:
+    try:
+        lines = [line for line in file.read_text("utf-8", "replace").splitlines() if line and not line.startswith("#")]
+    except OSError:
+        return False
+    return all(line.startswith(HASH) for line in lines)
 
 
 def url_of(listener: Listener) -> str:

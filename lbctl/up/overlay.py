@@ -13,6 +13,7 @@ from pathlib import Path
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.compile.proxies import version_text
 from lbctl.ir.routes import Forward
+from lbctl.ir.topology import Topology
 from lbctl.model.node import descend
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.targets.load import Loaded
@@ -26,6 +27,13 @@ def needs_guard(loaded: Loaded) -> bool:
     """Return whether `up` adds the key check: no route of the fleet has `auth`, and one leads to a pool."""
     routes = loaded.compiled.topology.routes
     return not any(route.auth for route in routes) and any(isinstance(route.action, Forward) for route in routes)
+
+
+def guard_message(topology: Topology) -> str:
+    """Return the sentence about the key check that `up` adds, with the routes that it does not reach."""
+    sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
+    own = sorted(route.name for route in topology.routes if not isinstance(route.action, Forward))
+    return f"{sentence}, except those that the proxy itself answers: {', '.join(own)}" if own else sentence
 
 
 def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:

@@ -11,6 +11,7 @@ import pytest
 from lbctl.serve.settings import Options, settings
 from lbctl.up.banner import banner
 from lbctl.up.keys import KeyFiles
+from lbctl.up.overlay import guard_message
 from lbctl.up.prepare import PreparedRun
 from tests.support.fleets import fleet_of, load_fleet, pool
 
@@ -69,4 +70,17 @@ def test_only_a_new_key_is_shown(tmp_path: Path) -> None:
     assert f"  key        sk-new   (shown only now; its line is in {file})\n" in new
     existing = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({}, {"everything": file}))
     assert '/v1/models -H "authorization: Bearer $KEY"\n' in existing
-    assert f"  key        one of those in {file};" in existing
+    make = f"KEY=$(lbctl key new local --plain -f {file})"
+    assert f"  key        unknown, since {file} has no key in the clear; make one: {make}\n" in existing
+    file.write_text(f"# ours\nsk-known: local\nsha256:{'0' * 64}: local\n")
+    existing = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({}, {"everything": file}))
+    assert f"  key        one of those in {file}; another: {make}\n" in existing
+
+
+def test_key_check_names_the_routes_that_it_does_not_reach(tmp_path: Path) -> None:
+    fleet = fleet_of(pool())
+    sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
+    assert guard_message(load_fleet(tmp_path, fleet).compiled.topology) == sentence
+    fleet["routes"]["models"] = {"match": {"path": "/v1/models"}, "respond": {"models": True}}
+    message = guard_message(load_fleet(tmp_path, fleet).compiled.topology)
+    assert message == f"{sentence}, except those that the proxy itself answers: models"
