@@ -118,8 +118,15 @@ _HANDLERS: dict[str, Handler] = {"listener_filters": _listener_filters}
 # ── The connection manager ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _idle(context: EnvoyImport, path: Path, view: ConfigView) -> None:
+def _common(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     context.time((*path, "timeouts", "idle"), view.get("idle_timeout"))
+    if number := view.get("max_headers_count").number:
+        context.put((*path, "headers", "max_count"), number, view.get("max_headers_count"))
+
+
+def _header_bytes(context: EnvoyImport, path: Path, view: ConfigView) -> None:
+    if view.number:
+        context.put((*path, "headers", "max_bytes"), f"{view.number}KiB", view)
 
 
 def _headers(context: EnvoyImport, path: Path, view: ConfigView) -> None:
@@ -147,7 +154,8 @@ def _log(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 
 
 _MANAGER_HANDLERS: dict[str, Handler] = {
-    "common_http_protocol_options": _idle,
+    "common_http_protocol_options": _common,
+    "max_request_headers_kb": _header_bytes,
     "request_headers_timeout": _headers,
     "access_log": _log,
     "use_remote_address": _implied("the client is the peer, unless `client_address` names trusted ones"),

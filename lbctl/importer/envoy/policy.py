@@ -134,8 +134,21 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         draft.ledger.advise(view.get("retry_on").statement, message, hint)
     else:
         context.imply("these are retried by default", view.get("retry_on"))
+    _attempt(context, path, view.get("per_try_timeout"))
     for name in ("retry_host_predicate", "host_selection_retry_max_attempts"):
         context.imply("each retry goes to another replica", view.get(name))
+
+
+def _attempt(context: EnvoyImport, path: Path, view: ConfigView) -> None:
+    value = view.milliseconds
+    if value == 0:
+        context.imply("without `timeouts.attempt` a try has no limit of its own", view)
+    context.time((*path, "timeouts", "attempt"), view)
+    if value and value < 120_000:
+        message = (
+            f"per_try_timeout {view.text}: an answer that begins later is cut off, however long the generation takes"
+        )
+        context.draft.ledger.advise(view.statement, message, "leave `timeouts.attempt` out, or make it longer")
 
 
 def _prefix(context: EnvoyImport, path: Path, view: ConfigView) -> None:

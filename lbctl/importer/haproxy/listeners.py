@@ -7,8 +7,13 @@ from collections.abc import Callable, Sequence
 from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.nginx.values import written
 from lbctl.importer.statement import Statement
 
+_FREE_BYTES = 1024
+"""HAProxy's default of `tune.maxrewrite`."""
+_MAX_HEADERS = 1 << 20
+"""Largest `headers.max_bytes` of a fleet."""
 _FLAGS = frozenset({"ssl", "accept-proxy", "transparent", "v4v6", "v6only", "defer-accept", "tfo", "strict-sni"})
 _IMPLIED = frozenset(
     {"ssl", "v4v6", "v6only", "alpn", "defer-accept", "name", "id", "process", "thread", "shards", "nice"}
@@ -107,10 +112,26 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
         item = section.last(*prefix)
         if item is not None and len(item.tokens) > len(prefix):
             settle(context, path, item, item.tokens[len(prefix)])
+    _headers(context, path)
     _trusted(context, path, section.last("option", "forwardfor"))
     log = section.last("option", "dontlog-normal")
     if log is not None:
         context.draft.ledger.omit(log, "every request has a line in the access log", path)
+
+
+def _headers(context: HaproxyImport, path: Path) -> None:
+    """Set the limits of headers: a buffer holds all of them, and `tune.maxrewrite` of it stays free."""
+    sizes = {item.name: item for item in context.globals if item.args[:1] and item.args[0].isdigit()}
+    lines, buffer, free = (sizes.get(name) for name in ("tune.http.maxhdr", "tune.bufsize", "tune.maxrewrite"))
+    if lines is not None:
+        context.draft.put((*path, "headers", "max_count"), int(lines.args[0]), lines)
+    if buffer is None:
+        return
+    size = int(buffer.args[0]) - (int(free.args[0]) if free is not None else _FREE_BYTES)
+    if size > _MAX_HEADERS:
+        context.draft.ledger.imply("bodies are read where a route needs them", buffer)
+    else:
+        context.draft.put((*path, "headers", "max_bytes"), written(size), buffer, *filter(None, [free]))
 
 
 def _trusted(context: HaproxyImport, path: Path, item: Statement | None) -> None:

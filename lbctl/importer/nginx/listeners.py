@@ -159,6 +159,15 @@ def _timeout(*keys: str) -> Callable[[NginxImport, Path, Statement], None]:
     return settle
 
 
+def _header_bytes(context: NginxImport, path: Path, item: Statement) -> None:
+    """Set the size of all headers, a buffer for each line; that of the first server of an address stays."""
+    if context.draft.get((*path, "headers")) is not None:
+        return
+    size = values.bytes_of(item.args[1]) if len(item.args) > 1 and item.args[0].isdigit() else None
+    if size is not None:
+        context.draft.put((*path, "headers", "max_bytes"), values.written(int(item.args[0]) * size), item)
+
+
 def _access_log(context: NginxImport, path: Path, item: Statement) -> None:
     if item.args[0] == "off":
         context.draft.put((*path, "access_log", "format"), "none", item)
@@ -218,5 +227,6 @@ _TLS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
 _SETTINGS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "keepalive_timeout": _timeout("timeouts", "idle"),
     "client_header_timeout": _timeout("timeouts", "request_headers"),
+    "large_client_header_buffers": _header_bytes,
     "access_log": _access_log,
 }

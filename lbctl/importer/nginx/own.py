@@ -10,7 +10,7 @@ from lbctl.importer.statement import Statement
 _NAMES = frozenset(
     {
         "charset", "client_body_timeout", "client_header_buffer_size", "etag", "expires", "gunzip", "if_modified_since",
-        "keepalive_disable", "keepalive_time", "large_client_header_buffers", "limit_rate_after", "log_not_found",
+        "keepalive_disable", "keepalive_time", "limit_rate_after", "log_not_found",
         "postpone_output", "proxy_cookie_domain", "proxy_cookie_flags", "proxy_cookie_path", "proxy_force_ranges",
         "proxy_pass_header", "send_timeout", "ssl_ciphers", "ssl_conf_command", "ssl_dhparam", "ssl_ecdh_curve",
         "ssl_prefer_server_ciphers", "ssl_session_timeout", "sub_filter", "sub_filter_once", "sub_filter_types"

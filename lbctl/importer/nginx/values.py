@@ -40,6 +40,17 @@ def size(text: str) -> str | None:
     return f"{int(match[1])}{_UNITS[match[2].lower()]}" if match else None
 
 
+def bytes_of(text: str) -> int | None:
+    """Return a size of nginx in bytes; None if it is none."""
+    match = _SIZE.fullmatch(text)
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()] if match else None
+
+
+def written(size: int) -> str:
+    """Return bytes as a fleet writes them, in KiB where that is whole."""
+    return f"{size >> 10}KiB" if size % 1024 == 0 else f"{size}B"
+
+
 def address(text: str, port: int = 80) -> str | None:
     """Return `host:port` or `unix:/path` as a fleet writes it, with the port that nginx assumes; None if unreadable."""
     if text.startswith("unix:"):

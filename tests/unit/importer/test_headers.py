@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from tests.support.importer import envoy_text, imported, imported_text
+from tests.support.importer import envoy_text, fleet_from_text, imported, imported_text
 
 NGINX = "server {{ listen 80; {0} location / {{ {1} proxy_pass http://10.0.0.1:80; }} }}"
 HAPROXY = "defaults\n mode http\nfrontend f\n bind :80\n {0}\n default_backend b\nbackend b\n server s 10.0.0.1:80\n"
@@ -175,3 +175,38 @@ def test_headers_of_direct_responses_of_nginx_are_set(tmp_path: Path) -> None:
     assert sent == {"default": {"x-a": "1", "x-b": "2"}, "ok": {"x-a": "1", "x-b": "2"}, "no": {"x-a": "1"}}
     notes = {(note.text, note.place) for note in draft.ledger.notes if "itself" in note.reason}
     assert notes == {("add_header X-A 1 always", ("listeners", "http"))}
+
+
+def test_limits_of_headers_are_carried_over(tmp_path: Path) -> None:
+    nginx = "events {}\nhttp { large_client_header_buffers 4 16k; server { listen 80; location / { return 200; } } }\n"
+    limits = "tune.bufsize 32768\n tune.http.maxhdr 200\n"
+    haproxy = f"global\n {limits}defaults\n mode http\nfrontend f\n bind :80\n http-request return status 200\n"
+    options = "max_request_headers_kb: 96\n          common_http_protocol_options: {max_headers_count: 200}\n"
+    envoy = envoy_text().replace("stat_prefix: x\n", f"stat_prefix: x\n          {options}")
+    found = {
+        kind: next(iter(fleet_from_text(kind, text, tmp_path)["listeners"].values()))["headers"]
+        for kind, text in (("nginx", nginx), ("haproxy", haproxy), ("envoy", envoy))
+    }
+    assert found == {
+        "nginx": {"max_bytes": "64KiB"},
+        "haproxy": {"max_count": 200, "max_bytes": "31KiB"},
+        "envoy": {"max_bytes": "96KiB", "max_count": 200},
+    }
+
+
+def test_buffer_for_long_bodies_is_no_limit_of_headers(tmp_path: Path) -> None:
+    text = (
+        "global\n tune.bufsize 4194304\ndefaults\n mode http\nfrontend f\n bind :80\n http-request return status 200\n"
+    )
+    result, diagnostics = imported_text("haproxy", text, tmp_path)
+    assert "headers" not in result.draft.fleet["listeners"]["f"]
+    assert not [item for item in diagnostics if "bufsize" in item.message]
+
+
+def test_time_of_a_try_is_carried_over(tmp_path: Path) -> None:
+    policy = "{retry_on: connect-failure, per_try_timeout: 20s}"
+    text = envoy_text().replace(
+        "match: {prefix: /}\n                route: {cluster: c}",
+        f"match: {{prefix: /}}\n                route: {{cluster: c, retry_policy: {policy}}}",
+    )
+    assert fleet_from_text("envoy", text, tmp_path)["routes"]["l"]["timeouts"] == {"attempt": "20s"}
