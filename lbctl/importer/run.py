@@ -10,6 +10,8 @@ from lbctl.base.records import dataclass
 from lbctl.importer import validate, withheld, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
+_NAMED_BY_REPLICA = "mcp-session-id"
+"""The header in which an MCP server names a session."""
 _MAX_NAMED = 12
 """How many closed routes a finding names."""
 
@@ -40,6 +42,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
     withheld.settle(draft)
     remaining = validate.settle(draft)
     draft.ledger.report_secrets()
+    _advise_sessions(draft)
     diagnostics.extend(remaining)
     if not draft.fleet["routes"]:
         hint = "the comments say why each directive was left out"
@@ -50,6 +53,17 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
     _report_closed(draft)
     diagnostics.extend(draft.ledger.misrouted)
     return None if remaining else Imported(write.text(draft, kind, " ".join(files)), draft)
+
+
+def _advise_sessions(draft: Draft) -> None:
+    """Report pools that hash by a session which the replica names: its first request was placed without the name."""
+    for name, pool in draft.fleet["pools"].items():
+        key = pool.get("balance", {}).get("hash", {}).get("key", {}).get("header")
+        if key == _NAMED_BY_REPLICA:
+            message = f"sessions of {name} are a hash of {key}: the replica names them, and a hash may lead to others"
+            hint = f"write `affinity: {{header: {key}}}` for `balance`"
+            for statement in draft.ledger.carriers(("pools", name, "balance", "hash"))[:1]:
+                draft.ledger.advise(statement, message, hint)
 
 
 def _report_closed(draft: Draft) -> None:

@@ -100,7 +100,8 @@ def differences(fleet: Mapping[str, Any], before: ObservedRequest, after: Observ
         yield f"replica {before.replica or 'none'} → {after.replica or 'none'}"
         return
     if before.status == after.status:
-        ignored = frozenset() if before.replica else _OWN_ANSWERS
+        named = {str(pool.get("affinity", {}).get("header", "")) for pool in fleet["pools"].values()}
+        ignored = frozenset(named) if before.replica else _OWN_ANSWERS
         yield from _of_headers("of the answer ", before.answer, after.answer, ignored=ignored)
     if not before.replica:
         if before.text and before.text != after.text:

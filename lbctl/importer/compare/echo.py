@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,12 +16,16 @@ from lbctl.apply.reserved_ports import LOOPBACK
 
 
 @contextmanager
-def echoes(addresses: Mapping[str, Sequence[str]]) -> Iterator[dict[str, int]]:
+def echoes(addresses: Mapping[str, Sequence[str]], sessions: Mapping[str, str]) -> Iterator[dict[str, int]]:
     """Run an echo server for each address of the source, with the headers that it gives beside its answers.
 
-    Yields the port that stands in for each address.
+    In the header of `sessions` it names each request's session, unless the request does. Yields the port that stands
+    in for each address.
     """
-    servers = {address: _Server((LOOPBACK, 0), address, given) for address, given in sorted(addresses.items())}
+    servers = {
+        address: _Server((LOOPBACK, 0), address, given, sessions.get(address, ""))
+        for address, given in sorted(addresses.items())
+    }
     for server in servers.values():
         threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}).start()
     try:
@@ -34,10 +39,11 @@ def echoes(addresses: Mapping[str, Sequence[str]]) -> Iterator[dict[str, int]]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, place: tuple[str, int], replica: str, given: Sequence[str]) -> None:
+    def __init__(self, place: tuple[str, int], replica: str, given: Sequence[str], session: str) -> None:
         super().__init__(place, _Handler)
         self.replica = replica
         self.given = given
+        self.session = session
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: a proxy that ends closes its connections."""
@@ -68,6 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(content)))
         for name in self.server.given:
             self.send_header(name, "stand-in")
+        if self.server.session and self.server.session not in self.headers:
+            self.send_header(self.server.session, f"stand-in-{uuid.uuid4()}")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

@@ -13,7 +13,7 @@ from lbctl.apply.binaries import find_binary
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
-from lbctl.importer.compare import fleet, sources
+from lbctl.importer.compare import fleet, sessions, sources
 from lbctl.importer.compare.differences import (
     ObservedRequest,
     addresses,
@@ -67,7 +67,7 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[ComparedReque
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
         base.chmod(0o755)
-        echo_ports = stack.enter_context(echoes(echoed))
+        echo_ports = stack.enter_context(echoes(echoed, sessions.named_by_replicas(draft.fleet)))
         old, new = (
             _places(base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports)
             for name in ("before", "after")
@@ -145,7 +145,11 @@ def _row(draft: Draft, sample: SampleRequest, before: int, after: int) -> Compar
         return ComparedRequest(
             sample, one, other, differing, "" if differing else "both refuse it without a key, and saw no more"
         )
-    return ComparedRequest(sample, one, other, (*differences(draft.fleet, one, other), *lost))
+    differing = (*differences(draft.fleet, one, other), *lost)
+    if not differing and one.replica:
+        asks = (lambda each, port=port: _ask(each, port, tls=tls) for port in (before, after))
+        differing = tuple(sessions.differences(draft.fleet, route, sample, *asks))
+    return ComparedRequest(sample, one, other, differing)
 
 
 def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:

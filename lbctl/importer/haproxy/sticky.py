@@ -19,7 +19,6 @@ _HASH = (
 )
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
 _ANSWERED = re.compile(r"res\.f?hdr\(([A-Za-z0-9_-]+)(?:,-?1)?\)")
-_NAMED_BY_REPLICA = "mcp-session-id"
 _KEYS = (
     ("cookie", re.compile(r"(?:(?:req\.)?cook|cookie)\((\w+)\)")),
     ("query", re.compile(r"(?:url_param|urlp)\(([\w.-]+)\)")),
@@ -72,11 +71,6 @@ def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: li
             draft.ledger.carry((*path, "balance", "hash"), item, *conditions, *_tables(section))
             if "source_ip" in key:
                 advise_address(context, item)
-            if key.get("header") == _NAMED_BY_REPLICA:
-                message = (
-                    f"sessions by {_NAMED_BY_REPLICA} became a hash: the replica names them, and a hash leads to others"
-                )
-                draft.ledger.advise(item, message, f"write `affinity: {{header: {_NAMED_BY_REPLICA}}}` for `balance`")
 
 
 def _replace(context: HaproxyImport, path: Path, section: HaproxySection, key: dict[str, Any]) -> None:

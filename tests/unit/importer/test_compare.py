@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.importer.compare import sources
+from lbctl.importer.compare import sessions, sources
 from lbctl.importer.compare.differences import ObservedRequest, differences, observed
 from lbctl.importer.compare.places import StandIns
-from lbctl.importer.compare.samples import example, samples
+from lbctl.importer.compare.samples import SampleRequest, example, samples
 from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
 from lbctl.importer.nginx.read import read as read_nginx
@@ -107,3 +107,52 @@ def test_directives_that_write_files_or_run_code_are_dropped(tmp_path: Path) -> 
     text = rewritten("nginx", source, StandIns(tmp_path / "own", {"0.0.0.0:80": 20000}, {}))
     assert "proxy_pass" in text
     assert [word for word in ("/tmp/kept", "dav_methods", "by_lua") if word in text] == []
+
+
+KEYS: list[dict[str, Any]] = [
+    {"balance": {"hash": {"key": {"header": "x-a"}}}},
+    {"balance": {"hash": {"key": {"cookie": "x-a"}}}},
+    {"balance": {"hash": {"key": {"query": "x-a"}}}},
+    {"affinity": {"header": "x-a"}},
+]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_session_on_several_replicas_is_a_difference(key: dict[str, Any]) -> None:
+    fleet = {"pools": {"p": {"replicas": [{"address": "a:1"}, {"address": "b:1"}], **key}}}
+    sample, turns = SampleRequest("r", "l", "GET", "h", "/"), [0]
+
+    def kept(_: SampleRequest) -> ObservedRequest:
+        return ObservedRequest(200, replica="a:1", answer=(("x-a", "s"),))
+
+    def spread(_: SampleRequest) -> ObservedRequest:
+        turns[0] += 1
+        return ObservedRequest(200, replica="ab"[turns[0] % 2], answer=(("x-a", "s"),))
+
+    def found(before: sessions.Ask, after: sessions.Ask) -> list[str]:
+        return [*sessions.differences(fleet, {"pool": "p"}, sample, before, after)]
+
+    (difference,) = found(kept, spread)
+    assert "x-a) reach several replicas" in difference
+    assert found(kept, kept) == found(spread, spread) == found(spread, kept) == []
+
+
+def test_requests_of_a_session_have_its_name() -> None:
+    asked = list[SampleRequest]()
+
+    def ask(sample: SampleRequest) -> ObservedRequest:
+        asked.append(sample)
+        return ObservedRequest(200, replica="a:1", answer=(("x-a", "named"),))
+
+    for key in KEYS:
+        fleet = {"pools": {"p": {"replicas": [{"address": "a:1"}, {"address": "b:1"}], **key}}}
+        assert [
+            *sessions.differences(fleet, {"pool": "p"}, SampleRequest("r", "l", "GET", "h", "/?n=1"), ask, ask)
+        ] == []
+    named = {(item.path, *sorted(item.headers.items())) for item in asked}
+    assert named >= {
+        ("/?n=1", ("x-a", "session-1")),
+        ("/?n=1", ("cookie", "x-a=session-1")),
+        ("/?n=1&x-a=session-1",),
+        ("/?n=1", ("x-a", "named")),
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.importer import imported_text
+from tests.support.importer import envoy_text, imported_text
 
 HEAD = "defaults\n mode http\nfrontend f\n bind :80\n default_backend b\nbackend b\n"
 SERVERS = " server a 10.0.0.1:80\n server b 10.0.0.2:80\n"
@@ -90,3 +90,29 @@ def test_pool_stays_if_its_affinity_is_invalid(tmp_path: Path) -> None:
     assert "affinity" not in result.draft.fleet["pools"]["b"]
     assert len(result.draft.fleet["pools"]["b"]["replicas"]) == 2
     assert [*result.draft.unkept] == [("pools", "b")]
+
+
+ENVOY_HASH = "hash_policy: [{header: {header_name: Mcp-Session-Id}}]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("haproxy", f"{HEAD} stick on req.hdr(Mcp-Session-Id)\n{SERVERS}"),
+        ("haproxy", f"{HEAD} balance hdr(mcp-session-id)\n{SERVERS}"),
+        ("nginx", NGINX.format("hash $http_mcp_session_id consistent;")),
+        (
+            "envoy",
+            envoy_text()
+            .replace(
+                "prefix: /}\n                route: {cluster: c}",
+                f"prefix: /}}\n                route: {{cluster: c, {ENVOY_HASH}}}",
+            )
+            .replace("- name: c\n", "- name: c\n    lb_policy: RING_HASH\n"),
+        ),
+    ],
+)
+def test_hash_of_sessions_that_replicas_name_is_reported(kind: str, text: str, tmp_path: Path) -> None:
+    _, diagnostics = imported_text(kind, text, tmp_path)
+    (finding,) = (item for item in diagnostics if "a hash of mcp-session-id" in item.message)
+    assert (finding.code, finding.hint) == ("LB985", "write `affinity: {header: mcp-session-id}` for `balance`")

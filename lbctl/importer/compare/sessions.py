@@ -1,0 +1,59 @@
+"""Whether requests of one session reach one replica: a single request does not show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lbctl.importer.compare.differences import ObservedRequest, addresses
+from lbctl.importer.compare.samples import SampleRequest
+
+_SESSIONS = 3
+_REQUESTS = 3
+"""How many requests of each session are sent."""
+Ask = Callable[[SampleRequest], ObservedRequest]
+"""Sends a request to one of the two proxies."""
+
+
+def named_by_replicas(fleet: Mapping[str, Any]) -> dict[str, str]:
+    """Return the header in which replicas name sessions, by their address."""
+    pools = fleet["pools"].values()
+    return {each: pool["affinity"]["header"] for pool in pools if _named(pool) for each in addresses(pool)}
+
+
+def differences(
+    fleet: Mapping[str, Any], route: Mapping[str, Any], sample: SampleRequest, before: Ask, after: Ask
+) -> Iterator[str]:
+    """Yield whether the configuration keeps sessions of a route's pool on one replica, and the fleet does not."""
+    pool = fleet["pools"].get(route.get("pool"), {})
+    key = pool.get("balance", {}).get("hash", {}).get("key", {}) if not _named(pool) else pool["affinity"]
+    kind = next((name for name in ("header", "cookie", "query") if name in key), "")
+    if not kind or len(set(addresses(pool))) < 2 or not _keeps(pool, kind, key[kind], sample, before):
+        return
+    # A check that ends while the requests are sent may move a session: once is no finding.
+    if not any(_keeps(pool, kind, key[kind], sample, after) for _ in range(2)):
+        yield f"requests of one session ({kind} {key[kind]}) reach several replicas"
+
+
+def _named(pool: Mapping[str, Any]) -> bool:
+    return "header" in pool.get("affinity", {})
+
+
+def _keeps(pool: Mapping[str, Any], kind: str, name: str, sample: SampleRequest, ask: Ask) -> bool:
+    for number in range(_SESSIONS):
+        first = ask(sample) if _named(pool) else None
+        session = dict(first.answer).get(name, "") if first is not None else f"session-{number}"
+        replicas = {first.replica} if first is not None else set()
+        replicas |= {ask(_with(sample, kind, name, session)).replica for _ in range(_REQUESTS)}
+        if len(replicas) != 1 or not session:
+            return False
+    return True
+
+
+def _with(sample: SampleRequest, kind: str, name: str, session: str) -> SampleRequest:
+    """Return the request as one of a session."""
+    if kind == "query":
+        return replace(sample, path=f"{sample.path}{'&' if '?' in sample.path else '?'}{name}={session}")
+    header = {"cookie": f"{name}={session}"} if kind == "cookie" else {name: session}
+    return replace(sample, headers={**sample.headers, **header})
