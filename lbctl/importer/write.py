@@ -93,18 +93,26 @@ def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
 
 
 def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
-    """Yield the comment with what a closed route needs to serve again; no line that may hold a secret."""
-    lines = [line for line in _block(closed.removed, 2) if not draft.ledger.secrets.inside(line)]
+    """Yield the comment with what a closed route needs to serve again; lines with a secret are only counted."""
+    lines = [line for line in _block(closed.removed, 2) if not _is_secret(draft, line)]
+    left_out = sum(_is_secret(draft, line) for line in _block(closed.removed, 2))
+    if left_out:
+        number = "one line" if left_out == 1 else f"{left_out} lines"
+        lines.append(f"  # ({number} with a secret left out)\n")
     if closed.removed.keys() & {"pool", "split"}:
         first = f"{_by_hand(closed)}, then replace" if closed.by_hand else "To open it, replace"
         yield f"    # {first} `respond` with:\n"
-        yield from (f"    # {line}" for line in lines if not holds_secret(line))
+        yield from (f"    # {line}" for line in lines)
         return
     if closed.by_hand:
         yield f"    # {_by_hand(closed)}.\n"
-    if lines := [line for line in lines if not holds_secret(line)]:
+    if lines:
         yield "    # Where you open it, write also:\n"
         yield from (f"    # {line}" for line in lines)
+
+
+def _is_secret(draft: Draft, line: str) -> bool:
+    return draft.ledger.secrets.inside(line) or holds_secret(line)
 
 
 def _by_hand(closed: ClosedRoute) -> str:

@@ -80,11 +80,19 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
         if first is second or not is_first or _modifier(second) != "~":
             continue
         for one, other in product(routes[first], routes[second]):
-            before, after = draft.get(one) or {}, draft.get(other) or {}
+            before, after = draft.get(one) or {}, _opened(context, other)
             if before and "respond" not in after and after and _refuses_more(before, after):
                 why = "an earlier location protects some of its requests, and no match expresses which ones"
                 draft.ledger.omit(first, f"{why}: the route refuses its requests", other)
                 draft.close(other, why)
+
+
+def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
+    """Return a route; a closed one as it is once its comment is followed."""
+    route, closed = context.draft.get(path) or {}, context.draft.closed.get(path)
+    if closed is None:
+        return route
+    return {key: value for key, value in route.items() if key != "respond"} | closed.removed
 
 
 def _modifier(location: Statement) -> str:

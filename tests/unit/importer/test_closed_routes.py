@@ -111,3 +111,24 @@ def test_hash_of_a_session_that_replicas_name_is_told(tmp_path: Path) -> None:
     )
     _, diagnostics = imported_text("haproxy", text, tmp_path)
     assert any("affinity: {header: mcp-session-id}" in (item.hint or "") for item in diagnostics)
+
+
+def test_closed_location_names_the_one_before_it(tmp_path: Path) -> None:
+    open_ = "location ~ x$ { if ($arg_q) { return 403; } proxy_pass http://10.0.0.1; }"
+    first = "location ^~ /a { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; }"
+    text = imported_text("nginx", f"events {{}}\nhttp {{ server {{ {first} {open_} }} }}\n", tmp_path)[0].text
+    comment = text.partition("  x: ")[2].partition("match:")[0]
+    assert "location ^~ /a { … }: an earlier location protects some of its requests" in comment
+    assert "Write `auth` here, then replace `respond` with:" in comment
+
+
+def test_comment_says_that_a_secret_is_left_out(tmp_path: Path) -> None:
+    rules = ' http-request deny if { var(txn.a) -m found }\n http-request set-header x-note "api_key: abcdefgh12345"\n'
+    head, tail = (
+        "defaults\n mode http\nfrontend f\n bind :80\n",
+        " default_backend b\nbackend b\n server s 10.0.0.1:80\n",
+    )
+    text = imported_text("haproxy", head + rules + tail, tmp_path)[0].text
+    assert "    #   pool: b\n    #   # (one line with a secret left out)\n    match: {}\n" in text
+    assert "abcdefgh" not in text
+    assert _opened(text)["f"]["pool"] == "b"
