@@ -55,6 +55,19 @@ def without_model(rule: Rule) -> route_components_pb2.RouteMatch:
     return route_components_pb2.RouteMatch(headers=_headers(rule), **path(rule.path))
 
 
+def named_model(match: route_components_pb2.RouteMatch) -> Iterator[route_components_pb2.RouteMatch]:
+    """Yield the match restricted to requests that name any model: in the header, in the body or in a GET's query."""
+    names_model = (
+        {"headers": [{"name": MODEL_HEADER, "present_match": True}]},
+        {"dynamic_metadata": [{**_NO_BODY_MODEL, "invert": False}]},
+        {"headers": [method("GET")], "query_parameters": [{"name": "model", "present_match": True}]},
+    )
+    for condition in names_model:
+        narrowed = route_components_pb2.RouteMatch(**condition)
+        narrowed.MergeFrom(match)
+        yield narrowed
+
+
 def _headers(rule: Rule) -> list[dict[str, object]]:
     headers = [_header(name, {"exact": value}) for name, value in rule.headers]
     return [method(*rule.methods), *headers] if rule.methods else headers

@@ -8,7 +8,7 @@ adjacent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2, route_pb2
@@ -33,6 +33,7 @@ from lbctl.targets.envoy import (
 )
 from lbctl.targets.envoy.plan import ClusterPlan
 from lbctl.targets.envoy.protos import header_option
+from lbctl.targets.error_body import NO_MODEL, UNKNOWN_MODEL
 
 _BODY = 4_096
 _JSON = "application/json"
@@ -93,13 +94,24 @@ def _virtual_host(
 
     `ways` holds each rule of the table with its routes.
     """
-    routes = [*_refused(table), *(item for rule, built in ways if covers(rule.host, host) for item in built)]
+    covering = [(rule, built) for rule, built in ways if covers(rule.host, host)]
+    routes = [*_refused(table), *(item for _, built in covering for item in built)]
+    routes += _no_model(table, [rule for rule, _ in covering])
     return route_components_pb2.VirtualHost(
         name=host or "*",
         domains=[host or "*"],
         routes=[*routes, _no_route(table)],
         request_body_buffer_limit={"value": filters.held(table.view, table.listener)},
     )
+
+
+def _no_model(table: RouteInputs, rules: Iterable[Rule]) -> Iterator[route_components_pb2.Route]:
+    """Yield the answers to requests that a rule would take, were it not for the model."""
+    found = [matches.without_model(rule) for rule in rules if rule.models]
+    for match in {item.SerializeToString(deterministic=True): item for item in found}.values():
+        for named in matches.named_model(match):
+            yield _direct(table, named, "", 404, UNKNOWN_MODEL, _JSON)
+        yield _direct(table, match, "", 404, NO_MODEL, _JSON)
 
 
 def _no_route(table: RouteInputs) -> route_components_pb2.Route:

@@ -12,6 +12,7 @@ from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers, model_list, own_lines
 from lbctl.targets.assess import CLOSED
+from lbctl.targets.error_body import NO_MODEL, UNKNOWN_MODEL
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import (
     access,
@@ -87,6 +88,8 @@ class Frontend:
     """The lines that find the route of a request."""
     unrouted: tuple[Token, ...]
     """The lines that refuse clients whose request has no route."""
+    no_model: tuple[Token, ...]
+    """The lines that answer requests that have no route because of their model."""
     actions: tuple[Token, ...]
     """The lines of the routes: credentials, limits, headers."""
     answers: tuple[Token, ...]
@@ -149,6 +152,7 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
         acls=(*acls.lines, *route_acls),
         rules=destination.without(unread, rule_lines),
         unrouted=unrouted,
+        no_model=tuple(_no_model(listener, acls)),
         actions=destination.without(unread, actions),
         answers=answers,
         logged_route=to.route,
@@ -395,6 +399,16 @@ def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
     yield line("http-request set-var(txn.model)", query, "if { method GET }", without_model)
     model_json = Token("'\"%[var(txn.model),json(utf8s)]\"'")
     yield line("http-request set-var-fmt(txn.model_json)", model_json, "if { var(txn.model) -m found }")
+
+
+def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
+    """Yield the lines that answer a request without a route that a rule would take, were it not for the model."""
+    if not by_model(listener):
+        return
+    decides = "{ var(txn.reads_model) -m found }" if any(_reads_model(listener, acls)) else ""
+    is_named = "{ var(txn.model),length gt 0 }"
+    for body, condition in ((UNKNOWN_MODEL, is_named), (NO_MODEL, "")):
+        yield line(f"http-request return status 404 {quote.json_answer(body)} if !routed", decides, condition)
 
 
 def _reads_model(listener: Listener, acls: Acls) -> Iterator[Token]:

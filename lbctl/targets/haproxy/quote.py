@@ -76,7 +76,12 @@ def lua(value: str) -> Token:
 
 def error(message: str, kind: str) -> str:
     """Return the body of a response of the proxy's own, for `return`; the arguments are lbctl's own text."""
-    return f"content-type application/json string {word(error_body(message, kind)).text}"
+    return json_answer(error_body(message, kind))
+
+
+def json_answer(body: str) -> str:
+    """Return this body of a response of the proxy's own, for `return`; it is lbctl's own text."""
+    return f"content-type application/json string {word(body).text}"
 
 
 def address(value: Address, source: Path = ()) -> Token:

@@ -175,8 +175,8 @@ class ServerBlock:
     """Whether one of its pools speaks gRPC, so that nginx answers gRPC clients in their way."""
     max_header_bytes: int
     """The largest size of a line of the request's head."""
-    by_model: bool
-    """Whether a rule reads the header x-model."""
+    no_route: Token
+    """The body of the answer where a request has no route."""
     has_regex: bool
     """Whether a rule has a regular expression, whose evaluation may give up."""
     locations: tuple[Location, ...]

@@ -15,7 +15,6 @@ from lbctl.targets.nginx.inlet import Inlet
 from lbctl.targets.nginx.place import STREAMS, SYSTEM_LOG, is_system_wide, log_file
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
-from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
 _ACCEPTABLE_ID = r"[!#-\[\]-~]{1,200}"
@@ -59,7 +58,7 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         variables=log.variables(context.view),
         has_grpc=_has_grpc(context, listener),
         max_header_bytes=listener.max_header_bytes,
-        by_model=by_model(listener),
+        no_route=rules.no_route(number, listener),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
         locations=() if only else routes.locations(listener, inlet),
         refused=() if only else clients.conditions(context, access(listener)),

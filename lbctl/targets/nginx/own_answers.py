@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbctl.targets import client_networks, request_host, request_target
-from lbctl.targets.error_body import NO_REPLICA, NO_ROUTE, error_body
+from lbctl.targets.error_body import NO_REPLICA, NO_ROUTE, UNKNOWN_MODEL, error_body, model_not_found
 from lbctl.targets.token import Token
 
 
@@ -23,14 +23,15 @@ ERRORS = {
         "malformed": error_body("the request is not valid HTTP", "bad_request"),
         "malformed_host": error_body(request_host.MESSAGE, "bad_request"),
         "no_credentials": error_body("no valid credentials", "unauthorized"),
-        "no_model": error_body(
-            "no route (here a model is read from the header x-model, not from the body)", "not_found"
-        ),
         "no_replica": NO_REPLICA,
+        "no_model": model_not_found(
+            "the request names no model: here it is read from the header x-model, not from the body"
+        ),
         "no_route": NO_ROUTE,
         "not_allowed": error_body("this is not allowed here", "forbidden"),
         "refused_address": client_networks.BODY,
         "several_addresses": error_body("the client has several addresses", "bad_request"),
+        "unknown_model": UNKNOWN_MODEL,
         "too_many_requests": error_body("too many requests", "rate_limited"),
         "went_silent": error_body("the replica went silent", "timeout"),
     }.items()

@@ -12,13 +12,15 @@ is 2, and where all other conditions of its rule hold, the answer is 400 instead
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.targets import query_model
 from lbctl.targets.nginx import model, names, quote
+from lbctl.targets.nginx.own_answers import ERRORS
 from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
 NO_ROUTE = "lb_404"
@@ -49,7 +51,40 @@ def table(context: RenderContext, listener: Listener, number: int, targets: dict
     ]
     entries = [entry for rule, conditions in rules for entry in _entries(rule, conditions, order, targets[rule.route])]
     source = f"{_joined_flags(context, flags, number)}\n$request_method\n$host\n$uri"
+    _no_route(context, source, number, _but_model(rules, order))
     return context.map(source, f"$lb_l{number}_target", ((Token("default"), Token(NO_ROUTE)), *entries))
+
+
+def no_route(number: int, listener: Listener) -> Token:
+    """Return the body of the answer where a request has no route: a variable where a rule looks at the model."""
+    return Token(_reason(number)) if by_model(listener) else ERRORS["no_route"]
+
+
+def _reason(number: int) -> str:
+    return f"$lb_l{number}_no_route"
+
+
+def _but_model(
+    rules: Sequence[tuple[Rule, list[Condition]]], order: dict[tuple[str, tuple[str, ...]], int]
+) -> Iterator[str]:
+    """Yield the expressions of the rules that look at the model, without that condition."""
+    for rule, conditions in rules:
+        if rule.models:
+            digits = ["."] * len(order)
+            for source, patterns, _ in conditions:
+                if not source.startswith(model.HEADER):
+                    digits[order[source, patterns]] = "1"
+            yield _regex(rule, digits)
+
+
+def _no_route(context: RenderContext, source: str, number: int, expressions: Iterable[str]) -> None:
+    """Add the map of the answer where a request has no route; none if no rule looks at the model."""
+    distinct = [item.removeprefix("~^") for item in dict.fromkeys(expressions)]
+    if distinct:
+        entries = [(quote.plain(f"~^\\n{item}"), ERRORS["no_model"]) for item in distinct]
+        entries += [(quote.plain(f"~^[^\\n]+\\n{item}"), ERRORS["unknown_model"]) for item in distinct]
+        named = f"{model.HEADER}{model.in_query(context)}"
+        context.map(f"{named}\n{source}", _reason(number), ((Token("default"), ERRORS["no_route"]), *entries))
 
 
 def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, patterns: tuple[str, ...]) -> Path:

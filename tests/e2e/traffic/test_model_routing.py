@@ -159,14 +159,38 @@ def test_nginx_reports_that_it_reads_no_body(started: _Start) -> None:
     assert _chat(gateway, {"model": "gpt"}) == "other"
 
 
-def test_nginx_404_names_the_header_of_the_model() -> None:
+def test_404_of_an_unknown_model_has_its_own_code(kind: Kind) -> None:
+    """It names the reason: the model, that none is named, or, on another path, that there is no route."""
     with replicas("gpt") as (gpt,):
-        route = {"match": {"path_prefix": "/v1", "model": ["gpt"]}, "pool": "pool"}
-        with running("nginx", {**fleet_of([gpt]), "routes": {"gpt": route}}) as gateway:
-            in_body = gateway.post("/v1/chat", b'{"model": "gpt"}', _JSON)
-            in_header = gateway.post("/v1/chat", b"{}", {**_JSON, "x-model": "other"})
-    assert (in_body.status, "x-model" in in_body.json["error"]["message"]) == (404, True)
-    assert (in_header.status, in_header.json["error"]["message"]) == (404, "no route")
+        match = {"path_prefix": "/v1", "methods": ["POST", "GET"], "model": ["gpt"]}
+        with running(kind, {**fleet_of([gpt]), "routes": {"gpt": {"match": match, "pool": "pool"}}}) as gateway:
+            reads_bodies = kind != "nginx"
+            unknown = [
+                gateway.post("/v1/chat", b"{}", {**_JSON, "x-model": "other"}),
+                gateway.get("/v1/chat?model=other"),
+                *((gateway.post("/v1/chat", b'{"model": "other"}', _JSON),) * reads_bodies),
+            ]
+            unnamed = [
+                *(gateway.post("/v1/chat", body, _JSON) for body in (b"", b"{}", b"[1", b"not JSON")),
+                gateway.get("/v1/chat"),
+                *((gateway.post("/v1/chat", b'{"model": "gpt"}', _JSON),) * (not reads_bodies)),
+            ]
+            elsewhere = [
+                gateway.post("/v2", b'{"model": "gpt"}', {**_JSON, "x-model": "gpt"}),
+                gateway.request("PUT", "/v1/chat", {"x-model": "gpt"}),
+            ]
+            assert gateway.post("/v1/chat", b"{}", {**_JSON, "x-model": "gpt"}).replica == "gpt"
+    for answers, start, code in (
+        (unknown, "no route takes this model", "model_not_found"),
+        (unnamed, "the request names no model: ", "model_not_found"),
+        (elsewhere, "no route", "not_found"),
+    ):
+        errors = [item.json["error"] for item in answers]
+        assert {(item.status, item.header("content-type")) for item in answers} == {(404, "application/json")}
+        assert {(item["message"].startswith(start), item["type"], item["code"]) for item in errors} == {
+            (True, "not_found", code)
+        }
+    assert {item.json["error"]["message"] for item in elsewhere} == {"no route"}
 
 
 @_READS_BODIES
