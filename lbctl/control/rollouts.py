@@ -183,31 +183,45 @@ def _superseded_by(state: RolloutState, files: _Files) -> str:
     return ""
 
 
-def follow(states: Rollouts, topology: Topology, now: float, outages: Outages = NO_OUTAGES) -> Rollouts:
-    """Return the states of the rollouts that the files have now.
+def follow(
+    states: Rollouts,
+    topology: Topology,
+    now: float,
+    outages: Outages = NO_OUTAGES,
+    unchecked: Collection[str] = (),
+) -> Rollouts:
+    """Return the states of the rollouts that the files have now. `unchecked`: the pools that are yet to be checked.
 
-    A new rollout waits in the mode `manual`, and during an outage of its target pool; otherwise it starts. One that is
-    as it was goes on. An earlier
-    one that the files have again, as after a rollback, stays as it ended. A changed split of the files ends a rollout
-    that is otherwise as it was, and a changed model of an old pool one that runs.
+    A new rollout waits in the mode `manual`, while its target pool is unchecked, and during an outage of it; otherwise
+    it starts. One that is as it was goes on. An earlier one that the files have again, as after a rollback, stays as it
+    ended. A changed split of the files ends a rollout that is otherwise as it was, and a changed model of an old pool
+    one that runs.
     """
     by_route = {state.route: state for state in states}
     return tuple(
-        _followed(by_route.get(route.name), route, rollout, topology, now, outages)
+        _followed(by_route.get(route.name), route, rollout, topology, now, outages, rollout.to in unchecked)
         for route, rollout in _rollouts(topology)
     )
 
 
 def _followed(
-    state: RolloutState | None, route: Route, rollout: Rollout, topology: Topology, now: float, outages: Outages
+    state: RolloutState | None,
+    route: Route,
+    rollout: Rollout,
+    topology: Topology,
+    now: float,
+    outages: Outages,
+    is_unchecked: bool,
 ) -> RolloutState:
     key, files = key_of(route, rollout, topology), _files(route, rollout, topology)
     same = _of_key(state, key) if state is not None else None
     if same is None:
         earlier = _ends(state) if state is not None else ()
         new = RolloutState(route.name, key, files.base, since=now, models=files.models, earlier=earlier)
-        waits = rollout.mode == "manual" or outage_of(files.base, rollout, outages) is not None
-        return new if waits else _at_step(new, rollout, 0, now)
+        outage = outage_of(files.base, rollout, outages)
+        if rollout.mode != "manual" and outage is not None:
+            return replace(new, reason=outage.reason)
+        return new if rollout.mode == "manual" or is_unchecked else _at_step(new, rollout, 0, now)
     if same is not state:
         same = replace(same, since=now, reason=same.reason or "as it ended before")
     reason = _superseded_by(same, files)
@@ -239,15 +253,22 @@ def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
 
 
 def advance(
-    states: Rollouts, topology: Topology, now: float, in_force: Collection[str], outages: Outages = NO_OUTAGES
+    states: Rollouts,
+    topology: Topology,
+    now: float,
+    in_force: Collection[str],
+    outages: Outages = NO_OUTAGES,
+    unchecked: Collection[str] = (),
 ) -> Rollouts:
     """Return the states after what happens by itself now: starts, ends, and at most one step for each rollout.
 
-    `in_force`: the routes whose current step a proxy has. The holds of the others stand still.
+    `in_force`: the routes whose current step a proxy has. The holds of the others stand still. `unchecked`: the pools
+    that are yet to be checked. No rollout to one of them starts.
     """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
         _ended(state, rollout, outages, now)
+        or (state if state.phase == "waiting" and rollout.to in unchecked else None)
         or _advanced(state, rollout, state.route in in_force, unavailable(state, rollout, outages), now)
         for state in states
         if (rollout := rollouts.get(state.route)) is not None
@@ -300,7 +321,9 @@ def _advanced(
     state: RolloutState, rollout: Rollout, is_in_force: bool, outage: Outage | None, now: float
 ) -> RolloutState:
     if state.phase == "waiting" and rollout.mode != "manual":
-        return state if outage is not None else _at_step(state, rollout, 0, now)
+        if outage is not None:
+            return state if state.reason else replace(state, reason=outage.reason)
+        return _at_step(state, rollout, 0, now)
     if _hold(state, rollout) is None:
         return state
     if not is_in_force:

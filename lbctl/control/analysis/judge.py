@@ -128,11 +128,11 @@ def _judge(
     state: AnalysisState, evaluation: Evaluation, silent: tuple[str, ...], analysis: Analysis, compared: bool
 ) -> tuple[Verdict, str]:
     new, old = evaluation.new, evaluation.old
-    if _is_outage(new, old, compared):
-        return "bad", "nearly all of its requests failed"
     significance = _significance(state, analysis)
     if _is_worse(new, old, analysis, compared, significance, _clusters(*state.evaluations, evaluation)):
         return "bad", "its errors are more than chance explains"
+    if _is_outage(new, old, compared):
+        return "bad", "nearly all of its requests failed"
     latency = evaluation.latency
     if latency is not None and latency.verdict == "bad":
         return "bad", f"{slowness.described(latency)}, more than chance explains"

@@ -44,8 +44,9 @@ class Operations(PoolViews):
             return schema.Rollouts(())
         files, composed = served.loaded.compiled.topology, served.composed.whole.topology
         now = self._parts.rollouts.now()
-        outages = self._parts.rollouts.outages
-        states = follow(self._parts.rollouts.published, files, now, outages)  # the saved ones may be of older files
+        outages, unchecked = self._parts.rollouts.outages, self._parts.rollouts.unchecked
+        saved = self._parts.rollouts.published  # they may be of older files
+        states = follow(saved, files, now, outages, unchecked)
         requests: Counter[str] = Counter()
         for key, count in self._parts.traffic.ledger.recent(self._parts.traffic.clock()).items():
             requests[key.pool] += count

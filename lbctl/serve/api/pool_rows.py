@@ -28,6 +28,8 @@ from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLed
 from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import uncounted
 
+_FIRST_CHECK = 60.0
+"""Seconds within which each replica has been checked for the first time, also in a large fleet."""
 _ENOUGH = 3
 """Failed requests that show that a pool answers nothing but errors."""
 
@@ -80,6 +82,29 @@ def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> 
         )
         for item in shown
     }
+
+
+def unchecked(composed: Composed, live: LiveState, names: Collection[str]) -> frozenset[str]:
+    """Return those of these pools of which no replica has passed its checks, and some have their first one to come."""
+    return frozenset(
+        pool.name
+        for pool in composed.whole.topology.pools
+        if pool.name in names and _is_unchecked(live, [ReplicaKey(pool.name, item.name) for item in pool.replicas])
+    )
+
+
+def _is_unchecked(live: LiveState, keys: Collection[ReplicaKey]) -> bool:
+    if any(live.ledger.answered(key) for key in keys):
+        return False
+    is_pending = False
+    for key in keys:
+        sources = (live.checks, live.observed_checks, live.connections)
+        checks = [state for source in sources if (state := source.get(key)) is not None]
+        if any(item.at is None and live.at - item.since < _FIRST_CHECK for item in checks):
+            is_pending = True
+        elif checks and not any(item.out for item in checks):
+            return False
+    return is_pending
 
 
 def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool | None]:

@@ -56,6 +56,11 @@ class PoolViews(PartialViews):
         served = self._parts.publisher.served
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
+    def unchecked(self, pools: Collection[str]) -> frozenset[str]:
+        """Return those of these pools of which nothing is known until their first check."""
+        served = self._parts.publisher.served
+        return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
+
     def newest_pools(self) -> tuple[schema.Pool, ...]:
         """Return the pools; those of a large fleet as they were some seconds ago, since all of them take long."""
         return self._looked_at if self._is_large() else self.pools().pools

@@ -38,6 +38,8 @@ InForce = Callable[[Rollouts, Topology], Collection[str]]
 """Returns the routes whose current step a proxy has, of the rollouts of the files."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
 """Returns why each of these pools has no available replica; a pool that has one is absent, or its reason empty."""
+Unchecked = Callable[[Collection[str]], frozenset[str]]
+"""Returns those of these pools whose replicas are yet to be checked."""
 
 
 class RolloutService:
@@ -53,6 +55,7 @@ class RolloutService:
         on_change: OnChange,
         in_force: InForce,
         unavailable: Unavailable,
+        unchecked: Unchecked,
         saved: Rollouts = (),
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -60,6 +63,9 @@ class RolloutService:
         self._on_change = on_change
         self._in_force = in_force
         self._unavailable = unavailable
+        self._unchecked = unchecked
+        self.unchecked: frozenset[str] = frozenset()
+        """The pools of rollouts whose replicas were yet to be checked at the last look."""
         self.outages: Outages = NO_OUTAGES
         """The pools of rollouts that have no available replica, by the last look."""
         self._publisher = publisher
@@ -176,7 +182,8 @@ class RolloutService:
             return
         before, now = self._publisher.rollouts, self.now()
         followed = self._followed(topology)
-        updated = rollouts.advance(followed, topology, now, self._in_force(followed, topology), self.outages)
+        in_force = self._in_force(followed, topology)
+        updated = rollouts.advance(followed, topology, now, in_force, self.outages, self.unchecked)
         if updated != before or self._unsaved:
             await self._change(updated)
 
@@ -188,7 +195,8 @@ class RolloutService:
         states, now = self._publisher.rollouts, self.now()
         pools = rollouts.pools_concerned(rollouts.follow(states, topology, now), topology, acted_on)
         self.outages = outages.follow(self.outages, self._unavailable(pools) if pools else {}, now)
-        return rollouts.follow(states, topology, now, self.outages)
+        self.unchecked = self._unchecked(pools) if pools else frozenset()
+        return rollouts.follow(states, topology, now, self.outages, self.unchecked)
 
     async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
         """Evaluate the interval that has passed, unless the rollout has moved while the evidence was collected."""
@@ -210,7 +218,11 @@ class RolloutService:
         applied all the same, and evidence counts all the same, so that it leads to one.
         """
         before = {state.route: state for state in self._publisher.rollouts}
-        moved = [state for state in updated if state.route not in before or _moved(before[state.route], state)]
+        moved = [
+            state
+            for state in updated
+            if (_moved(before[state.route], state) if state.route in before else not self._awaits_check(state))
+        ]
         records = [(CONTROL_PLANE, f"rollout {_summary(state)}", state.route, _evidence(state)) for state in moved]
         owed = (*self._owed, *records)
         try:
@@ -227,6 +239,12 @@ class RolloutService:
             self._log(state)
         await self._apply(updated, "a rollout")
         return True
+
+    def _awaits_check(self, state: RolloutState) -> bool:
+        """Return whether a rollout that begins by itself does so after the first check of its target."""
+        topology = self._publisher.topology
+        rollout = rollouts.rollout_of(topology, state.route) if topology is not None else None
+        return state.phase == "waiting" and rollout is not None and rollout.mode != "manual" and not state.reason
 
     async def _record_once(self, records: Iterable[_Record]) -> None:
         """Append the records that were not appended in an attempt before. Raises NotSavedError."""

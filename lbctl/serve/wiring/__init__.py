@@ -65,8 +65,9 @@ def build(inputs: Inputs) -> Services:
     telemetry = rooms.build_telemetry(inputs, guard, fleet, observed.traffic)
     steps = rooms.build_steps(inputs, lambda: supervisor, lambda: recent, lambda: member)
     operator = rooms.build_operator(
-        inputs, fleet, telemetry, observed.traffic, events, steps, lambda pools: views.unavailable(pools)
-    )
+        inputs, fleet, telemetry, observed.traffic, events, steps, lambda pools: views.unavailable(pools),
+        lambda pools: views.unchecked(pools),
+    )  # fmt: skip
     supervisor = rooms.build_drivers(inputs, guard, telemetry)
     picker = rooms.build_picker(inputs, fleet, telemetry, supervisor, observed.traffic)
     recent = rooms.build_recent(inputs, supervisor)

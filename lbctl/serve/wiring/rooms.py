@@ -20,7 +20,7 @@ from lbctl.serve.ha.presence import steps_of_others
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollback import RollbackService
-from lbctl.serve.operator.rollouts import RolloutService, Unavailable
+from lbctl.serve.operator.rollouts import RolloutService, Unavailable, Unchecked
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.picker.tables import FleetMeasurements
@@ -143,6 +143,7 @@ def build_operator(
     events: EventLog,
     steps: StepsInForce,
     unavailable: Unavailable,
+    unchecked: Unchecked,
 ) -> OperatorParts:
     """Build overrides, rollouts with the evidence about them, and rollbacks."""
     publisher, reconciler, audit, state = fleet.publisher, fleet.reconciler, fleet.audit, inputs.state
@@ -152,7 +153,7 @@ def build_operator(
     evidence = RolloutEvidence(traffic.ledger, traffic.clock)
     rollouts = RolloutService(
         publisher, reconciler, state, audit, evidence, events.rollouts_changed, steps.routes, unavailable,
-        inputs.restored.rollouts, inputs.now,
+        unchecked, inputs.restored.rollouts, inputs.now,
     )  # fmt: skip
     return OperatorParts(overrides, rollouts, RollbackService(reconciler, fleet.history))
 

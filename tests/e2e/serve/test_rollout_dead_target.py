@@ -125,7 +125,7 @@ def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: py
     row = site.rollout(route)
     assert (row["phase"], row["percent"]) == ("waiting", None)
     assert row["unavailable"].startswith(f"pool {route}-new has no available replica: gone is down")
-    assert site.actions(route) == ["rollout waiting (split of the files)"]
+    eventually(lambda: site.actions(route) == ["rollout waiting (split of the files)"] * 2)  # it was manual before
     assert site.problem(route) == ("critical", "rollout_waiting"), "status --check ends with 3"
     assert site.cli("start", route) == 1
     message = capsys.readouterr().err
@@ -136,6 +136,18 @@ def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: py
     ) as load:
         time.sleep(1)
         assert load.load.failures == []
+
+
+def test_new_rollout_waits_for_the_first_check() -> None:
+    with replicas("old") as (old,):
+        dead = {"replicas": [{"name": "gone", "address": f"{HOST}:{free_port()}"}]}
+        route = _route("chat", "envoy", "timed", "1h")
+        pools = {"chat-old": pool_of([old]), "chat-new": dead}
+        with controlling({"version": 1, **driven("envoy"), "routes": {"chat": route}, "pools": pools}) as control:
+            site = Site(control, {}, {})
+            eventually(lambda: site.rollout("chat")["unavailable"])
+            time.sleep(1)
+            assert site.actions("chat") == ["rollout waiting (split of the files)"]
 
 
 @pytest.mark.parametrize("kind", _KINDS)

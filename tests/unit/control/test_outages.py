@@ -86,6 +86,17 @@ def test_rollout_begins_when_its_target_is_available(mode: Mode) -> None:
     assert (begun.phase, begun.percent, begun.since) == ("progressing", 20, 1001)
 
 
+@pytest.mark.parametrize("mode", BY_ITSELF)
+def test_rollout_waits_for_the_first_check_of_its_target(mode: Mode) -> None:
+    topology = topology_of(mode)
+    states = follow_files((), topology, 0, {}, ["new"])
+    assert [state.phase for state in states] == ["waiting"]
+    assert advance(states, topology, 1, HAVE_IT, {}, ["new"]) == states
+    (begun,) = advance(states, topology, 2, (), {}, ["old"])
+    assert (begun.phase, begun.since) == ("progressing", 2)
+    assert advance(running(mode), topology, 1, HAVE_IT, {}, ["new"]) == running(mode), "it has begun before a restart"
+
+
 @pytest.mark.parametrize("phase", ["progressing", "paused"])
 @pytest.mark.parametrize("mode", MODES)
 def test_running_rollout_ends_when_its_target_dies(mode: Mode, phase: str) -> None:

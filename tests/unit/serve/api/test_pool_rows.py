@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from lbctl.control.analysis.latency import bucket
 from lbctl.control.check_thresholds import CheckState
@@ -51,6 +52,24 @@ def test_without_proxies_a_share_is_only_declared_and_decided() -> None:
         "r00000": (0.5, 1.0, None, None),
         "r00001": (0.5, 0.0, None, None),
     }
+
+
+def test_pool_is_unchecked_until_a_replica_has_passed() -> None:
+    composed, keys = composed_of(TWO), [(NAME, "r00000"), (NAME, "r00001")]
+    new, failed = CheckState(out=False, since=0.0), CheckState(out=True, since=0.0, reason="refused", at=0.0)
+
+    def unchecked(*states: CheckState, at: float = 1.0, **more: Any) -> bool:
+        live = pool_rows.LiveState(connections=dict(zip(keys, states, strict=True)), at=at, **more)
+        return pool_rows.unchecked(composed, live, [NAME]) == {NAME}
+
+    assert [unchecked(new, new), unchecked(new, failed), unchecked(new, CONNECTED)] == [True, True, False]
+    assert [unchecked(failed, failed), unchecked(CONNECTED, CONNECTED)] == [False, False]
+    assert unchecked(CONNECTED, CONNECTED, checks=dict.fromkeys(keys, new)), "the active check is to come"
+    assert not unchecked(new, new, at=100.0), "it cannot be checked"
+    ledger = TrafficLedger()
+    ledger.add("ha", {ReplicaKey(*keys[0]): Counts(1)}, 0.0)
+    assert not unchecked(new, new, ledger=ledger)
+    assert pool_rows.unchecked(composed, pool_rows.LiveState(), [NAME]) == frozenset(), "nothing checks it"
 
 
 def test_acknowledged_share_is_from_the_oldest_connected_proxy() -> None:

@@ -63,6 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     monkeypatch.setattr(Run, "clock", virtual, raising=False)
     monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.005)
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy
+    monkeypatch.setattr("lbctl.serve.api.pool_rows.unchecked", lambda *_: frozenset())  # nothing connects to a replica
     return virtual
 
 
