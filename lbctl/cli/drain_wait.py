@@ -40,7 +40,7 @@ def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
             return _end(pool, replica, f"it is not drained any more: its state is {row.state}", _DEGRADED)
         if row.idle:
             return _end(pool, replica, "it has no requests in flight", 0)
-        if row.idle is None and row.state == "drained" and time.monotonic() - began > _UNKNOWN_FOR:
+        if row.idle is None and not row.in_flight and time.monotonic() - began > _UNKNOWN_FOR:
             break
         time.sleep(_POLL_INTERVAL)
     return _end(pool, replica, row.state_reason, _DEGRADED)

@@ -120,7 +120,8 @@ def _left(facts: ReplicaFacts) -> StateWithReason | None:
     remaining = "; ".join(_remaining(facts))
     if remaining:
         return StateWithReason("draining", f"{why}; {remaining}")
-    return StateWithReason("drained", why + _unknown_in_flight(facts))
+    unknown = _unknown_in_flight(facts)
+    return StateWithReason("draining" if unknown else "drained", why + unknown)
 
 
 def _remaining(facts: ReplicaFacts) -> Iterator[str]:

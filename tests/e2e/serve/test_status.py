@@ -114,6 +114,6 @@ def test_top_shows_a_drain_live() -> None:
         terminal.await_text("pool  2 replicas: 2 in")
         token = str(control.state / "api-token")
         assert run(["drain", "pool/a", "--server", control.url, "--token-file", token]) == 0
-        terminal.await_text("1 drained")
+        terminal.await_text("1 draining")
         terminal.press("q")
         assert terminal.end() == 0

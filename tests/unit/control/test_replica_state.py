@@ -46,9 +46,11 @@ def test_drained_replica_is_draining_while_it_has_requests() -> None:
     )
     assert state_of(facts("drained", cause, in_flight=0, in_flight_known_by=1)) == StateWithReason("drained", cause)
     partly_known = facts("drained", cause, in_flight=0, in_flight_known_by=2, carriers=3)
-    assert state_of(partly_known).reason == f"{cause}; no requests in flight at 2 of 3 proxies, not known at the others"
+    assert state_of(partly_known) == StateWithReason(
+        "draining", f"{cause}; no requests in flight at 2 of 3 proxies, not known at the others"
+    )
     assert state_of(facts("drained", cause)) == StateWithReason(
-        "drained", f"{cause}; its requests in flight are not known"
+        "draining", f"{cause}; its requests in flight are not known"
     )
     removed = facts("removed", "its drain deadline has passed", "drained by the files", check=REFUSED)
     assert state_of(removed) == StateWithReason("removed", "its drain deadline has passed; drained by the files")

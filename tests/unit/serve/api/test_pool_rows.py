@@ -116,7 +116,7 @@ def test_replica_is_not_draining_by_a_report_from_its_drain() -> None:
         return row.replicas[1].state
 
     ledger.set_conditions("ha", {key: ReplicaCondition("draining", "DRAIN")}, 1.0)
-    assert state(drained, 2.0) == "drained"
+    assert state(drained, 2.0) == "draining"
     assert state(undrained, 3.0) == "in"
     ledger.set_conditions("ha", {key: ReplicaCondition("draining", "DRAIN")}, 4.0)
     assert state(undrained, 5.0) == "draining", "HAProxy still has it"
