@@ -86,27 +86,28 @@ class EnvoyConditions:
             while True:
                 pages = dict(self._pages())
                 self._failing &= pages.keys()
-                await asyncio.gather(*(self._read(client, name, admin) for name, admin in pages.items()))
+                await asyncio.gather(*(self._read(client, name, *page) for name, page in pages.items()))
                 await asyncio.sleep(INTERVAL if pages else _PAUSE)
 
-    def _pages(self) -> Iterator[tuple[str, Address]]:
-        """Yield the name of each Envoy in the ledger with its admin interface."""
+    def _pages(self) -> Iterator[tuple[str, tuple[Address, bool]]]:
+        """Yield the name of each Envoy in the ledger with its admin interface, and whether it is connected."""
         named: set[str] = set()
         for proxy in self._proxies:
             nodes = list(self._nodes(proxy.name))
             named.update(nodes)
             if proxy.admin is not None:
-                yield nodes[0] if len(nodes) == 1 else proxy.name, proxy.admin
+                yield nodes[0] if len(nodes) == 1 else proxy.name, (proxy.admin, bool(nodes))
         for node, text in self._admins().items():
             admin = _admin_of(text)
             if node not in named and admin is not None:
-                yield node, admin
+                yield node, (admin, True)
 
-    async def _read(self, client: aiohttp.ClientSession, name: str, admin: Address) -> None:
+    async def _read(self, client: aiohttp.ClientSession, name: str, admin: Address, is_connected: bool) -> None:
+        """Read one page; a failure is logged once, and not while the Envoy may not have started."""
         try:
             conditions = await asyncio.to_thread(_conditions, await _page(client, admin), self._places)
         except UnreadablePageError as error:
-            if name not in self._failing:
+            if name not in self._failing and is_connected:
                 self._failing.add(name)
                 log.warn("a proxy's checks are unknown", proxy=name, admin=str(admin), why=str(error))
             return

@@ -281,6 +281,7 @@ def _row(record: _Record, entries: list[StreamEntry], now: float) -> Row:
     reason = next((entry.reason for entry in entries if entry.reason), "")
     recently_denied = entries[-1].denied and record.left_at + _SHOWN_REFUSED > now
     types = [(entry, status) for entry in entries for status in entry.status()]
+    state = _state(record, reason, recently_denied, (status for _, status in types))
     return {
         "node": first.node.id,
         "cluster": first.node.cluster,
@@ -294,8 +295,8 @@ def _row(record: _Record, entries: list[StreamEntry], now: float) -> Row:
         "peer": first.peer,
         "delta": first.delta,
         "connected": bool(record.streams),
-        "since": min(entry.since for entry in entries),
-        "state": _state(record, reason, recently_denied, (status for _, status in types)),
+        "since": record.left_at if state == "GONE" else min(entry.since for entry in entries),
+        "state": state,
         "reason": reason,
         "version": first.version,
         "last_good": record.good,

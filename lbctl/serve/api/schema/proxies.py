@@ -65,7 +65,7 @@ class _ProxyStatus:
     connected: bool
     """Whether it is connected now."""
     since: Timestamp
-    """When the connection, or the last attempt, began."""
+    """When the connection, or the last attempt, began; of a proxy that is GONE, when it left."""
     state: str
     """The worst state of its types, or `REFUSED` (it is given nothing new), `GONE` (it has left); for HAProxy and nginx
     `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`."""

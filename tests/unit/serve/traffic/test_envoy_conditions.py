@@ -182,6 +182,25 @@ def test_invalid_page_is_ignored_and_logged(
     assert [reason in item["why"] for item in warnings] == [True]
 
 
+def test_admin_interface_before_the_start_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[dict[str, str]] = []
+    nodes: list[str] = []
+    monkeypatch.setattr(envoy_conditions, "INTERVAL", 0.005)
+    monkeypatch.setattr(envoy_conditions.log, "warn", lambda _, **fields: warnings.append(fields))
+    looks = 0
+
+    def started() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            assert warnings == []
+            nodes.append("edge-1")
+        return bool(warnings)
+
+    asyncio.run(read(TrafficLedger(), 1, nodes, 1, started))
+    assert [item["proxy"] for item in warnings] == ["edge-1"]
+
+
 def test_reading_in_progress_keeps_the_addresses_of_its_fleet() -> None:
     conditions = EnvoyConditions(TrafficLedger(), lambda _: [], lambda: 0.0)
     in_progress = []

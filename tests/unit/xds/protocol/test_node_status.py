@@ -152,9 +152,11 @@ def test_a_node_that_left_is_remembered_for_an_hour() -> None:
     ledger = NodeStatus(clock)
     one = entry("n", status())
     ledger.enter(one)
+    clock.now += 60
     ledger.leave(one)
     clock.now += 3599
-    assert (only_row(ledger)["state"], only_row(ledger)["connected"]) == ("GONE", False)
+    row = only_row(ledger)
+    assert (row["state"], row["connected"], row["since"]) == ("GONE", False, clock.now - 3599), "when it left"
     clock.now += 2
     assert ledger.proxies() == []
 
