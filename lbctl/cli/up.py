@@ -228,7 +228,7 @@ def _run(prepared: PreparedRun, program: Program, settings: ServeSettings, place
     from lbctl.up.banner import banner
     from lbctl.up.console import Console
     from lbctl.up.overlay import guard_message
-    from lbctl.up.run import Programs, UpError, run
+    from lbctl.up.run import Programs, UpError, log_of, run
 
     console = Console()
     listeners = [item.bind for item in prepared.loaded.compiled.topology.listeners]
@@ -237,7 +237,7 @@ def _run(prepared: PreparedRun, program: Program, settings: ServeSettings, place
         console.message(guard_message(prepared.loaded.compiled.topology))
 
     async def show_and_wait() -> None:
-        click.echo(banner(prepared, settings))
+        click.echo(banner(prepared, settings, log_of(programs.place, programs.kind)))
         await asyncio.Event().wait()
 
     try:

@@ -21,14 +21,14 @@ _MODELS = "/v1/models"
 _UNKNOWN_KEY = "$KEY"
 
 
-def banner(prepared: PreparedRun, settings: ServeSettings) -> str:
-    """Return the text: one line for each fact, aligned."""
-    facts = list(_facts(prepared, settings))
+def banner(prepared: PreparedRun, settings: ServeSettings, log: Path) -> str:
+    """Return the text: one line for each fact, aligned. `log` is the file of what the proxy writes."""
+    facts = list(_facts(prepared, settings, log))
     width = max(len(name) for name, _ in facts)
     return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])
 
 
-def _facts(prepared: PreparedRun, settings: ServeSettings) -> Iterator[tuple[str, str]]:
+def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterator[tuple[str, str]]:
     topology, keys = prepared.loaded.compiled.topology, prepared.keys
     for listener in topology.listeners:
         yield "URL", url_of(listener)
@@ -41,6 +41,8 @@ def _facts(prepared: PreparedRun, settings: ServeSettings) -> Iterator[tuple[str
     scheme = "https" if settings.control.api_tls else "http"
     api = f"{scheme}://{settings.control.api_bind.from_here}"
     yield "dashboard", f"{api}/"
+    if any(listener.access_log.format == "json" for listener in topology.listeners):
+        yield "requests", f"tail -f {shlex.quote(str(log))}   (a line for each; the file is deleted at the end)"
     yield "status", f"lbctl status --server {api}   (to act: --token-file {shlex.quote(str(settings.token))})"
 
 

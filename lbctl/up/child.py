@@ -22,6 +22,8 @@ _LARGEST = 16 << 20
 """Bytes of the log after which it is emptied."""
 _PIECE = 1 << 18
 _KEPT_LINES = 8
+ACCESS_LOG = '{"ts":'
+"""The beginning of an entry of an access log in JSON."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,7 +36,10 @@ class CannotShowError(Exception):
 
 
 class Child:
-    """One program, whose output goes to `log` and line by line to `show`."""
+    """One program, whose output goes to `log` and line by line to `show`, without the entries of an access log.
+
+    These are one for each request, among which nobody would see that a replica is down.
+    """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, show: Callable[[str, str], None]) -> None:
         self.name = name
@@ -121,6 +126,8 @@ class Child:
                 self._offset = 0
 
     def _add(self, line: str) -> None:
+        if line.startswith(ACCESS_LOG):
+            return
         self.last_lines = [*self.last_lines[1 - _KEPT_LINES :], line]
         self._show(self.name, line)
 

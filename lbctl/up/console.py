@@ -13,8 +13,8 @@ import click
 
 _COLOURS = {"serve": "cyan"}
 _PROXY_COLOUR = "magenta"
-_ERROR = re.compile(r"^\S+ error |\[(?:error|critical|crit|alert|emerg)\]|\[ALERT\]|\"status\":5\d\d")
-_WARNING = re.compile(r"^\S+ warn |\[warn(?:ing)?\]|\[WARNING\]|\"status\":4\d\d")
+_ERROR = re.compile(r"^\S+ error |\[(?:error|critical|crit|alert|emerg)\]|\[ALERT\]")
+_WARNING = re.compile(r"^\S+ warn |\[warn(?:ing)?\]|\[WARNING\]")
 _WIDTH = 7
 
 

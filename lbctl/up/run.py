@@ -90,9 +90,14 @@ def _children(programs: Programs, show: Show) -> tuple[Child, Child]:
         *("--state", str(programs.state), "--xds-bind", f"unix:{place / XDS_SOCKET}", *programs.options),
     ]
     return (
-        Child("serve", command, place / "serve.log", show),
-        Child(programs.kind, programs.proxy, place / f"{programs.kind}.log", show),
+        Child("serve", command, log_of(place, "serve"), show),
+        Child(programs.kind, programs.proxy, log_of(place, programs.kind), show),
     )
+
+
+def log_of(place: Path, name: str) -> Path:
+    """Return the file of what a program writes, in the private directory."""
+    return place / f"{name}.log"
 
 
 def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:

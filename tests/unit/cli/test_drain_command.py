@@ -21,7 +21,8 @@ FAILING = replace(
 )
 DRAINED = replace(api.REPLICA, state="drained", in_flight=0, idle=True, state_reason="drained by an operator")
 DRAINING = replace(DRAINED, state="draining", in_flight=2, idle=False)
-UNKNOWN = replace(DRAINED, state="draining", in_flight=None, idle=None, state_reason="drained; its requests in flight are not known")
+NOT_KNOWN = "drained; its requests in flight are not known"
+UNKNOWN = replace(DRAINED, state="draining", in_flight=None, idle=None, state_reason=NOT_KNOWN)
 
 
 class DrainFleet(Fleet):

@@ -34,7 +34,7 @@ def banner_for(
     loaded = load_fleet(tmp_path, fleet_of(pool(**(model or {})), route=route, listener={"bind": bind}))
     paths = (str(tmp_path / "fleet.yaml"),)
     prepared = PreparedRun([], paths, loaded, keys or KeyFiles({}, {}), None)
-    return banner(prepared, settings(Options(paths, str(tmp_path)), loaded.source))
+    return banner(prepared, settings(Options(paths, str(tmp_path)), loaded.source), Path("/tmp/up/envoy.log"))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,10 @@ def test_request_has_an_address_of_this_machine(tmp_path: Path) -> None:
     assert "curl http://127.0.0.1:8080/v1/models" in banner_for(tmp_path, v1, bind="0.0.0.0:8080")
     by_socket = "curl --unix-socket /run/in.sock http://localhost/v1/models"
     assert by_socket in banner_for(tmp_path, v1, bind="unix:/run/in.sock")
+
+
+def test_access_log_is_named(tmp_path: Path) -> None:
+    assert "  requests   tail -f /tmp/up/envoy.log   (a line" in banner_for(tmp_path, {"path_prefix": "/v1/"})
 
 
 def test_only_a_new_key_is_shown(tmp_path: Path) -> None:

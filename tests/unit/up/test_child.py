@@ -35,6 +35,11 @@ def test_lines_and_exit_code_of_the_program_are_returned(tmp_path: Path) -> None
     assert _run_until_it_ends(tmp_path / "log", None, "echo one; echo two; exit 3") == (3, ["one", "two"])
 
 
+def test_entries_of_the_access_log_are_not_shown(tmp_path: Path) -> None:
+    script = """echo '{"ts":"2026-01-01","status":503}'; echo a replica is down"""
+    assert _run_until_it_ends(tmp_path / "log", None, script) == (0, ["a replica is down"])
+
+
 def test_output_that_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CannotShowError, match="output of nginx can no longer be shown: No space left on device"):
         _run_until_it_ends(tmp_path / "log", OSError(28, "No space left on device"), "echo one; exec sleep 60")
