@@ -60,7 +60,8 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
         section = section_at(shape, inner[:-1])
         keys = [field.alias or name for name, field in section.model_fields.items()] if section else []
         key = str(inner[-1])
-        hint = _instead_of_key(key, keys) or (section and _further_in(key, section)) or did_you_mean(key, keys)
+        hint = other_names.KEYS_IN.get((str(inner[-2]) if inner[1:] else "", key)) or _instead_of_key(key, keys)
+        hint = hint or (section and _further_in(key, section)) or did_you_mean(key, keys)
         return "LB011", f"unknown key {show(key)}", hint or f"known here: {', '.join(keys)}"
     if kind == "missing":
         return "LB014", f"{inner[-1]} is missing", f"write {inner[-1]}"

@@ -19,6 +19,10 @@ KEYS = {
     "canary": "split: {POOL: 95, OTHER: 5}, and `rollout` for steps",
 }
 """An unknown key → what to write instead, which begins with a key."""
+KEYS_IN = {
+    ("http", "headers"): "for a key of the servers, write credentials of the pool: checks send it too",
+}
+"""The section and an unknown key in it → the hint."""
 VALUES = {
     "least_conn": "least_request",
     "leastconn": "least_request",

@@ -22,8 +22,8 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
         yield "the files are ignored until they change, since an earlier fleet is served by a rollback"
         return
     errors = [str(item) for item in reload.diagnostics if item.severity == "error"]
-    reasons = filter(None, (reload.refused or reload.result, *errors[:1]))
-    yield f"the files are not served, an earlier fleet is: {': '.join(reasons)}"
+    first = f"; the first: {errors[0]}" if errors else ""
+    yield f"the last valid fleet is served, not the files: {reload.refused or reload.result}{first}"
 
 
 def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Collection[str]) -> Iterator[str]:

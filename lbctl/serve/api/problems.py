@@ -242,7 +242,8 @@ def _has_failed(analysis: schema.RolloutAnalysis | None) -> bool:
 
 def _of_sources(observed: Observed) -> Iterator[schema.Problem]:
     for pool, failing in observed.sources.pools.items():
-        text = f"{failing} sources of metrics of the pool {pool} fail"
+        sources = "1 source of metrics" if failing == 1 else f"{failing} sources of metrics"
+        text = f"{sources} of the pool {pool} {'fails' if failing == 1 else 'fail'}"
         yield _warning("metrics", pool, text, f"lbctl status signals --pool {pool}")
 
 

@@ -134,7 +134,7 @@ def test_drain_of_the_last_replica_warns(
         eventually(lambda: not running.get("status")["fleet"]["valid"])
         assert run(["undrain", "pool/b", *where]) == 0
         err = capsys.readouterr().err
-        assert "warning: the files are not served, an earlier fleet is: " in err
+        assert "warning: the last valid fleet is served, not the files: " in err
         assert "fleet.yaml:2:" in err
         assert "no available replica" not in err
 

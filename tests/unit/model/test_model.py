@@ -56,6 +56,7 @@ ROUTES = {
     "{split: {a: ▶-1, b: 2}}": ("LB016", "at least 0"),
 }
 POOLS = {
+    "health: {active: {http: {▶headers: {}}}}": ("LB011", "for a key of the servers, write credentials of the pool"),
     "weighting: {composite: {▶gqu: 1}}": ("LB013", "did you mean 'gpu'?"),
     "▶algorithm: hash": ("LB011", "write balance: {algorithm: …}"),
     "balance: ▶least_conn": ("LB013", "write {algorithm: least_request}"),

@@ -120,6 +120,7 @@ def test_worst_problems_come_first() -> None:
     kinds = [item.kind for item in rows]
     assert kinds == ["not_ready", "files", "no_proxy", "store", "replica_down", "metrics"]
     assert all(item.command.startswith("lbctl ") for item in rows)
+    assert rows[-1].text == "1 source of metrics of the pool llama fails"
 
 
 def test_replicas_are_counted_by_state() -> None:
