@@ -1,7 +1,9 @@
 """Published faults of proxies that the text that lbctl renders for them can reach, by kind, with the fixed versions.
 
-A distribution fixes a fault without a new version number, so a finding does not prove it. Other kinds have no
-findings.
+A distribution fixes a fault without a new version number, so a finding does not prove it. The sources are nginx's page
+of security advisories and its CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` of its
+repository). Where a CVE record names an earlier fix than the release notes, the release notes hold. A branch of Envoy
+without a fix is no longer maintained.
 """
 
 from __future__ import annotations
@@ -51,17 +53,45 @@ def _has_tls_to_replicas(view: View) -> bool:
     return any(pool.tls is not None for pool in view.pools.values())
 
 
+def _has_http2(view: View) -> bool:
+    return any(item.http2 for item in view.listeners)
+
+
+def _has_tls_and_http2(view: View) -> bool:
+    return any(item.http2 and item.tls is not None for item in view.listeners)
+
+
+def _reads_peer_certificates(view: View) -> bool:
+    return _has_tls_to_replicas(view) or any(
+        item.tls is not None and item.tls.client_ca is not None for item in view.listeners
+    )
+
+
+def _picks(view: View) -> bool:
+    return any(pool.balance.pick is not None for pool in view.pools.values())
+
+
+def _asks_a_service(view: View) -> bool:
+    external = any(route.auth is not None and route.auth.external is not None for route in view.routes.values())
+    return external or _picks(view)
+
+
 def _reads_json(view: View) -> bool:
     by_body = any(rule.models for item in view.listeners for rule in item.rules)
     return by_body or any(route.auth is not None and route.auth.jwt is not None for route in view.routes.values())
 
 
+_JUNE: tuple[Version, ...] = ((1, 35, 13), (1, 36, 9), (1, 37, 5), (1, 38, 3))
+"""Envoy's security releases of June 2026."""
+_AUGUST: tuple[Version, ...] = ((1, 36, 10), (1, 37, 6), (1, 38, 4), (1, 39, 1))
+"""Envoy's security releases of August 2026."""
 _BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
     "nginx": (
         Advisory("CVE-2026-1642", "TLS to replicas", ((1, 28, 2), (1, 29, 5)), _has_tls_to_replicas),
         Advisory("CVE-2026-42055", "gRPC to replicas", ((1, 30, 3), (1, 31, 2)), _has_grpc),
         Advisory("CVE-2026-93479", "maps with regular expressions", ((1, 30, 6), (1, 31, 7)), _always, (1, 30)),
-        Advisory("CVE-2026-118899", "request bodies over TLS 1.3", ((1, 30, 7), (1, 31, 9)), _has_tls),
+        Advisory("CVE-2026-118899", "request bodies over TLS 1.3", ((1, 30, 7), (1, 31, 9)), _has_tls, (1, 30)),
+        Advisory("CVE-2026-123007", "flow control of HTTP/2", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2, (1, 30)),
     ),
     "haproxy": (
         Advisory(
@@ -69,6 +99,30 @@ _BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
             "JSON in bodies and tokens",
             ((2, 6, 23), (2, 8, 16), (3, 0, 12), (3, 1, 9), (3, 2, 6)),
             _reads_json,
+        ),
+    ),
+    "envoy": (
+        Advisory(
+            "CVE-2026-26311", "streams that were reset", ((1, 34, 13), (1, 35, 9), (1, 36, 5), (1, 37, 1)), _always
+        ),
+        Advisory(
+            "CVE-2026-47774",
+            "cookies over HTTP/2",
+            ((1, 35, 11), (1, 36, 7), (1, 37, 3), (1, 38, 1)),
+            _has_http2,
+        ),
+        Advisory("CVE-2026-47205", "questions to the picker", _JUNE[1:], _picks, (1, 36)),
+        Advisory("CVE-2026-47778", "names in certificates", _JUNE, _has_tls_to_replicas),
+        Advisory("CVE-2026-48042", "nested JSON", _JUNE, _reads_json),
+        Advisory("CVE-2026-50572", "refusals by services that decide", _AUGUST, _asks_a_service),
+        Advisory("CVE-2026-73547", "CONNECT with services that decide", _AUGUST, _asks_a_service),
+        Advisory("CVE-2026-73513", "trailers of gRPC replicas", _AUGUST, _has_grpc),
+        Advisory("CVE-2026-73550", "Host headers over HTTP/2", _AUGUST, _has_http2),
+        Advisory(
+            "CVE-2026-35189",
+            "certificates of clients and replicas",
+            ((1, 36, 11), (1, 37, 7), (1, 38, 5), (1, 39, 2)),
+            _reads_peer_certificates,
         ),
     ),
 }
@@ -82,5 +136,6 @@ def known_faults(kind: str, version: Version, view: View) -> Iterator[Advisory]:
 def described(faults: list[Advisory]) -> tuple[str, str]:
     """Return the faults and their fixes as a finding and a hint."""
     finding = ", ".join(f"{item.name} ({item.about})" for item in faults)
-    newest = ", ".join(dict.fromkeys(".".join(map(str, version)) for item in faults for version in item.fixed[-2:]))
+    branches = {version[:2]: version for version in sorted(version for item in faults for version in item.fixed)}
+    newest = ", ".join(".".join(map(str, branches[branch])) for branch in sorted(branches)[-2:])
     return finding, f"use a version with the fixes ({newest}), unless your distribution has patched it"

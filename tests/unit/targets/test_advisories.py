@@ -39,7 +39,32 @@ def test_only_what_the_text_uses_counts(tmp_path: Path) -> None:
     assert faults(tmp_path, "haproxy", (3, 2, 5)) == []
     assert faults(tmp_path, "haproxy", (3, 2, 5), **_BY_MODEL) == ["CVE-2025-11230"]
     assert faults(tmp_path, "haproxy", (3, 3, 0), **_BY_MODEL) == []
-    assert faults(tmp_path, "envoy", (1, 20, 0), **_BY_MODEL) == []
+    assert "CVE-2026-48042" in faults(tmp_path, "envoy", (1, 38, 2), **_BY_MODEL)
+    assert "CVE-2026-48042" not in faults(tmp_path, "envoy", (1, 38, 2))
+    assert faults(tmp_path, "envoy", (1, 40, 0), **_BY_MODEL) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ((1, 36, 8), ["CVE-2026-73550"]),
+        ((1, 36, 6), ["CVE-2026-47774", "CVE-2026-73550"]),
+        ((1, 36, 4), ["CVE-2026-26311", "CVE-2026-47774", "CVE-2026-73550"]),
+        ((1, 35, 14), ["CVE-2026-73550"]),
+        ((1, 39, 0), ["CVE-2026-73550"]),
+        ((1, 39, 1), []),
+    ],
+)
+def test_faults_of_an_envoy(version: tuple[int, ...], expected: list[str], tmp_path: Path) -> None:
+    assert faults(tmp_path, "envoy", version) == expected
+
+
+def test_service_that_decides_is_named(tmp_path: Path) -> None:
+    external = {"route": {"auth": {"external": {"url": "http://127.0.0.1:9191/"}}}}
+    found = faults(tmp_path, "envoy", (1, 38, 3), **external)
+    assert found == ["CVE-2026-50572", "CVE-2026-73547", "CVE-2026-73550"]
+    picked = faults(tmp_path, "envoy", (1, 38, 2), pools={"pool": pool(replica("a"), balance={"algorithm": "pick"})})
+    assert "CVE-2026-47205" in picked
 
 
 def test_finding_names_the_faults_and_the_fixes(tmp_path: Path) -> None:
