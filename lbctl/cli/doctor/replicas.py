@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from lbctl.cli.doctor.check import DoctorResult, State
 from lbctl.cli.doctor.sources import PATIENCE
-from lbctl.ir.pools import ActiveCheck, Pool, TcpCheck
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_pools
 from lbctl.ir.topology import Topology
-from lbctl.serve.health.fetch import fetch, probe_of
+from lbctl.serve.health.fetch import connection_probe, fetch
 from lbctl.serve.net.http_client import session
 
 _CONCURRENCY = 256
 _SHOWN = 3
 """Failures that are shown."""
-_CONNECT = ActiveCheck(TcpCheck(), timeout=round(PATIENCE * 1000))
 _CHECKED_ELSEWHERE = frozenset({"not_ready", "picker"})
 """The problems that have a check of their own."""
 
@@ -37,9 +36,9 @@ async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     async with session() as client, asyncio.TaskGroup() as group:
 
-        async def connect(pool: Pool, name: str, place: Any) -> None:
+        async def connect(pool: Pool, name: str, place: Address) -> None:
             async with slots:
-                result = await fetch(probe_of(replace(pool, tls=None), _CONNECT, place, None), client)
+                result = await fetch(connection_probe(place, round(PATIENCE * 1000)), client)
             found[pool.name][name] = result.problem if result is not None else ""
 
         for pool in pools:

@@ -22,7 +22,7 @@ from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckResult
 from lbctl.ir.address import Address
-from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls
+from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, TcpCheck
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
 from lbctl.serve.net.resolve import UnresolvedError, resolve
 
@@ -69,6 +69,11 @@ def probe_of(
     target = address if check.port is None or address.path else Address(address.host, check.port)
     name = (pool.tls.server_name if pool.tls else None) or address.host or "localhost"
     return HealthCheck(check, target, speaks_h2(pool, check), tls, name, key)
+
+
+def connection_probe(address: Address, timeout: int) -> HealthCheck:
+    """Return the check that only opens a connection to an address; `timeout` is in milliseconds."""
+    return HealthCheck(ActiveCheck(TcpCheck(), timeout=timeout), address, False, None, address.host or "localhost")
 
 
 def speaks_h2(pool: Pool, check: ActiveCheck) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.registry import driver_kind
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard, Work
-from lbctl.serve.health.fetch import HealthCheck, fetch, probe_of
+from lbctl.serve.health.fetch import HealthCheck, connection_probe, fetch
 from lbctl.serve.health.health_check import HealthChecker, Key
 from lbctl.serve.net.http_client import session
 from lbctl.serve.traffic.interface import polled_source
@@ -120,7 +119,7 @@ class Connections:
         targets: dict[Address, _Target] = {}
         for pool in pools:
             for item in pool.replicas:
-                probe = probe_of(replace(pool, tls=None), _CONNECT, item.address, None)
+                probe = connection_probe(item.address, _CONNECT.timeout)
                 spared = pool.tls is not None or not (item.address.path or is_ip(item.address.host))
                 targets.setdefault(item.address, _Target(probe, spared, [])).keys.append((pool.name, item.name))
         kept = {
