@@ -27,6 +27,12 @@ _NO_LENGTH = quote.error("send a content-length", "no_length")
 _NOBODY = quote.error("the credentials name no tenant", "forbidden")
 
 _WITH_KEY = f"^{websocket_key.BEFORE}({websocket_key.KEY}){websocket_key.BEHIND}"
+_MAX_PROTOCOL_LINES = 4
+"""Number of lines with subprotocols that are read; browsers write one."""
+_HAS_PROTOCOLS = f"{{ req.fhdr({websocket_key.HEADER}) -m found }}"
+_ALL_PROTOCOLS = Token(
+    "'" + ",".join(f"%[req.fhdr({websocket_key.HEADER},{n + 1})]" for n in range(_MAX_PROTOCOL_LINES)) + "'"
+)
 _UPGRADES = "{ req.fhdr(upgrade) -m str -i websocket }"
 _BODY_STARTS = "10s"
 """The time within which an HTTP/2 request without a length must end or its body must begin."""
@@ -87,9 +93,9 @@ def _api_keys(route: Route, keys: ApiKeys, if_route: str, view: View) -> Iterato
         yield line("http-request set-var(txn.key)", fetch, if_route, is_sent, no_key, source=path)
         no_key = "!{ var(txn.key) -m found }"
     if keys.websocket_protocol:
-        protocols = quote.sample("req.fhdr", websocket_key.HEADER)
-        key = quote.word(rf'{protocols},regsub("{_WITH_KEY}","\\1")')
-        has_key = line("{", quote.word(protocols), f"-m reg -- '{_WITH_KEY}' }}")
+        key = quote.word(rf'var(txn.protocols),regsub("{_WITH_KEY}","\\1","i")')
+        has_key = f"{{ var(txn.protocols) -m reg -i -- '{_WITH_KEY}' }}"
+        yield line("http-request set-var-fmt(txn.protocols)", _ALL_PROTOCOLS, if_route, _HAS_PROTOCOLS, source=path)
         yield line("http-request set-var(txn.key)", key, if_route, _UPGRADES, has_key, no_key, source=path)
     yield line("http-request set-var(txn.tenant)", quote.word(f"var(txn.key),{tenant}"), if_route, source=path)
     yield line("http-request unset-var(txn.key)", if_route, source=path)
@@ -143,10 +149,10 @@ def credential_removal(route: Route) -> Iterator[Token]:
 
 def _without_key_in_protocols(if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
     """Yield the lines that remove keys from the subprotocols of a WebSocket; the header goes with its last item."""
-    space = "[[:space:]]*"
-    others = f'regsub("(^|,){space}{websocket_key.ITEM}[.][^,]*","","gi"),regsub("^{space},{space}","")'
-    protocols = quote.word(f"{quote.sample('req.fhdr', websocket_key.HEADER)},{others}")
-    yield line("http-request set-var(txn.protocols)", protocols, if_route, source=path)
+    key = f'regsub("(^|,)[[:space:]]*{websocket_key.ITEM}[.][^,]*","","gi")'
+    ends = 'regsub("^[[:space:],]+",""),regsub("[[:space:],]+$","")'
+    others = quote.word(f"var(txn.protocols),{key},{ends}")
+    yield line("http-request set-var(txn.protocols)", others, if_route, _HAS_PROTOCOLS, source=path)
     is_changed = f"{{ req.fhdr({websocket_key.HEADER}) -m sub -i -- {websocket_key.ITEM}. }}"
     yield line(f"http-request del-header {websocket_key.HEADER}", if_route, is_changed, source=path)
     is_left = f"{{ var(txn.protocols) -m len gt 0 }} !{{ req.fhdr({websocket_key.HEADER}) -m found }}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
+
 from tests.support.processes.binaries import Kind
 from tests.support.processes.client import Headers
 from tests.support.processes.fleet import Gateway, fleet_of
@@ -13,6 +15,12 @@ from tests.support.processes.replicas import Replica
 from tests.support.processes.shared import shared, shared_replicas
 
 _ITEM = "openai-insecure-api-key"
+_HANDSHAKE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": base64.b64encode(b"0" * 16).decode(),
+}
 _FILES = {"keys": "sk-abc: acme\nsk-!#$%&'*+.^_`|~9: odd\n"}
 
 
@@ -32,14 +40,7 @@ def _fleet(replica: Replica) -> dict[str, Any]:
 
 def _asked(gateway: Gateway, protocols: str, path: str = "/", **headers: str) -> Response:
     """Ask for a WebSocket; the replica echoes such a request as any other."""
-    handshake: Headers = {
-        "connection": "Upgrade",
-        "upgrade": "websocket",
-        "sec-websocket-version": "13",
-        "sec-websocket-key": base64.b64encode(b"0" * 16).decode(),
-        "sec-websocket-protocol": protocols,
-        **headers,
-    }
+    handshake: Headers = {**_HANDSHAKE, "sec-websocket-protocol": protocols, **headers}
     return gateway.get(path, handshake)
 
 
@@ -53,6 +54,7 @@ def test_key_among_the_subprotocols_is_accepted_and_removed(kind: Kind) -> None:
             f"a,\t{_ITEM}.sk-abc\t, b": "a,b",
             f"{_ITEM}.sk-abc,{_ITEM}.sk-abc": None,
             f"realtime, {_ITEM}.sk-!#$%&'*+.^_`|~9": "realtime",
+            f"realtime, {_ITEM.upper()}.sk-abc": "realtime",
         }
         for protocols, left in accepted.items():
             a.forget()
@@ -61,6 +63,22 @@ def test_key_among_the_subprotocols_is_accepted_and_removed(kind: Kind) -> None:
             assert (got.replace(", ", ",").replace(" ,", ",") if got else got) == left, protocols
             assert a.seen[-1].header("x-tenant") in {"acme", "odd"}
             assert not [value for _, value in a.seen[-1].headers if "sk-" in value], protocols
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_key_in_any_line_of_subprotocols_is_accepted_and_removed(kind: Kind) -> None:
+    with shared_replicas("a") as (a,), shared(kind, _fleet(a), files=_FILES) as gateway:
+        for lines, left in (
+            ((f"{_ITEM}.sk-abc", "realtime"), "realtime"),
+            (("realtime", f"{_ITEM}.sk-abc"), "realtime"),
+            (("realtime, x", f"{_ITEM}.sk-abc", "y"), "realtime,x,y"),
+            ((f"{_ITEM}.sk-no", f"{_ITEM}.sk-abc"), None),
+        ):
+            a.forget()
+            headers = [*_HANDSHAKE.items(), *(("sec-websocket-protocol", item) for item in lines)]
+            assert gateway.get("/", headers).ok, lines
+            got = [value for name, value in a.seen[-1].headers if name.lower() == "sec-websocket-protocol"]
+            assert ",".join(got).replace(" ", "") == (left or ""), lines
 
 
 def test_browser_converses_with_a_key_among_its_subprotocols(kind: Kind) -> None:
