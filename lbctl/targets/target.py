@@ -204,6 +204,9 @@ class Target(Protocol):
         `have_fallback`: whether another pool follows, for each route to this pool.
         """
 
+    def readmission(self, pool: Pool) -> str:
+        """Return when a replica returns that the passive check has ejected, as a sentence; empty where unknown."""
+
     @property
     def versions(self) -> Sequence[Version]:
         """The versions from which on the rendered configuration differs; the first is the oldest supported one."""

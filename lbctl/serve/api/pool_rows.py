@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from lbctl.base.records import dataclass
@@ -13,7 +13,7 @@ from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import Composed, EffectiveReplica
 from lbctl.control.health import DeepHealth
 from lbctl.control.outages import ReplicaReport
-from lbctl.control.replica_state import ReplicaFacts, StateWithReason, state_of
+from lbctl.control.replica_state import ReplicaCondition, ReplicaFacts, StateWithReason, state_of
 from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_pools, of_replicas
@@ -26,7 +26,7 @@ from lbctl.serve.api.status_rows import when
 from lbctl.serve.picker.fallbacks import RecentPicks
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
-from lbctl.targets import uncounted
+from lbctl.targets import target, uncounted
 
 _FIRST_CHECK = 60.0
 """Seconds within which each replica has been checked for the first time, also in a large fleet."""
@@ -315,7 +315,7 @@ class _Rows:
             is_apart=self._is_apart,
             answered_age=None if answered is None else live.now - answered,
             passed_by=len(self._passed_by(pool, key.replica)),
-            conditions=live.ledger.conditions(key, live.now, drained_until=live.drains.ended_at(key)),
+            conditions=self._conditions(pool, carriers, key),
             carriers=sum(len(each.nodes) or 1 for each in carriers),
             ramps={
                 name: factor
@@ -331,6 +331,18 @@ class _Rows:
             connected=sum(len(_names(each)) for each in carriers if each.connected),
             **self._drain(key, carriers) if item.status in ("drained", "removed") else {},
         )
+
+    def _conditions(self, pool: Pool, carriers: tuple[Carrier, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
+        """Return proxy → what it thinks of the replica; that of an ejection states when it ends."""
+        conditions = dict(
+            self._live.ledger.conditions(key, self._live.now, drained_until=self._live.drains.ended_at(key))
+        )
+        kinds = {name: each.proxy.kind for each in carriers for name in _names(each)}
+        for name, condition in conditions.items():
+            if condition.state == "ejected" and name in kinds:
+                reason = "; ".join(filter(None, (condition.reason, target(kinds[name]).readmission(pool))))
+                conditions[name] = replace(condition, reason=reason)
+        return conditions
 
     def _drain(self, key: ReplicaKey, carriers: tuple[Carrier, ...]) -> dict[str, Any]:
         """Return the facts about the drain of a replica."""

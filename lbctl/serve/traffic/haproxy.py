@@ -7,6 +7,7 @@ the last poll is lost. The first poll after the start of `lbctl serve` is the ba
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,6 +23,8 @@ from lbctl.targets.haproxy import desired, sections, slots
 
 _TIMEOUT = 2.0
 """Seconds within which HAProxy must answer."""
+_PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
+"""The status of a server that is down and has passed some of the checks that it needs."""
 _MOST_REASON = 160
 """Characters that are kept of what HAProxy says of a check."""
 _BY_PASSIVE_CHECK = "HANA"
@@ -133,6 +136,8 @@ def _condition(item: ServerCounters) -> ReplicaCondition:
     if not status.startswith("DOWN"):
         return ReplicaCondition("draining", status)
     reason = _readable(f"{item.check} {item.last_check}".strip() or status)
+    if passed := _PASSED.fullmatch(status):
+        reason += f", {passed[1]} of {passed[2]} needed checks passed"
     return ReplicaCondition("ejected" if item.check == _BY_PASSIVE_CHECK else "down", reason)
 
 

@@ -40,6 +40,13 @@ class EnvoyTarget:
 
         return "not drained" if sheds(pool) and not any(have_fallback) else "none"
 
+    def readmission(self, pool: Pool) -> str:
+        """Return the time of an ejection, which Envoy ends with a window of the error rate."""
+        if pool.passive is None:
+            return ""
+        least, window = pool.passive.ejection_time / 1000, pool.passive.error_window / 1000
+        return f"it returns {least:g} to {least + window:g} s after its ejection"
+
     def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
         """Return nothing: Envoy writes to the descriptors that it was given, and changes no user."""
         return ""

@@ -68,6 +68,12 @@ class Haproxy:
         """Return that all replicas count, where a route to the pool has no fallback."""
         return "none" if pool.load_shedding is None or all(have_fallback) else "all"
 
+    def readmission(self, pool: Pool) -> str:
+        """Return how many checks a replica has to pass."""
+        from lbctl.targets.haproxy.health import readmission
+
+        return readmission(pool)
+
     def unfit_for_service(self, view: View) -> str:
         """Return what becomes of a HAProxy that root starts without a user to work as."""
         return "" if view.proxy.user else "which would work as root: there is no user, group and chroot"

@@ -19,6 +19,8 @@ _SERVING = b"\x08\x01"
 """The message HealthCheckResponse{status: SERVING}."""
 _MIN_FAILURES = 2
 """The least number of failed connections for which a replica is out; one may be a lost packet."""
+_RISE = 2
+"""The checks that an ejected replica has to pass if the pool has no active check."""
 _INTERVAL = 10_000
 """Milliseconds between the TCP checks that passive ejection needs if the pool has no active check."""
 
@@ -52,10 +54,25 @@ def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[st
         if active.port is not None:
             yield f"port {active.port}"
     elif passive:
-        half = max(1, passive.ejection_time // 2)
-        yield f"check inter {_INTERVAL}ms fastinter {half}ms downinter {half}ms fall 3 rise 2"
+        half = _half(passive)
+        yield f"check inter {_INTERVAL}ms fastinter {half}ms downinter {half}ms fall 3 rise {_RISE}"
     if passive:
         yield f"observe {_observed(pool, passive, size, retries)} on-error mark-down"
+
+
+def _half(passive: PassiveCheck) -> int:
+    """Return the milliseconds between the checks of an ejected replica of a pool without active check."""
+    return max(1, passive.ejection_time // 2)
+
+
+def readmission(pool: Pool) -> str:
+    """Return when an ejected replica returns; empty where HAProxy ejects none."""
+    if pool.passive is None:
+        return ""
+    checks, interval = _RISE, _half(pool.passive)
+    if pool.active is not None:
+        checks, interval = pool.active.healthy_threshold, pool.active.interval
+    return f"it returns after {checks} passed check{'' if checks == 1 else 's'}, one each {interval / 1000:g} s"
 
 
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:

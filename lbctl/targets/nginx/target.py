@@ -49,6 +49,10 @@ class Nginx:
         """Return that nginx does not know how many replicas are available."""
         return "none"
 
+    def readmission(self, pool: Pool) -> str:  # noqa: ARG002 -- for other kinds
+        """Return nothing: nginx reports no ejections."""
+        return ""
+
     def unfit_for_service(self, view: View) -> str:
         """Return what systemd makes of an access log on standard output."""
         if not set(place.STREAMS).intersection(self.log_files(view)):

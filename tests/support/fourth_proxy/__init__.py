@@ -71,6 +71,10 @@ class ToyTarget:
         del pool, have_fallback
         return "none"
 
+    def readmission(self, pool: Pool) -> str:
+        del pool
+        return ""
+
     def unfit_for_service(self, view: View) -> str:
         del view
         return ""

@@ -13,7 +13,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Ramps
-from lbctl.ir.pools import ActiveCheck, Pool, SlowStart, TcpCheck
+from lbctl.ir.pools import ActiveCheck, PassiveCheck, Pool, SlowStart, TcpCheck
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
@@ -70,6 +70,25 @@ def test_pool_is_unchecked_until_a_replica_has_passed() -> None:
     ledger.add("ha", {ReplicaKey(*keys[0]): Counts(1)}, 0.0)
     assert not unchecked(new, new, ledger=ledger)
     assert pool_rows.unchecked(composed, pool_rows.LiveState(), [NAME]) == frozenset(), "nothing checks it"
+
+
+def test_ejection_states_when_it_ends() -> None:
+    item = replace(TWO, passive=PassiveCheck(ejection_time=30_000, error_window=10_000))
+    ledger, key, composed = TrafficLedger(), ReplicaKey(NAME, "r00000"), composed_of(item)
+
+    def reason(proxy: Proxy) -> str:
+        ledger.set_conditions(proxy.name, {key: ReplicaCondition("ejected", "why")}, 0.0)
+        (row,) = pool_rows.pools(composed, pool_rows.LiveState((carrier(proxy, composed),), ledger))
+        assert row.replicas[0].state == "ejected"
+        ledger.lost(proxy.name)
+        return row.replicas[0].state_reason
+
+    edge = replace(EDGE, instances=1)
+    assert reason(edge) == "ejected by the passive check of edge: why; it returns 30 to 40 s after its ejection"
+    assert reason(HA).endswith("why; it returns after 2 passed checks, one each 15 s")
+    item = replace(item, active=ActiveCheck(TcpCheck(), interval=2_000, healthy_threshold=1))
+    composed = composed_of(item)
+    assert reason(HA).endswith("why; it returns after 1 passed check, one each 2 s")
 
 
 def test_acknowledged_share_is_from_the_oldest_connected_proxy() -> None:

@@ -100,7 +100,7 @@ def test_each_server_state_has_a_condition() -> None:
         answer(
             "pool_p,up,0,0,0,0,0,0,UP 1/3,L4CON,Connection refused",
             "pool_p,down,0,0,0,0,0,0,DOWN,L4CON,Connection refused",
-            "pool_p,rising,0,0,0,0,0,0,DOWN 1/2,* L7STS,HTTP status <500>",
+            "pool_p,rising,0,0,0,0,0,0,DOWN 1/2,* L7OK,",
             "pool_p,passive,0,0,0,0,0,0,DOWN,HANA,Health analyze",
             "pool_p,nameless,0,0,0,0,0,0,MAINT (resolution),,",
             "pool_p,drained,0,0,0,0,0,0,DRAIN,,",
@@ -110,7 +110,7 @@ def test_each_server_state_has_a_condition() -> None:
     assert {key.replica: item for key, item in report.conditions.items()} == {
         "up": ReplicaCondition("up"),
         "down": ReplicaCondition("down", "L4CON Connection refused"),
-        "rising": ReplicaCondition("down", "L7STS HTTP status <500>"),
+        "rising": ReplicaCondition("down", "L7OK, 1 of 2 needed checks passed"),
         "passive": ReplicaCondition("ejected", "HANA Health analyze"),
         "nameless": ReplicaCondition("down", "its name does not resolve"),
         "drained": ReplicaCondition("draining", "DRAIN"),
