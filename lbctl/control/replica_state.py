@@ -163,6 +163,9 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
     reasons = [*_failed_check(facts), *([by_proxies.reason] if by_proxies else [])]
     if not reasons and facts.connection is not None and _is_disconnected(facts, facts.connection):
         reasons = [f"lbctl cannot connect: {facts.connection.reason}"]
+        if facts.passed_by:
+            proxies = "1 proxy still sends" if facts.passed_by == 1 else f"{facts.passed_by} proxies still send"
+            reasons.append(f"{proxies} requests to it, since the active check there passes")
     return StateWithReason("down", "; ".join(reasons)) if reasons else None
 
 

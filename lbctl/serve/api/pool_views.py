@@ -36,6 +36,8 @@ class PoolViews(PartialViews):
         self._state_times = StateTimes()
         self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.telemetry.note_state)
+        self._unreached: frozenset[tuple[str, str]] = frozenset()
+        """The replicas, each with its pool, that lbctl could not connect to at the last look."""
         self._looked_at: tuple[schema.Pool, ...] = ()
         """The pools as the last look at all states found them; empty before the first look at a fleet."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
@@ -82,7 +84,20 @@ class PoolViews(PartialViews):
             _, worked = await in_turns(self._look_at_states(found))
             self._looked_at = tuple(found)
             self._state_changes.note(found, time.monotonic())
+            self._follow_connections()
             await asyncio.sleep(min(_MAX_PAUSE, max(_STATES_INTERVAL, _STATES_PAUSE * worked)))
+
+    def _follow_connections(self) -> None:
+        """Have the proxies asked more often where a replica has become reachable or unreachable.
+
+        The pages of the proxies of a large fleet take too long for that.
+        """
+        if self._is_large():
+            return
+        unreached = frozenset(key for key, item in self._parts.replica_checks.connections.items() if item.out)
+        if unreached != self._unreached:
+            self._parts.traffic.pace.hasten()
+        self._unreached = unreached
 
     def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:
         """Add every pool to `found`; what is yielded says nothing."""

@@ -25,6 +25,7 @@ from lbctl.serve import log
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.net.http_client import session
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.pace import Pace
 from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place
@@ -60,8 +61,10 @@ class EnvoyConditions:
         nodes: Callable[[str], Iterable[str]],
         admins: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
         self._ledger = ledger
+        self._pace = pace or Pace()
         self._nodes = nodes
         self._admins = admins
         self._clock = clock
@@ -87,7 +90,7 @@ class EnvoyConditions:
                 pages = dict(self._pages())
                 self._failing &= pages.keys()
                 await asyncio.gather(*(self._read(client, name, *page) for name, page in pages.items()))
-                await asyncio.sleep(INTERVAL if pages else _PAUSE)
+                await self._pace.pause(INTERVAL if pages else _PAUSE)
 
     def _pages(self) -> Iterator[tuple[str, tuple[Address, bool]]]:
         """Yield the name of each Envoy in the ledger with its admin interface, and whether it is connected."""

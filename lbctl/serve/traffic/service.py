@@ -28,6 +28,7 @@ from lbctl.serve.traffic.interface import LOGGING, TIMED, Assigned, PolledSource
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.log_line import ReplicaAddresses
 from lbctl.serve.traffic.log_receiver import LogReceiver
+from lbctl.serve.traffic.pace import Pace
 
 _INTERVAL = 5.0
 """Seconds between two polls of a proxy; less where a pool's telemetry is read more often."""
@@ -56,6 +57,8 @@ class Traffic:
         """
         self.ledger = TrafficLedger()
         self.clock = clock
+        self.pace = Pace()
+        """How often the proxies are asked for their counters and their checks."""
         self.log = LogReceiver()
         self._nodes = nodes
         self._connected = connected
@@ -160,7 +163,7 @@ class Traffic:
                 await self._news.wait()
                 continue
             await asyncio.gather(*(self._report(name, source) for name, source in self._polled.items()))
-            await asyncio.sleep(self._interval)
+            await self.pace.pause(self._interval)
 
     async def _report(self, proxy: str, source: PolledSource) -> None:
         try:

@@ -91,7 +91,7 @@ def build_traffic(inputs: Inputs, guard: Guard, drivers: Callable[[], DriverSupe
         traffic,
         LoadReports(traffic.ledger, traffic.clock),
         RequestLogs(traffic.ledger, traffic.clock),
-        EnvoyConditions(traffic.ledger, nodes.connected_to, nodes.admins, traffic.clock),
+        EnvoyConditions(traffic.ledger, nodes.connected_to, nodes.admins, traffic.clock, traffic.pace),
         ReplicaChecks(guard),
     )
 

@@ -128,7 +128,9 @@ def test_replica_that_nobody_can_reach_is_never_in() -> None:
     unreachable = {"connection": refused, "connection_age": 1.0}
     down = StateWithReason("down", "lbctl cannot connect: connection refused")
     assert state_of(facts(**unreachable)) == down
-    assert state_of(facts(**unreachable, passed_by=1)) == down, "the proxies notice later"
+    assert state_of(facts(**unreachable, passed_by=2)).reason == (
+        f"{down.reason}; 2 proxies still send requests to it, since the active check there passes"
+    )
     assert state_of(facts(**unreachable, answered_age=3.0)) == down, "it was answered before"
     assert state_of(facts(connection=None)) == StateWithReason(
         "unknown", "nothing has checked it, and no proxy reports an answer of it"

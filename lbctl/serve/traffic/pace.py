@@ -1,0 +1,43 @@
+"""How often the proxies are asked: more often for a while after a replica has become reachable or unreachable.
+
+Their own checks notice it within some seconds, and the views are to show it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+HASTE = 1.0
+"""Seconds between two questions after such a change."""
+_HASTE_TIME = 30.0
+"""Seconds for which a change counts: active checks have noticed it by then."""
+
+
+class Pace:
+    """The pauses between two questions. `clock` returns seconds and never goes back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._hasty_until = 0.0
+        self._hastened = asyncio.Event()
+
+    def hasten(self) -> None:
+        """Shorten the pauses for a while, those that have begun too."""
+        self._hasty_until = self._clock() + _HASTE_TIME
+        self._hastened.set()
+        self._hastened = asyncio.Event()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for `seconds`, or less after a change."""
+        began = self._clock()
+        while (left := began + self._length(seconds) - self._clock()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._hastened.wait()
+            except TimeoutError:
+                return
+
+    def _length(self, seconds: float) -> float:
+        return min(seconds, HASTE) if self._clock() < self._hasty_until else seconds
