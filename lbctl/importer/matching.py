@@ -5,6 +5,7 @@ HAProxy and Envoy take the first rule that holds, a fleet the most specific rout
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -12,6 +13,11 @@ from typing import Any
 Match = dict[str, Any]
 """The match of a route as a fleet writes it."""
 _PATHS = frozenset({"path", "path_prefix", "path_regex"})
+_LITERAL = r"(?:[A-Za-z0-9/_~-]|\\[./-])"
+_LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
+"""The text with which an expression begins; a repeated character is not part of it."""
+_LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
+"""The text with which an expression ends."""
 MAX_ADDED = 512
 """Upper bound on the matches that are added for overlaps."""
 
@@ -66,9 +72,31 @@ def apart(matches: Sequence[Match]) -> bool:
 
 
 def _are_apart(one: Match, other: Match) -> bool:
-    if "path_regex" in one or "path_regex" in other:
-        one, other = ({key: value for key, value in item.items() if key not in _PATHS} for item in (one, other))
-    return merge([one, other]) is None
+    if "path_regex" not in one and "path_regex" not in other:
+        return merge([one, other]) is None
+    first, second = ({key: value for key, value in item.items() if key not in _PATHS} for item in (one, other))
+    return merge([first, second]) is None or not _may_share_a_path(one, other)
+
+
+def _may_share_a_path(one: Match, other: Match) -> bool:
+    """Whether some path may meet both matches, by the text with which their paths begin and end."""
+    (start, end), (other_start, other_end) = _ends(one), _ends(other)
+    begins = start.startswith(other_start) or other_start.startswith(start)
+    return begins and (end.endswith(other_end) or other_end.endswith(end))
+
+
+def _ends(match: Match) -> tuple[str, str]:
+    """Return the text with which every path of a match begins, and the one with which it ends."""
+    if "path" in match:
+        return match["path"], match["path"]
+    pattern = match.get("path_regex")
+    if pattern is None:
+        return match.get("path_prefix", ""), ""
+    if "|" in pattern or "(?" in pattern:
+        return "", ""
+    start, end = _LITERAL_START.match(pattern), _LITERAL_END.search(pattern)
+    texts = (found[0].replace("\\", "") if found is not None else "" for found in (start, end))
+    return next(texts), next(texts)
 
 
 def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
@@ -76,7 +104,7 @@ def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
     for (kind, value), (wide, prefix) in (((first, one), (second, other)), ((second, other), (first, one))):
         if wide == "path_prefix" and kind in {"path", "path_prefix"} and value.startswith(prefix):
             return {kind: value}
-        if wide == "path_prefix" and kind == "path_regex" and value.replace("\\", "").startswith(prefix):
+        if wide == "path_prefix" and kind == "path_regex" and _ends({kind: value})[0].startswith(prefix):
             return {kind: value}
     return {first: one} if (first, one) == (second, other) else None
 

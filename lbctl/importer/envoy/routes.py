@@ -46,7 +46,7 @@ class RouteWithHost:
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
     """Add the routes of a route configuration."""
-    entries = [entry for host in config.get("virtual_hosts") for entry in _decided(_entries(context, host))]
+    entries = [entry for host in config.get("virtual_hosts") for entry in _decided(context, _entries(context, host))]
     paths = [path for match, view in filters.answers if (path := _answer(context, listener, match, view))]
     for entry in entries:
         path = _route(context, listener, config, entry)
@@ -93,7 +93,7 @@ def _answers(context: EnvoyImport, path: Path) -> bool:
     return "status" in respond and int(respond["status"]) < 400
 
 
-def _decided(entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
+def _decided(context: EnvoyImport, entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
     """Yield the routes of one virtual host, and those for requests of which a fleet would not take the first one."""
     added = overlaps([entry.match for entry in entries])
     placed = [(entry.match, index) for index, entry in enumerate(entries)] + added
@@ -101,7 +101,18 @@ def _decided(entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
         entry, hiding = entries[index], [item for item in entries[:index] if hides(match, item.match)]
         answers = [item.view for item in hiding if not item.view.get("route")]
         is_lost = entry.is_lost or any(item.is_lost for item in hiding)
+        if not (is_lost or entry.answer or answers):
+            _misroute_hidden(context, entry, hiding)
         yield replace(entry, match=match, answer=entry.answer or (answers[0] if answers else EMPTY), is_lost=is_lost)
+
+
+def _misroute_hidden(context: EnvoyImport, entry: RouteWithHost, earlier: Sequence[RouteWithHost]) -> None:
+    """Report the earlier routes whose requests a fleet sends to the pool of this one, since it prefers expressions."""
+    target = entry.view.get("route", "cluster").text
+    for other in earlier:
+        if entry.view.get("route") and other.view.get("route", "cluster").text != target:
+            message = f"{_subject(entry.view)} and of an earlier one with another cluster go to the first"
+            context.draft.ledger.misroute(entry.view.statement, message)
 
 
 def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:

@@ -62,6 +62,8 @@ def decided(
         entries = [replace(entry, laid=(*entry.laid, guard)) for entry in entries]
         added = []
     placed = [*zip(entries, range(len(entries)), strict=True), *added]
+    for entry, index in placed:
+        _misroute_hidden(context, entry, entries[:index])
     return [_closed_if_unclear(entry, entries[:index]) for entry, index in placed]
 
 
@@ -73,6 +75,26 @@ def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -
             action = "lost" if closing == {"lost"} else "guard"
             return replace(entry, laid=(*entry.laid, replace(other.rule, action=action)))
     return entry
+
+
+def _misroute_hidden(context: HaproxyImport, entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> None:
+    """Report the earlier rules whose requests a fleet gives to this one, since it prefers expressions."""
+    if _is_closed(entry):
+        return
+    target = entry.rule.value if _serves(entry) else None
+    for other in earlier:
+        if _serves(other) and other.rule.value != target and hides(entry.match, other.match):
+            what = f"go to {target}" if target else "are answered"
+            message = f"requests of both this rule and an earlier one {what}, and do not go to {other.rule.value}"
+            context.draft.ledger.misroute(entry.rule.line, message)
+
+
+def _serves(entry: FrontendRoute) -> bool:
+    return entry.rule.action in {"pool", "preferred"} and not _is_closed(entry)
+
+
+def _is_closed(entry: FrontendRoute) -> bool:
+    return bool({rule.action for rule in entry.laid} & {"guard", "lost"})
 
 
 def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:

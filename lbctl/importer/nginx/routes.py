@@ -9,8 +9,8 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
-from lbctl.importer.draft import REDIRECTS
-from lbctl.importer.matching import takes
+from lbctl.importer.draft import REDIRECTS, Draft
+from lbctl.importer.matching import rank, takes
 from lbctl.importer.nginx import access, forward, metrics, policy
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
@@ -85,6 +85,19 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
                 why = "an earlier location protects some of its requests, and no match expresses which ones"
                 draft.ledger.omit(first, f"{why}: the route refuses its requests", other)
                 draft.close(other, why)
+            elif _takes_elsewhere(draft, one, other):
+                message = f"requests of both this location and an earlier one take route {other[1]}, not {one[1]}"
+                draft.ledger.misroute(second, message)
+
+
+def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
+    """Whether a fleet sends requests that nginx sends to the pool of one route to that of another."""
+    before, after = draft.get(first) or {}, draft.get(second) or {}
+    if "respond" in before or "respond" in after or not before or not after:
+        return False
+    is_first_by_name = rank(before["match"]) == rank(after["match"]) and str(first[1]) < str(second[1])
+    differ = any(before.get(key) != after.get(key) for key in ("pool", "split"))
+    return differ and not is_first_by_name and takes(after["match"], before["match"])
 
 
 def _opened(context: NginxImport, path: Path) -> dict[str, Any]:

@@ -134,6 +134,18 @@ QUERY = "query_parameters: [{name: q, present_match: true}]"
             0,
         ),
         (
+            "{prefix: /a}, route: {cluster: auth}",
+            "{safe_regex: {regex: '.*x'}}",
+            [({"path_prefix": "/a"}, "auth"), ({"path_regex": ".*x"}, "c")],
+            1,
+        ),
+        (
+            "{prefix: /a}, " + FORWARD,
+            "{safe_regex: {regex: '.*x'}}",
+            [({"path_prefix": "/a"}, "c"), ({"path_regex": ".*x"}, "c")],
+            0,
+        ),
+        (
             f"{{prefix: /, headers: [{{name: x-a, present_match: true}}, {{name: x-b, exact_match: c}}]}}, {FORWARD}",
             "{prefix: /}",
             [({"headers": {"x-b": "c"}}, 501), ({}, "c")],

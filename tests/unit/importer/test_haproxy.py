@@ -191,6 +191,16 @@ LATE = "{ rand(9) lt 3 }"
          [({"path_prefix": "/v1", "methods": ["POST"]}, "b"), ({"path_prefix": "/v1"}, 501), ({}, "b")], 0),
         (f" use_backend a if {{ path /x }} or {LATE}\n default_backend b\n", [({"path": "/x"}, "a"), ({}, "b")], 1),
         (f" use_backend k if {LATE}\n default_backend b\n", [({}, 501)], 0),
+        (
+            " use_backend a if { path_beg /v1 }\n use_backend b if { path_end .json }\n",
+            [({"path_prefix": "/v1"}, "a"), ({"path_regex": ".*\\.json"}, "b")],
+            1,
+        ),
+        (
+            " use_backend a if { path_beg /v1 }\n use_backend b if { path_reg ^/w/[ab] }\n",
+            [({"path_prefix": "/v1"}, "a"), ({"path_regex": "/w/[ab].*"}, "b")],
+            0,
+        ),
     ],
 )  # fmt: skip
 def test_condition_that_no_match_expresses(
@@ -202,7 +212,7 @@ def test_condition_that_no_match_expresses(
     assert [(item["match"], item.get("pool") or item["respond"]["status"]) for item in routes] == expected
     assert [item.severity for item in diagnostics if item.code == "LB989"] == ["error"] * misrouted
     lines = [line.strip() for line in result.text.splitlines()]
-    assert ("# Complete `match`, then replace `respond` with:" in lines) == ("path_beg" in rules)
+    assert ("# Complete `match`, then replace `respond` with:" in lines) == ("path_beg" in rules and LATE in rules)
 
 
 def test_closed_route_names_all_that_it_needs(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_routes_decide_as_the_rules_do(
             assert "refuse" not in expected, (text, request)
             assert misrouted or expected == {route["pool"]}, (text, request)
         elif route.get("respond", {}).get("status") == 204:
-            assert expected == {"204"}, (text, request)
+            assert misrouted or expected == {"204"}, (text, request)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,12 @@ def test_routes_decide_as_the_rules_do(
         ({"methods": ["GET", "POST"]}, {"methods": ["POST", "GET"]}, {"methods": ["POST", "GET"]}, False),
         ({"path": "/a"}, {"path_prefix": "/b"}, None, True),
         ({"path": "/a"}, {"path_regex": ".*a"}, None, False),
+        ({"path": "/b"}, {"path_regex": ".*a"}, None, True),
+        ({"path_prefix": "/v1"}, {"path_regex": "/v2/.*"}, None, True),
+        ({"path_prefix": "/v1"}, {"path_regex": "/v1*/x"}, None, False),
+        ({"path_regex": r".*\.a"}, {"path_regex": r".*\.b"}, None, True),
+        ({"path_regex": r".*\.a"}, {"path_regex": r".*(?i)\.b"}, None, False),
+        ({"path_regex": r".*\.a"}, {"path_regex": r".*a|.*b"}, None, False),
         ({"path": "/a", "methods": ["GET"]}, {"path_regex": ".*a", "methods": ["POST"]}, None, True),
     ],
 )

@@ -272,3 +272,20 @@ def test_requests_that_go_elsewhere_are_an_error(lines: str, tmp_path: Path) -> 
     result, diagnostics = imported_text("nginx", text, tmp_path)
     assert [item.severity for item in diagnostics if item.code == "LB989"] == ["error"]
     assert [item["match"] for item in result.draft.fleet["routes"].values()] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "misrouted"),
+    [
+        ("^~ /a", "~ \\.json$", 1),
+        ("^~ /a", "~ ^/b/", 0),
+        ("^~ /a", "~ ^/a/b$", 1),
+        ("~ z", "~ \\.json$", 1),
+        ("~ \\.json$", "~ \\.css$", 0),
+        ("/a", "~ \\.json$", 0),
+    ],
+)
+def test_location_that_nginx_prefers_is_an_error(first: str, second: str, misrouted: int, tmp_path: Path) -> None:
+    one, other = (f"location {item} {{ proxy_pass http://10.0.0.{n}; }}" for n, item in enumerate((first, second)))
+    _, diagnostics = imported_text("nginx", f"events {{}}\nhttp {{ server {{ {one} {other} }} }}\n", tmp_path)
+    assert len([item for item in diagnostics if item.code == "LB989"]) == misrouted
