@@ -7,5 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
-DATA = Path(os.environ.get("LBCTL_REAL_DATA") or ROOT.parent / "shared" / "data")
-"""Metrics pages, result tables and traces of real systems, too large for the repository. LBCTL_REAL_DATA names it."""
+_FOUND = sorted(index.parent for index in ROOT.parent.glob("*/data/INDEX.md"))
+DATA = Path(os.environ.get("LBCTL_REAL_DATA") or next(iter(_FOUND), ROOT.parent / "data"))
+"""Metrics pages, result tables and traces of real systems, too large for the repository.
+
+LBCTL_REAL_DATA names the directory; without it, the first `data` with an INDEX.md in a directory next to the checkout.
+"""

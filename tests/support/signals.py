@@ -11,7 +11,9 @@ from lbctl.signals.source import SourceReading
 from tests.support.paths import DATA, FIXTURES
 
 METRICS = FIXTURES / "metrics"
-needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="no metrics pages of real exporters: see LBCTL_REAL_DATA")
+needs_real_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no metrics pages of real exporters in {DATA} (LBCTL_REAL_DATA)"
+)
 
 
 def fixture(name: str) -> bytes:

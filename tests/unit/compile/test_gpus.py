@@ -20,7 +20,7 @@ NAMES = {
 }
 RESULTS = DATA / "gpus"
 needs_data = pytest.mark.skipif(
-    not RESULTS.is_dir(), reason="no tables of MLPerf and specifications: see LBCTL_REAL_DATA"
+    not RESULTS.is_dir(), reason=f"no tables of MLPerf and specifications in {RESULTS} (LBCTL_REAL_DATA)"
 )
 
 AGAINST_H100 = ("B200", "H200", "GH200", "H100-PCIe", "L40S", "MI300X", "MI325X")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lbctl.signals.exposition import MAX_LINE_BYTES, MAX_LINES, MetricsReader
 from tests.support.paths import DATA
-from tests.support.signals import needs_shared
+from tests.support.signals import needs_real_data
 
 _CASES = DATA / "openmetrics-parsers"
 _NOT_JUDGED = (
@@ -39,7 +39,7 @@ def _cases() -> list[Path]:
     return sorted(_CASES.iterdir()) if _CASES.is_dir() else []
 
 
-@needs_shared
+@needs_real_data
 @pytest.mark.parametrize("case", _cases(), ids=lambda path: path.name)
 def test_openmetrics_test_cases_are_accepted_or_rejected(case: Path) -> None:
     page = (case / "metrics").read_bytes()

@@ -9,7 +9,7 @@ from lbctl.model.telemetry import Kind
 from lbctl.signals import KINDS, table
 from lbctl.signals.signal import COUNTERS, SIGNALS
 from tests.support.paths import DATA
-from tests.support.signals import METRICS, fixture, kind_of, needs_shared, reading
+from tests.support.signals import METRICS, fixture, kind_of, needs_real_data, reading
 
 _GIB = 2.0**30
 _EXPECTED = {
@@ -191,7 +191,7 @@ def test_amd_gpus_are_distinguished() -> None:
     assert reading("amd", fixture("amd"), "1").quantities["temperature"] == 55
 
 
-_SHARED = {
+_REAL = {
     "vllm/kubeai-vllm-v0-full.prom": {"queue": 5, "running": 3, "kv_cache": 0.0026235242675994863,
                                       "decode_tokens": 2546, "itl_count": 2537},
     "vllm/datadog-vllm-v1-EXCERPT.prom": {"kv_cache": 0.0, "finished": 1},
@@ -215,8 +215,8 @@ _SHARED = {
 }  # fmt: skip
 
 
-@needs_shared
-@pytest.mark.parametrize("name", _SHARED)
+@needs_real_data
+@pytest.mark.parametrize("name", _REAL)
 def test_pages_of_real_exporters_are_read(name: str) -> None:
     quantities = reading(name.partition("/")[0], (DATA / "metrics" / name).read_bytes()).quantities
-    assert {key: quantities.get(key) for key in _SHARED[name]} == pytest.approx(_SHARED[name])
+    assert {key: quantities.get(key) for key in _REAL[name]} == pytest.approx(_REAL[name])

@@ -31,7 +31,7 @@ def test_short_lengths_have_the_requested_means(mean: float) -> None:
         assert min(values) == 1
 
 
-@pytest.mark.skipif(not TRACE.exists(), reason="no trace of Azure's LLM inference: see LBCTL_REAL_DATA")
+@pytest.mark.skipif(not TRACE.exists(), reason=f"no trace of Azure's LLM inference at {TRACE} (LBCTL_REAL_DATA)")
 def test_conversation_lengths_match_a_public_trace() -> None:
     with TRACE.open(newline="") as file:
         rows = list(csv.DictReader(file))

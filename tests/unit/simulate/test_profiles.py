@@ -30,7 +30,7 @@ def test_every_profile_has_a_source_and_a_plausible_speed() -> None:
         assert ("MLPerf" if profile.cells else "Splitwise") in profile.source
 
 
-@pytest.mark.skipif(not RESULTS.is_dir(), reason="no tables of MLPerf: see LBCTL_REAL_DATA")
+@pytest.mark.skipif(not RESULTS.is_dir(), reason=f"no tables of MLPerf in {RESULTS} (LBCTL_REAL_DATA)")
 def test_speeds_match_the_published_results() -> None:
     names = {"llama-2-70b": BASE, "llama-3.1-8b": "llama3.1-8b", "mixtral-8x7b": "mixtral-8x7b"}
     rows = results(RESULTS)
