@@ -95,7 +95,7 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
     if bool(values["tls_cert"]) != bool(values["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key go together")
     if values["tls_cert"] and not values["tls_ca"]:
-        raise click.UsageError("--tls-cert needs --tls-ca: a control plane that nobody has checked may be anybody")
+        raise click.UsageError("--tls-cert needs --tls-ca: without it the control plane is not verified")
     ca, certificate, key = (os.path.abspath(name) if (name := values[flag]) else "" for flag in _FLAGS[-3:])  # noqa: PTH100 -- a str
     given = "" if running.is_nearer_than_xds else values["xds"] or ""
     text, problem = (given or USUAL, "") if given or ca else running.address()

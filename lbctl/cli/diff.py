@@ -81,7 +81,7 @@ def command(
 def _check(options: _Options) -> None:
     special = [item for item in options.against if item == _LIVE or item.startswith(_GIT)]
     if special and len(options.against) > 1:
-        raise click.UsageError(f"--against {special[0]} stands alone: one fleet is compared with one other")
+        raise click.UsageError(f"--against {special[0]} excludes others: one fleet is compared with one other")
     if options.kind and (options.against == (_LIVE,) or options.form != "table"):
         raise click.UsageError("-t compares text: it goes with neither --against live nor -o")
     if options.proxy and not options.kind:

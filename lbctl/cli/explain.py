@@ -233,7 +233,7 @@ def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
     own = row.quantised
     sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]
-    return f"{', '.join(parts)}; each kind counts on a scale of its own" if parts else "it gets nothing new"
+    return f"{', '.join(parts)}; each kind has its own scale" if parts else "it gets nothing new"
 
 
 def _parts(row: schema.Decision) -> str:

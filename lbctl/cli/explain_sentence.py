@@ -51,7 +51,7 @@ def _cause(row: schema.Replica, gets: float) -> str:
     if row.reasons:
         return "; ".join(row.reasons)
     if row.priority and not gets:
-        return f"it stands by with priority {row.priority}"
+        return f"it is a reserve with priority {row.priority}"
     if abs(row.share - row.declared) >= _SAME:
         return f"other replicas get {'less' if gets > row.declared else 'more'}"
     return f"lbctl has decided {_percent(row.share)}"

@@ -47,7 +47,7 @@ def command(
     Standard error says which proxies suit the result.
     """
     if more and not urls:
-        raise click.UsageError("URLs stand after --from")
+        raise click.UsageError("URLs follow --from")
     if (api_key_file or kind) and not urls:
         raise click.UsageError("--api-key-file and --proxy are for servers that are asked: give --from")
     diagnostics = Diagnostics()

@@ -227,7 +227,7 @@ def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
         if row.held_by
     ]
     still = [
-        f"{row.route}: the hold of step {row.step} stands still, and waits for {row.hold_waits_for}"
+        f"{row.route}: the hold of step {row.step} is paused, and waits for {row.hold_waits_for}"
         for row in rows
         if row.hold_waits_for
     ]

@@ -37,7 +37,7 @@ def lines(row: Row) -> Iterator[str]:
 def _failed(item: Row) -> str:
     name = f"{item['kind']} {item['name']}" if item["name"] else item["kind"]
     actual = "there is none" if item["actual"] is None else f"it is {item['actual']}"
-    return f"wants {name} {item['wanted']}, {actual}"
+    return f"needs {name} {item['wanted']}, {actual}"
 
 
 def _probability(item: Row) -> str:

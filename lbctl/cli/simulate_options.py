@@ -297,7 +297,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
         if all(item.drain for item in lost):
             raise click.UsageError(f"--lose {text}: {_DRAINED}")
     if lose.count("largest") > 1:
-        raise click.UsageError("--lose largest is one replica, however often it stands there: name the second one")
+        raise click.UsageError("--lose largest is one replica, however often it is given: name the second one")
     if not capacity.serving(loss_of(lose)(pool)).replicas:
         names = ", ".join(item.name for item in capacity.serving(pool).replicas)
         raise click.UsageError(

@@ -109,7 +109,7 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
     if worst.spread > best.spread + 0.03:
         return f"It keeps engines busy for {_busy(best)} of the time, the other less evenly: {_busy(worst)}."
     if worst.preempted > 1.2 * best.preempted + 10:
-        return f"It preempted {best.preempted:,} sequences for want of cache, the other {worst.preempted:,}."
+        return f"It preempted {best.preempted:,} sequences because the cache was full, the other {worst.preempted:,}."
     names = dict.fromkeys((*best.share, *worst.share))
     share, other, name = max(
         ((best.share.get(name, 0.0), worst.share.get(name, 0.0), name) for name in names),

@@ -75,7 +75,7 @@ def _member(row: schema.MemberStatus) -> str:
     """Return who this process is, whom it follows, and how old what it says may be."""
     if row.role != "follower":
         return f"{row.name}, {row.role}"
-    leads = f"{row.leader} leads" if row.leader else "nobody leads"
+    leads = f"{row.leader} leads" if row.leader else "no member leads"
     shown = "as it was stored last" if row.age is None else f"at most {row.age:.1f} s old"
     return f"{row.name}, {row.role}: {leads}; what is shown here is {shown}"
 

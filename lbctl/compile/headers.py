@@ -164,7 +164,7 @@ def _check_uses(ctx: Context, uses: Iterable[_Use]) -> None:
         elif name.startswith(_OWN):
             ctx.error("LB119", f"{use.name} is a proxy's own header", use.path, "a header of your own, as x-tenant")
         elif other_meaning and other_meaning != use.meaning:
-            ctx.error("LB120", f"{use.name} {other_meaning} already", use.path, "a header of its own")
+            ctx.error("LB120", f"{use.name} {other_meaning} already", use.path, "a separate header")
         meanings.setdefault(name, use.meaning)
 
 

@@ -57,7 +57,7 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
             hint = f"the picker needs port {bind.port} and the next one for itself"
             ctx.error("LB112", f"{other} is already the address of {owner}", _BIND, hint)
         elif user is not None:
-            ctx.error("LB112", f"{places[user]} is already the address of {user}", path, "an address of its own")
+            ctx.error("LB112", f"{places[user]} is already the address of {user}", path, "a separate address")
 
 
 def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]]:

@@ -32,7 +32,7 @@ def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence
         other = next((owners[file] for file in files if file in owners), None)
         if other is not None:
             message = f"the files that {proxy.name} has beside its configuration would overwrite those of {other}"
-            hint = f"a directory of its own, as {proxy.name}/{main}"
+            hint = f"a separate directory, for example {proxy.name}/{main}"
             ctx.error("LB124", message, ("proxies", proxy.name, "config"), hint)
         owners |= {file: proxy.name for file in files if file not in owners}
 
@@ -136,7 +136,7 @@ def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
     for name, bind in (others | ({"the admin interface": proxy.admin} if proxy.admin else {})).items():
         if proxy.metrics is not None and address(bind) == address(proxy.metrics):
             message = f"{address(bind)} is already the address of {name}"
-            ctx.error("LB112", message, (*path, "metrics"), "an address of its own")
+            ctx.error("LB112", message, (*path, "metrics"), "a separate address")
 
 
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
@@ -159,7 +159,7 @@ def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
     """Report LB145: a proxy that runs takes a relative `config` from another directory than lbctl does."""
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
     if config is not None and not config.startswith("/"):
-        message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in a directory of its own"
+        message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in another directory"
         hint = f"a path that begins with /, as /etc/{proxy.kind}/{posixpath.basename(config)}"
         ctx.error("LB145", message, (*path, "config"), hint)
 

@@ -41,7 +41,7 @@ _EARLY = 0.2
 _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """Where the pool has no active check; the defaults of one."""
-_STALLED = "stalled: requests in flight, and its progress counter stands still"
+_STALLED = "stalled: requests in flight, and its progress counter does not move"
 _LOW_MEMORY = "free GPU memory below the limit"
 _OVERHEATED = "above the limit of temperature"
 

@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _TITLES = {
     "listeners": "Where clients come in",
-    "routes": "Which request goes to which pool: the most specific route wins, wherever it stands",
+    "routes": "Which request goes to which pool: the most specific route wins, in any order",
     "pools": "Replicas that serve the same model",
     "proxies": "The proxies that run the result",
 }

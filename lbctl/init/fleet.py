@@ -140,7 +140,7 @@ def _describe_auxiliary(auxiliary: AuxiliaryEndpoint) -> str:
 
 def _describe_server(server: IdentifiedServer) -> str:
     count = len(server.models.raw)
-    reason = ": it wants a key, which --api-key-file gives" if server.wants_key else ""
+    reason = ": it needs a key, which --api-key-file gives" if server.wants_key else ""
     models = _count_of(count, "model") if count else f"models unknown{reason}"
     return f"{server.target.url}: {server.kind.title}, {models}"
 

@@ -204,7 +204,7 @@ def _unknown(answers: ServerResponses) -> str:
     if all(300 <= response.status < 400 for response in answered):
         return "it redirects, and init does not follow: give the address where the server is"
     if any(response.status in _REFUSALS for response in answered):
-        return "it wants a key: give it with --api-key-file"
+        return "it needs a key: give it with --api-key-file"
     return "none of its answers is one of a model server that init knows"
 
 

@@ -26,7 +26,7 @@ listeners:
   gateway:
     bind: "127.0.0.1:%d"
 
-# ── Which request goes to which pool: the most specific route wins, wherever it stands ────────────────────────────────
+# ── Which request goes to which pool: the most specific route wins ────────────────────────────────────────────────────
 # Retries, timeouts and limits have defaults that suit generation: no limit on the whole, 5 min of silence.
 routes:
 """

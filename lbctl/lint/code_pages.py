@@ -41,7 +41,7 @@ WEIGHTS = (
         "LB206",
         "a share that whole weights cannot hold",
         "Weights of proxies are whole numbers; here the share of a replica is off by more than 2 %.",
-        "Capacities whose ratios fit, or a pool of its own for the smallest.",
+        "Capacities whose ratios fit, or a separate pool for the smallest.",
         "warning",
     ),
     code_page("LB207", "a split of nothing", "The weights of a split sum to zero.", "At least one above zero."),
@@ -118,7 +118,7 @@ SECURITY = (
         "LB501",
         "a private key in the file",
         "Fleet files are kept in git, in diffs and in tickets.",
-        "Put the key into a file of its own and name that; the one that was here is compromised.",
+        "Put the key into a separate file and name that; the one that was here is compromised.",
     ),
     code_page(
         "LB502",

@@ -75,8 +75,8 @@ READING = (
     code_page(
         "LB012",
         "an invisible character",
-        "A control character, or one that changes the direction of text, stands in a "
-        "file: what one reads would not be what it says.",
+        "A file contains a control character, or one that changes the direction of text: an editor would show another "
+        "text than lbctl reads.",
         "Remove it.",
     ),
     code_page(
@@ -91,9 +91,7 @@ READING = (
         "A key that is needed is not there, has no value, or none of several choices was made.",
         "Write it, or leave the whole section out.",
     ),
-    code_page(
-        "LB015", "choices that exclude each other", "Two keys stand together of which one may.", "Keep one of them."
-    ),
+    code_page("LB015", "choices that exclude each other", "Mutually exclusive keys are both set.", "Keep one of them."),
     code_page(
         "LB016",
         "out of range",
@@ -103,7 +101,7 @@ READING = (
     code_page(
         "LB017",
         "a comment that silences nothing",
-        "`# lbctl: ignore LBnnn (reason)` stands on a line where that code is not found, or the code is that of an "
+        "`# lbctl: ignore LBnnn (reason)` is on a line where that code is not found, or the code is that of an "
         "error, which cannot be ignored.",
         "Remove it (`lbctl lint --fix` does): it would hide the next one that comes there.",
         "warning",
@@ -227,7 +225,7 @@ REFERENCES = (
         "LB118",
         "one name, two files",
         "Files of the same relative path lie in two directories of the fleet; a proxy has one directory.",
-        "Give each a name of its own.",
+        "Give each its own name.",
     ),
     code_page(
         "LB119",
@@ -244,7 +242,7 @@ REFERENCES = (
     code_page(
         "LB151",
         "a credential in plain text",
-        "What lets somebody in would stand in diffs, in the API and in logs.",
+        "The credential would be in diffs, in the API and in logs.",
         'A file of its owner alone: `authorization: {prefix: "Bearer ", file: secrets/provider-key}`.',
     ),
     code_page(
@@ -271,7 +269,7 @@ REFERENCES = (
     code_page(
         "LB155",
         "statuses of busy replicas without their retry",
-        "`retry.busy_statuses` stands without `replica_busy` in `retry.when`: no status is retried.",
+        "`retry.busy_statuses` is set without `replica_busy` in `retry.when`: no status is retried.",
         "As `retry: {when: [connect_failure, replica_busy], busy_statuses: [503]}`.",
     ),
     code_page("LB120", "one header for two things", "Two features would write the same header.", "Give each its own."),
@@ -295,14 +293,14 @@ REFERENCES = (
         "two HAProxies in one directory",
         "A HAProxy with picks or spare server slots has `pick.lua` or `slots.map` beside its configuration; two in one "
         "directory would overwrite each other's.",
-        "Give each `config` a directory of its own.",
+        "Give each `config` its own directory.",
     ),
     code_page(
         "LB140",
         "a word in braces that is no variable",
         "The value of a header that a route sets has a word in braces that is none of `{client_ip}`, `{request_id}`, "
         "`{tenant}`, `{host}`, `{listener}`, `{route}`, `{pool}`.",
-        "Write one of these. Any other brace stands for itself, as in JSON; no word in braces can be sent as such.",
+        "Write one of these. Any other brace is plain text, as in JSON; no word in braces can be sent as such.",
     ),
     code_page(
         "LB141",
@@ -335,8 +333,8 @@ REFERENCES = (
     code_page(
         "LB143",
         "two kinds of credentials in one place",
-        "`auth.basic` stands beside `api_keys` or `jwt`, or one file is named as users and as keys.",
-        "Give each kind a route or a file of its own.",
+        "`auth.basic` is set together with `api_keys` or `jwt`, or one file is named as users and as keys.",
+        "Give each kind its own route or file.",
     ),
     code_page(
         "LB130",
@@ -369,8 +367,8 @@ REFERENCES = (
     code_page(
         "LB134",
         "a fragment that cannot be one",
-        "`form: fragment` stands at a kind without fragments, without the absolute path of its file (`config`), or "
-        "beside a setting of the whole process (`user`, `group`, `chroot`, `slots`).",
+        "`form: fragment` is set for a kind without fragments, without the absolute path of its file (`config`), or "
+        "together with a setting of the whole process (`user`, `group`, `chroot`, `slots`).",
         "Give `config` the path at which the host's main file reads it, and leave settings of the process to the host.",
     ),
     code_page(

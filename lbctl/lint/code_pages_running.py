@@ -83,7 +83,7 @@ RUNNING = (
     code_page(
         "LB970",
         "a fleet that up does not run",
-        "`lbctl up` adds a proxy of its own to the fleet, as `proxies.up`. The fleet needs a listener, and no proxy "
+        "`lbctl up` adds its own proxy to the fleet, as `proxies.up`. The fleet needs a listener, and no proxy "
         "that `serve` would drive besides (a HAProxy or nginx with `config`); Envoys by xDS may be there. Where no "
         "route has `auth`, it adds its own check of keys, which is not possible beside a section `defaults`.",
         "The message says which it is; `lbctl serve` drives the proxies that a fleet names.",

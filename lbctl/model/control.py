@@ -84,7 +84,7 @@ class Proxy(Section):
     )
     node_san: v.Word | None = Field(
         None,
-        description="What the client certificate of such an Envoy must say (SAN); a `*` stands for any text without /.",
+        description="What the client certificate of such an Envoy must say (SAN); a `*` matches any text without /.",
     )
     admin: v.Bind | None = Field(None, description="The address of Envoy's admin interface. Without it: none.")
     metrics: v.Bind | None = Field(

@@ -216,10 +216,10 @@ class Auth(Section):
         None, description="Clients send a signed token (JWT). With `api_keys`, either of them suffices."
     )
     basic: Basic | None = Field(
-        None, description="Clients send a user and a password (HTTP Basic). It stands without `api_keys` and `jwt`."
+        None, description="Clients send a user and a password (HTTP Basic). It excludes `api_keys` and `jwt`."
     )
     external: External | None = Field(
-        None, description="A service decides about each request. It stands without the others. HAProxy cannot ask it."
+        None, description="A service decides about each request. It excludes the others. HAProxy cannot ask it."
     )
     forward_tenant: v.HeaderName | None = Field(
         None, description="The header that names the tenant to the replica. It is removed from every client's request."
@@ -234,7 +234,7 @@ class Auth(Section):
             raise refuse("LB014", "nothing is chosen here", "api_keys or jwt, or both, or basic or external is needed")
         alone = next((name for name in ("basic", "external") if name in chosen), None)
         if alone is not None and len(chosen) > 1:
-            raise refuse("LB143", f"{alone} stands beside another kind of credentials", "one of the two", (alone,))
+            raise refuse("LB143", f"{alone} is set with another kind of credentials", "one of the two", (alone,))
         return self
 
 

@@ -133,7 +133,7 @@ def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: 
     if refusal:
         return refusal
     priority, distance = table.rank(candidate, features.place)
-    return f"stands by: priority {priority}" if priority else f"stands by: it is farther away (distance {distance})"
+    return f"reserve: priority {priority}" if priority else f"reserve: it is farther away (distance {distance})"
 
 
 def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:

@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 # What is read from model servers and GPUs
 
 `telemetry.sources` of a pool, or of a replica, name pages and their `kind`. Of each page only the metrics below are
-read. The first name that stands on the page is taken; a name that is absent, a value that is no finite number from 0
+read. The first name that the page has is taken; a name that is absent, a value that is no finite number from 0
 on, and a series that occurs twice are unknown, never 0. Several engines, ranks, models or GPUs of a page become one
 number by the rule of the signal. Of several sources, the first in the list with a fresh value for a signal gives it.
 
@@ -87,7 +87,7 @@ def _devices() -> str:
 ## Templates and devices
 
 `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced in `url`, `query` and `match_labels`; several
-devices stand in a query with `|` between them. `devices` of a replica are strings: indices (`["0"]`), UUIDs
+devices are in a query with `|` between them. `devices` of a replica are strings: indices (`["0"]`), UUIDs
 (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3 of GPU 0). On a page that names GPUs, lines of other GPUs are not
 the replica's; without `devices` all are. `match_labels: {gpu: "{device}"}` says the same in words.
 """

@@ -96,7 +96,7 @@ def _way_around(target: Target, sources: SourceMap, listener: str, route: str, p
         f"{target.kind} reads no body: on listener {listener} route {route} would serve the model of route {protected} "
         "without its protection; it answers 503 there"
     )
-    hint = f"protect both alike, or give {protected} a listener, host or path of its own"
+    hint = f"protect both alike, or give {protected} a separate listener, host or path"
     path = ("routes", route)
     return Diagnostic(BY_ID["route.match.model"].code, message, position_of(sources.root, path), path, hint, "warning")
 

@@ -25,7 +25,7 @@ for every feature:
 - **in part**: as far as the notes of the proxy say. A fleet that asks for the rest gets a warning with the code.
 - **not yet**: the proxy could, but lbctl does not render it in this version. A fleet that asks for it gets the warning
   LB499.
-- **no**: the proxy cannot. A fleet that asks for it gets a warning with the code that stands there, the reason, and
+- **no**: the proxy cannot. A fleet that asks for it gets a warning with the code in that cell, the reason, and
   what is rendered instead.
 
 Features with a † protect something. Where a proxy cannot say one of them, or not yet, the routes that it covers answer

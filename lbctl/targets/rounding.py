@@ -9,7 +9,7 @@ from lbctl.ir.pools import Pool, Replica
 
 _TOLERANCE = 0.02
 """The relative error of a share up to which there is no warning."""
-_HINT = "capacities whose ratios fit the weights, or a pool of its own for what is so much smaller"
+_HINT = "capacities whose ratios fit the weights, or a separate pool for the much smaller replicas"
 
 
 def rounded(kind: str, pool: Pool, replicas: Iterable[Replica], errors: Iterable[float]) -> Iterator[Diagnostic]:

@@ -43,7 +43,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
         message = "the fleet has no listeners: no client could connect"
         yield Diagnostic(NOT_RUNNABLE, message, sources.position(()), hint="listeners: {NAME: {bind: …}}")
     for proxy in driven(loaded.compiled.topology):
-        message = f"`up` runs a proxy of its own, and `serve` would drive this {proxy.kind} of the machine beside it"
+        message = f"`up` runs its own proxy, and `serve` would drive this {proxy.kind} of the machine beside it"
         hint = "`lbctl serve` is for that; a fleet whose proxies are all Envoys by xDS can be tried with `up`"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", proxy.name), hint=hint))
     if any(proxy.name == NAME for proxy in loaded.compiled.topology.proxies):

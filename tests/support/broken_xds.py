@@ -146,7 +146,7 @@ BROKEN: list[tuple[str, str, Callable[[Any], None], str, tuple[str, ...]]] = [
     (CDS, "llama", _an_unknown_policy, "lb_policy must be a known value", ("pools", "llama")),
     (CDS, "llama", _too_many_percent, "max_ejection_percent must be at most 100", ("pools", "llama")),
     (RDS, "public", _no_domains, "virtual_hosts[0].domains must have at least 1", ("listeners", "public")),
-    (RDS, "public", _a_domain_twice, "'*' stands 2 times", ("listeners", "public")),
+    (RDS, "public", _a_domain_twice, "'*' is used 2 times", ("listeners", "public")),
     (RDS, "public", _no_cluster, "route.cluster must have at least 1", ("routes", "rest")),
     (RDS, "public", _no_path, "match.path_specifier one of these must be given", ("routes", "chat")),
     (RDS, "public", _no_action, "action one of these must be given", ("routes", "chat")),

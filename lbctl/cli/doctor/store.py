@@ -49,7 +49,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
         yield DoctorResult(what, "failed", str(error), "see docs/high-availability.md")
         return
     names = ", ".join(item.name for item in members) or "none"
-    led = f"{leader} leads" if leader else "nobody leads"
+    led = f"{leader} leads" if leader else "no member leads"
     yield DoctorResult(what, "ok", f"{led}; members: {names}")
     yield from _clocks(members)
     yield from (_fullness(item) for item in usage if item.problem or item.size >= NEARLY_FULL * _limit(item))

@@ -128,7 +128,7 @@ def _row(draft: Draft, sample: SampleRequest, before: int, after: int) -> Compar
     if route.get("respond", {}).get("status") == CLOSED_STATUS:
         return ComparedRequest(sample, nothing, nothing, (), "the import closed the route")
     if ("routes", sample.route) in draft.moved:
-        return ComparedRequest(sample, nothing, nothing, (), "the proxy's figures have an address of their own")
+        return ComparedRequest(sample, nothing, nothing, (), "the proxy's figures have a separate address")
     pools = {route.get("pool"), *route.get("split", {})} & set(draft.fleet["pools"])
     if any(draft.fleet["pools"][name].get("protocol", "http1") != "http1" for name in pools):
         return ComparedRequest(sample, nothing, nothing, (), "the echo servers speak HTTP/1.1 only")

@@ -145,7 +145,7 @@ def _typed_policy(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         if algorithm:
             context.put((*path, "balance", "algorithm"), algorithm, view)
             return
-    context.omit(view, "no algorithm of a fleet means this: `least_request` stands in its place", path)
+    context.omit(view, "no algorithm of a fleet means this: `least_request` replaces it", path)
     context.draft.put((*path, "balance"), {"algorithm": "least_request"})
 
 

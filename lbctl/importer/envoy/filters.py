@@ -17,8 +17,8 @@ _PROTECTING = {
     "ext_authz": "authentication by another service", "jwt_authn": "authentication by tokens (write `auth.jwt`)",
     "rbac": "a list of who may do what", "basic_auth": "basic authentication", "oauth2": "authentication by OAuth",
     "api_key_auth": "authentication by keys (write `auth.api_keys`)", "csrf": "a check of the origin",
-    "credential_injector": "a credential for replicas", "geoip": "a choice by place", "lua": "a program of its own",
-    "wasm": "a program of its own", "golang": "a program of its own",
+    "credential_injector": "a credential for replicas", "geoip": "a choice by place", "lua": "a separate program",
+    "wasm": "a separate program", "golang": "a separate program",
 }  # fmt: skip
 """Filters that may refuse a request, in words."""
 _OTHERS = {

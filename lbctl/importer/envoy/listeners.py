@@ -150,7 +150,7 @@ def _log(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         elif kind.endswith("StdoutAccessLog"):
             context.imply("it is the default", item)
             continue
-        context.omit(item, "the access log has fields of its own, in JSON", path)
+        context.omit(item, "the access log has its own fields, in JSON", path)
 
 
 _MANAGER_HANDLERS: dict[str, Handler] = {

@@ -142,7 +142,7 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 def _attempt(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     value = view.milliseconds
     if value == 0:
-        context.imply("without `timeouts.attempt` a try has no limit of its own", view)
+        context.imply("without `timeouts.attempt` a try has no separate limit", view)
     context.time((*path, "timeouts", "attempt"), view)
     if value and value < 120_000:
         message = (

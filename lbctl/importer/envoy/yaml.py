@@ -163,7 +163,7 @@ class _Reader:
         self._count += content.size if event is not None else 1
         if self._count > MAX_NODES:
             at = (content.node.line, content.node.column)
-            raise self._stop(f"more than {MAX_NODES} values, with those that aliases stand for", *at)
+            raise self._stop(f"more than {MAX_NODES} values, with those of aliases", *at)
         if frame is None:
             self._root = content.node
             return

@@ -23,14 +23,14 @@ _REASONS = {
         WRITTEN,
     ),
     "resolvers": WRITTEN, "peers": "limits are divided by `instances`",
-    "global": WRITTEN, "log": "the access log has fields of its own, in JSON",
+    "global": WRITTEN, "log": "the access log has its own fields, in JSON",
     "log-format": "the access log has its own fields",
-    "stats": "lbctl has a dashboard, metrics and `lbctl status` of its own",
+    "stats": "lbctl has its own dashboard, metrics and `lbctl status`",
     "errorfile": "lbctl answers with JSON bodies",
     "userlist": "no rule asks for these users", "compression": "responses are not compressed",
     "use_backend": "an earlier rule takes these requests", "stick-table": "a fleet counts by `rate_limit`",
     "maxconn": WRITTEN, "fullconn": "limits do not grow with the load", "filter": "a fleet has no filters",
-    "capture": "the access log has fields of its own", "unique-id-format": "lbctl makes the id of a request itself",
+    "capture": "the access log has its own fields", "unique-id-format": "lbctl makes the id of a request itself",
     "unique-id-header": "lbctl makes the id of a request itself", "timeout": "a fleet has no timeout that means this",
 }  # fmt: skip
 _IMPLIED = {

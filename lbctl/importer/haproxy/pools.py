@@ -51,7 +51,7 @@ def _provider(context: HaproxyImport, path: Path, section: HaproxySection) -> No
         texts = [item for item in headers if item not in secrets]
         provider.put(context.draft, path, name, secrets, texts if host is not None else [], [host] if host else [])
         if host is None:
-            reason = "a pool with a key of its own has a Host of its own, here its first replica's"
+            reason = "a pool with its own key has its own Host, here its first replica's"
             context.draft.ledger.omit(secrets[0].statement, reason, path, part="the client's Host")
 
 
@@ -83,7 +83,7 @@ def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
             sticky.advise_address(context, item)
     else:
         draft.put((*path, "balance"), {"algorithm": "least_request"})
-        draft.ledger.omit(item, "no algorithm of a fleet means this: `least_request` stands in its place", path)
+        draft.ledger.omit(item, "no algorithm of a fleet means this: `least_request` replaces it", path)
 
 
 def _hash_key(args: Sequence[str]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
     "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "modules are the operator's", "sendfile": WRITTEN,
     "tcp_nopush": WRITTEN, "types": WRITTEN, "default_type": WRITTEN, "server_tokens": WRITTEN,
-    "types_hash_max_size": WRITTEN, "log_format": "the access log has fields of its own, in JSON",
+    "types_hash_max_size": WRITTEN, "log_format": "the access log has its own fields, in JSON",
     "gzip": "responses of models are not compressed", "stream": "lbctl balances HTTP, not TCP",
     "mail": "lbctl balances HTTP", "ssl_ciphers": "ciphers are the proxy's own for the oldest version",
     "ssl_session_cache": WRITTEN, "ssl_session_timeout": WRITTEN, "ssl_prefer_server_ciphers": WRITTEN,

@@ -292,7 +292,7 @@ def rewrite(context: NginxImport, route: Path, scope: Scope, target: PassTarget,
     if (own := provider.host_of(draft, route)) is not None:
         draft.ledger.imply("the pool has its own Host", *hosts)
         if hosts and hosts[-1].args[1:] != (own,):
-            draft.ledger.omit(hosts[-1], "a pool with a key of its own has a Host of its own", route)
+            draft.ledger.omit(hosts[-1], "a pool with its own key has its own Host", route)
         return
     value = hosts[-1].args[1] if hosts and len(hosts[-1].args) > 1 else ("" if hosts else "$proxy_host")
     if value in CLIENT_HOST:

@@ -269,7 +269,7 @@ def _fallback(context: NginxImport, path: Path, scope: Scope) -> None:
         block = next((each for each in flat(scope.server.block, "location") if each.args == (name,)), None)
         passing = next(flat(block, "proxy_pass"), None) if block is not None else None
         if block is None or passing is None:
-            context.draft.ledger.omit(item, "lbctl answers with JSON bodies of its own", path)
+            context.draft.ledger.omit(item, "lbctl answers with its own JSON bodies", path)
             continue
         targets = forward.targets(context, scope.inside(block), passing)
         if targets:
@@ -373,7 +373,7 @@ def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scop
         return
     rules = list(flat(block))
     if not rules or any(item.tokens != ("deny", "all") for item in rules):
-        why = "its other methods are protected in a way of their own"
+        why = "its other methods are protected in another way"
         context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
         context.draft.close(path, why)
         return

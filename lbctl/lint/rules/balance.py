@@ -145,7 +145,7 @@ def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
     what="A pool is hashed by the beginning of the prompt, and a route to it already knows a header or cookie that "
     "names the client.",
     why="To hash the prompt a proxy must hold the body before it knows where to send it, which costs memory and the "
-    "time to the first token, and nginx cannot at all. A header that stands for the conversation finds the same cache.",
+    "time to the first token, and nginx cannot at all. A header that identifies the conversation finds the same cache.",
     before=sample(
         "balance: {algorithm: hash, hash: {key: {prompt_prefix: 4096}, bounded_load: 1.25}}\n",
         routes="chat: {match: {path_prefix: /v1/chat}, pool: llama, rate_limit: [{by: {header: x-session}, "

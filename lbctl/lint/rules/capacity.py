@@ -113,7 +113,7 @@ def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
         routes = [route for route, share in _shares_of_routes(fleet, pool) if share >= 0.5]
         active = [replica for replica in pool.replicas if not replica.drain]
         if routes and len(active) == 1 and (pool.discovery is None):
-            message = f"route {routes[0]} has this one replica: while it restarts, nobody is served"
+            message = f"route {routes[0]} has this one replica: while it restarts, all requests fail"
             path = ("pools", pool.name, "replicas", active[0].name)
             yield RuleFinding(path, message, "a second replica, or a fallback for the route")
 

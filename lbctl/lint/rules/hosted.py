@@ -46,7 +46,7 @@ def hosted_api_is_checked(fleet: FleetView) -> Iterator[RuleFinding]:
     "warning",
     "telemetry of a hosted API",
     what="A pool with `upstream` names sources of telemetry.",
-    why="A hosted API shows nobody its queues and its GPUs: the sources stay without values, or are asked with the "
+    why="A hosted API does not show its queues and its GPUs: the sources stay without values, or are asked with the "
     "name of somebody else's host.",
     before=_fleet(_TLS, 'telemetry: {sources: [{kind: vllm, url: "http://{host}:9090/metrics"}]}'),
     after=_fleet(_TLS),

@@ -29,7 +29,7 @@ def _route(text: str) -> str:
 @rule(
     "LB330",
     "warning",
-    "a star that stands for itself",
+    "a star that is plain text",
     what="A `path_prefix` or a `path` of a route contains a `*`.",
     why="Paths are compared as written: `/v1/*` matches requests whose path has a star, and no other. A prefix needs "
     "no star to match what is below it.",
@@ -51,7 +51,7 @@ def literal_star(fleet: FleetView) -> Iterator[RuleFinding]:
     "warning",
     "a pool that no route uses",
     what="No route sends requests to a pool: not by `pool` or `split`, nor by `pin`, `fallback` or `mirror`.",
-    why="Its replicas hold GPUs that get no request, and nobody notices until the others are full.",
+    why="Its replicas hold GPUs that get no request, and this is not noticed until the others are full.",
     before=sample(pools=_SPARE),
     after=sample(pools=_SPARE, routes=_route(", fallback: spare")),
     ignore="A route to it comes with the next change.",

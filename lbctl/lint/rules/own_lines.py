@@ -86,7 +86,7 @@ def own_lines_before_limits(fleet: FleetView) -> Iterator[RuleFinding]:
     "answer loses its request id, by which logs of clients, proxies and engines are joined.",
     before=_site("{location: {chat: [own/adds.conf]}}"),
     after=_site("{location: {chat: [own/headers.conf]}}"),
-    ignore="Nobody looks for request ids in answers.",
+    ignore="Clients do not use the request ids of answers.",
 )
 def own_lines_drop_headers(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB242: add_header in a location."""

@@ -94,7 +94,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
     "LB316",
     "note",
     "one request that may become many",
-    what="Tries × fallback × the proxies of the fleet that stand behind one another, multiplied: how many requests "
+    what="Tries × fallback × the proxies of the fleet that are behind one another, multiplied: how many requests "
     "one of a client's may become at worst. It is shown from 4 on where the model may have seen them, else from 7 on.",
     why="Each layer looks modest. Multiplied, they are what a fleet gets at the worst time: when its replicas fail.",
     before=sample(

@@ -70,11 +70,11 @@ def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
 @rule(
     "LB534",
     "note",
-    "a listener beyond loopback that asks nobody who they are",
+    "a listener beyond loopback without authentication",
     what="A listener is bound to an address that others can reach, demands no client certificate, and a route to "
     "replicas on it has no `auth`; with TLS or without, which LB520 is about.",
-    why="Whoever reaches the port spends your GPUs, and reads what the model was told in confidence. Servers of models "
-    "have no users of their own.",
+    why="Whoever reaches the port spends your GPUs, and reads what the model was told in confidence. Model "
+    "servers do not authenticate users.",
     before=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
     after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
     ignore="The network lets only your own services reach the port.",
@@ -326,7 +326,7 @@ def _address_problem(host: str) -> str:
     "warning",
     "a proxy's own figures beyond loopback",
     what="`proxies.*.metrics` can be reached from elsewhere.",
-    why="Nobody is asked who they are: names of pools and replicas, traffic and errors are open to whoever reaches the "
+    why="There is no authentication: names of pools and replicas, traffic and errors are open to whoever reaches the "
     "address.",
     before=sample(more='proxies: {edge: {kind: haproxy, metrics: "0.0.0.0:8405"}}\n'),
     after=sample(more='proxies: {edge: {kind: haproxy, metrics: "127.0.0.1:8405"}}\n'),

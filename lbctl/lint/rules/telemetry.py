@@ -101,7 +101,7 @@ def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
     "samples that are stale after one that is lost",
     what="`stale_after` is under two intervals.",
     why="One scrape that times out, which busy engines do, and the replica counts as unknown: its weight goes back, "
-    "its deep health is not judged, for want of one page.",
+    "its deep health is not judged, because one page is missing.",
     before=sample(_telemetry_yaml(_VLLM + _DCGM, "", "10s", "15s")),
     after=sample(_telemetry_yaml(_VLLM + _DCGM, "", "10s", "30s")),
     ignore="Never.",
@@ -121,7 +121,7 @@ def stale_after_one_loss(fleet: FleetView) -> Iterator[RuleFinding]:
 @rule(
     "LB613",
     "warning",
-    "weights that want a signal which no source gives",
+    "composite weighting uses a signal that no source provides",
     what="A composite score uses a signal that none of the pool's sources can give. (`adaptive` without evidence is "
     "LB603.)",
     why="What is absent is unknown and never 0, so the score quietly consists of the rest, and with one signal left "
@@ -264,7 +264,7 @@ def _memory_conflict(sharing: list[tuple[Pool, Replica]]) -> str:
     required = sum(pool.deep.min_free_memory or 0 for pool, _ in sharing)
     gpu = GPUS.get(sharing[0][1].gpu or "")
     if gpu and gpu.memory_gb and required > gpu.memory_gb * 1e9:
-        return f"they want {required / 2**30:.0f} GiB free of {gpu.memory_gb:g} GB"
+        return f"they need {required / 2**30:.0f} GiB free of {gpu.memory_gb:g} GB"
     return ""
 
 

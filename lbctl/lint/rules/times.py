@@ -67,7 +67,7 @@ def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
     "closes them after 5 s. Most servers of models that generate do, so they are taken for it unless telemetry names "
     "another.",
     why="The side that sends must close first. Else now and then a POST meets a connection that the server is just "
-    "closing: nobody knows whether the model has seen it, so that it cannot be repeated and fails.",
+    "closing: it is not known whether the model has seen it, so it cannot be repeated and fails.",
     before=sample(LLM + "connections: {idle: 60s}\n"),
     after=sample(LLM + "connections: {idle: 4s}\n"),
     ignore="The servers were started with a longer keep-alive (`--timeout-keep-alive`).",

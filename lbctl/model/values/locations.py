@@ -42,7 +42,7 @@ def _absolute(value: object) -> str:
     if isinstance(value, str) and value and not value.startswith("/"):
         raise refuse(
             "LB145",
-            f"{show(value)} is not an absolute path, and a proxy starts in a directory of its own",
+            f"{show(value)} is not an absolute path, and a proxy starts in another directory",
             "a path that begins with /, as /run/haproxy/admin.sock",
         )
     return _file(value)

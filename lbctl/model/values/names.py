@@ -23,7 +23,7 @@ Gpu = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", "a GPU type", 
 _MODEL = r"[^\x00- \x7f*](?:[^\x00-\x1f\x7f*]{0,253}[^\x00- \x7f*])?"
 _MODEL_PATTERN = rf"{_MODEL}|[^\x00- \x7f*][^\x00-\x1f\x7f*]{{0,254}}\*"
 _MODEL_HINT = "printable text, at most 255 characters, without * and without spaces at its ends"
-_PATTERN_HINT = "printable text, at most 255 characters; a * at the end stands for any text"
+_PATTERN_HINT = "printable text, at most 255 characters; a * at the end matches any text"
 
 
 def _model(pattern: str, noun: str, hint: str) -> tuple[PlainValidator, object]:

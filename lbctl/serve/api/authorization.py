@@ -96,7 +96,7 @@ class Authorization:
         """Return whose token the request has. Raises RefusedRequest where it has none that is known."""
         accepted = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
         if not accepted:
-            raise RefusedRequest(403, "this control plane has no token, so nobody may do that")
+            raise RefusedRequest(403, "this control plane has no token, so this is not allowed")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
         principal = tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None

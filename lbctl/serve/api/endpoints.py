@@ -81,7 +81,7 @@ class Endpoints:
             api = ApiServer(serving, ApiAccess(chosen.control.api_bind, chosen.token, self._api_tls))
             port = await api.start()
         except OSError as error:
-            hint = "; a dry run beside another serve needs an --api-bind of its own" if self._options.dry_run else ""
+            hint = "; a dry run next to another serve needs its own --api-bind" if self._options.dry_run else ""
             raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {reason_of(error)}{hint}") from None
         self._api = api
         address = str(_with_port(chosen.control, "api_bind", port).api_bind)

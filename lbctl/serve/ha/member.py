@@ -121,7 +121,7 @@ class FleetMember:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The members whose files are not the leader's; none where nobody leads."""
+        """The members whose files are not the leader's; none where no member leads."""
         leader = self.leader
         return tuple(item.name for item in self.members if leader is not None and item.digest != leader.digest)
 

@@ -207,7 +207,7 @@ class RedisStore:
             raise UnusableError(f"{self.location} refuses the password: {error}") from None
         except ResponseError as error:
             if "NOAUTH" in str(error).upper() or "WRONGPASS" in str(error).upper():
-                raise UnusableError(f"{self.location} wants a password: {error}") from None
+                raise UnusableError(f"{self.location} needs a password: {error}") from None
             raise StoreError(f"{self.location}: {error}") from None
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreUnreachableError(f"{self.location} does not answer: {reason_of(error)}") from None

@@ -11,8 +11,8 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.http2": Rendered(),
     "listener.h2c": Rendered("told from HTTP/1.1 by its preface"),
     "listener.client_address": Rendered(
-        "a filter chain for the trusted networks, another for the rest; 400 where another header than x-forwarded-for "
-        "stands twice or holds a comma"
+        "a filter chain for the trusted networks, another for the rest; 400 if a header other than x-forwarded-for is "
+        "sent twice or contains a comma"
     ),
     "listener.proxy_protocol": Rendered(),
     "listener.max_connections": Rendered(
@@ -48,7 +48,7 @@ CAPABILITIES: dict[str, Capability] = {
     "route.pin.cookie": Rendered(),
     "route.sticky_split.cookie": Rendered("the cookie names the pool"),
     "route.sticky_split.header": Rendered("by hash: a changed split moves as few clients as it must"),
-    "route.mirror": Rendered("a slow mirror delays nobody"),
+    "route.mirror": Rendered("a slow mirror delays no request"),
     "route.fallback": Rendered(
         "a pool with a fallback spills to its next rank only when none of this one is left; passive health may eject "
         "all of it (max_ejection, unless written)"
@@ -82,7 +82,7 @@ CAPABILITIES: dict[str, Capability] = {
         "Envoy limits requests at once per pool, not per tenant or client", "a rate, or circuit_breaker.max_requests"
     ),
     "route.auth.api_keys": Rendered(
-        "keys in plain text, one of which only the hash is known is refused; the listener stands in a file of its own "
+        "keys in plain text, one of which only the hash is known is refused; the listener is in a separate file "
         "(0600), named by the directory of the proxy's `config`, without that relative to where Envoy is started: "
         "start it there"
     ),
@@ -115,7 +115,7 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "pool.balance.least_time": Unsupported("Envoy measures no response times for balancing", "least_request"),
     "pool.balance.random": Rendered("among equals; where weights differ round_robin keeps the shares"),
-    "pool.balance.hash": Rendered("the key stands with the route: a split over several keys uses them together"),
+    "pool.balance.hash": Rendered("the key is part of the route: a split over several keys uses them together"),
     "pool.balance.hash.json_body": Rendered(
         "a body that is JSON, a form or text by its content type, or has none, is held on such a listener until it is "
         "whole"
@@ -176,7 +176,7 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
     "pool.tls": Rendered(
         "without `ca` nothing is verified; an IP address is not compared with the certificate: give server_name; a "
-        "health port of its own is asked without TLS"
+        "separate health port is checked without TLS"
     ),
     "pool.tls.client_certificate": Rendered(),
     "pool.credentials": Rendered(
@@ -184,7 +184,7 @@ CAPABILITIES: dict[str, Capability] = {
         "protected xDS sends"
     ),
     "pool.upstream": Rendered(
-        "by filters behind the choice of the host, for each attempt; secrets come by SDS, in files of their own or "
+        "by filters behind the choice of the host, for each attempt; secrets come by SDS, in separate files or "
         "over protected xDS"
     ),
     "fleet": Rendered(),

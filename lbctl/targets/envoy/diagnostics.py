@@ -77,7 +77,7 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.health.grpc",
             (*path, "health", "active", "grpc"),
-            "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check stands in its place",
+            "Envoy's gRPC check needs HTTP/2 to the replicas: a TCP check replaces it",
             "protocol: grpc",
         )
 

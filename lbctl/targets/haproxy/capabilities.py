@@ -76,15 +76,15 @@ _NOTES = {
     "route.retry.replica_busy": "503 alone; bodies up to 64 KiB (a fragment: what the host's tune.bufsize holds), and "
     "the request waits until its body is whole or fills a buffer; of a pool's routes that retry different things one "
     "gets what it asks for",
-    "route.regions": "a backend of its own with those replicas, where the pool has others too: checks and limits count "
+    "route.regions": "a separate backend with those replicas, where the pool has others too: checks and limits count "
     "there again",
     "route.rate_limit": "a sliding window of burst ÷ rate; three limits a route",
     "route.rate_limit.concurrent": "three limits a route, together with the rates",
-    "route.auth.api_keys": "as hashes, in a file of their own; with `forward_tenant` a body for replicas of HTTP/1 "
+    "route.auth.api_keys": "as hashes, in a separate file; with `forward_tenant` a body for replicas of HTTP/1 "
     "needs a Content-Length (else 411; over HTTP/2 also an empty one that has its own end), since trailers could name "
     "another tenant",
     "proxies.metrics": "`/metrics`, by the Prometheus exporter, which Debian's and the official builds have",
-    "route.auth.basic": "as hashes, in a file of their own; a body as with API keys",
+    "route.auth.basic": "as hashes, in a separate file; a body as with API keys",
     "route.auth.jwt": "a token must expire; RSA and ECDSA keys, PS256 and its like from 2.8 on; a key without `alg` "
     "verifies RS256 or that of its curve; no tolerance for clocks; the first 8 audiences of a token; a tenant is "
     "printable ASCII, and one with control characters is answered 403",
@@ -106,7 +106,7 @@ _NOTES = {
     "pool.circuit_breaker.per_replica": "more wait in the pool's queue; HTTP/2 connections are not counted, requests "
     "are",
     "pool.health.grpc": "an answer other than SERVING is known at the end of the check's timeout",
-    "pool.health.fail_open": "by a backend of its own whose replicas are not checked; limits count there again",
+    "pool.health.fail_open": "by a separate backend whose replicas are not checked; limits count there again",
     "pool.load_shedding": "a drained replica counts as unfit",
     "pool.slow_start": "after a replica was down, or drained in a pool with affinity; not at HAProxy's start; a "
     "straight ramp",
@@ -119,10 +119,10 @@ _NOTES = {
     "pool.discovery.dns": "at most max_replicas, all with the same weight; the last addresses stay while a name is "
     "gone (NXDOMAIN)",
     "pool.discovery.file": "as the file is when it is rendered",
-    "pool.tls": "an IP address is not compared with the certificate: give server_name; a health port of its own is "
-    "asked without TLS",
-    "pool.credentials": "in the pool's backend; the key is looked up in a file of its own, for checks too",
-    "pool.upstream": "in the pool's backend; secrets are looked up in a file of their own",
+    "pool.tls": "an IP address is not compared with the certificate: give server_name; a separate health port is "
+    "checked without TLS",
+    "pool.credentials": "in the pool's backend; the key is looked up in a separate file, for checks too",
+    "pool.upstream": "in the pool's backend; secrets are looked up in a separate file",
     "pool.tls.client_certificate": "the key beside its certificate, x.crt and x.key, or one file with both",
 }
 

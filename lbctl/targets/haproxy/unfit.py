@@ -14,7 +14,7 @@ from lbctl.targets.haproxy import keys, listener
 from lbctl.targets.haproxy.own_lines import misplaced
 from lbctl.targets.own_lines import refusal
 
-_WHOLE = "form: whole, as a HAProxy of its own"
+_WHOLE = "form: whole, as a separate HAProxy"
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:

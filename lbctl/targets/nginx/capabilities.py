@@ -28,7 +28,7 @@ _LISTENERS: Mapping[str, Capability] = {
     ),
     "listener.client_address": Rendered(
         "from strangers the usual x-forwarded-* names are removed, one by one; before 1.23 another header than "
-        "x-forwarded-for is not believed, from 1.23 on 400 where it stands twice or holds a comma"
+        "x-forwarded-for is not believed, from 1.23 on 400 if it is sent twice or contains a comma"
     ),
     "listener.proxy_protocol": _DONE,
     "listener.max_connections": Rendered("counts connections with a request in progress; idle ones do not count"),
@@ -101,7 +101,7 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.auth.external": Rendered("auth_request"),
     "proxies.metrics": Rendered("stub_status: connections and requests of the whole nginx, as `/stub_status`"),
-    "route.auth.basic": Rendered("passwords in a file of their own (0600), since nginx compares them in clear text"),
+    "route.auth.basic": Rendered("passwords in a separate file (0600), since nginx compares them in clear text"),
     "route.headers": Rendered("the Server and Date of an answer are nginx's own"),
     "route.regions": _DONE,
     "route.access": _ACCESS,
@@ -195,8 +195,8 @@ _POOLS: Mapping[str, Capability] = {
         "`lbctl serve` keeps the last answer",
     ),
     "pool.discovery.file": Rendered("as the file is when it is rendered"),
-    "pool.credentials": Rendered("in the pool's locations; the key stands in a file of its own, which is included"),
-    "pool.upstream": Rendered("in the pool's locations; secrets stand in files of their own, which are included"),
+    "pool.credentials": Rendered("in the pool's locations; the key is in a separate file, which is included"),
+    "pool.upstream": Rendered("in the pool's locations; secrets are in separate files, which are included"),
     "pool.tls": Rendered("one name for all replicas of the pool"),
     "pool.tls.client_certificate": _DONE,
 }

@@ -201,7 +201,7 @@ def _tls(context: RenderContext, pool: Pool) -> Tls | None:
             "pool.tls",
             (*path, "server_name"),
             "nginx verifies one name for all replicas of a pool, and they have several: nothing is sent to them",
-            "write the name that stands in their certificates",
+            "write the name in their certificates",
         )
         return None
     return Tls(

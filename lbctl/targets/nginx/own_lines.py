@@ -123,7 +123,7 @@ class _Reader:
     def _end(self, kind: str, text: str, line: int) -> Directive | Misplaced:
         name, self.name = self.name, ""
         if not name:
-            return Misplaced(line, f"no directive stands before this `{text}`")
+            return Misplaced(line, f"no directive is before this `{text}`")
         if kind == "open" and name.endswith(_LUA):
             hint = f"{name.removesuffix('_block')}_file with the path of a script"
             return Misplaced(self.line, f"lbctl does not read Lua, so it cannot see where {name} ends", hint)

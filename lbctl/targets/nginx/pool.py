@@ -173,7 +173,7 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
         context.warn(
             "pool.discovery.dns",
             path[:-1],
-            "nginx resolves a name again only by resolvers of its own: here it is resolved when nginx starts",
+            "nginx resolves a name again only by its own resolvers: here it is resolved when nginx starts",
             'name them: resolvers: ["10.96.0.10:53"]',
         )
     servers = tuple(
@@ -251,7 +251,7 @@ def _without_backup(context: RenderContext, pool: Pool, order: dict[str, tuple[i
             "pool.replicas.priority",
             ("pools", pool.name, "balance", "algorithm"),
             f"nginx has no backup servers beside {pool.balance.algorithm}: replicas of a lower priority get nothing",
-            "give them a pool of their own, and name it as the route's fallback",
+            "give them a separate pool, and name it as the route's fallback",
         )
     if pool.locality is not None:
         context.warn(
@@ -269,15 +269,15 @@ def _warn_about_ranks(context: RenderContext, pool: Pool, levels: list[tuple[int
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "replicas"),
-            "nginx has one rank of backup servers: all but the first stand by together",
+            "nginx has one rank of backup servers: all but the first are backups together",
         )
     else:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            "nginx has one rank of backup servers: when none of its own zone is left, its own region and all others "
+            "nginx has one rank of backup servers: when its own zone has none left, its own region and all others "
             "share by weight",
-            "prefer: region, or the own region's replicas in a pool of their own with a fallback",
+            "prefer: region, or the own region's replicas in a separate pool with a fallback",
         )
 
 

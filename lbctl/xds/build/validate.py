@@ -126,7 +126,7 @@ def _duplicates(message: Any) -> Iterator[Broken]:
 
 def _duplicated(field_path: str, names: Iterable[str | bytes]) -> Iterator[Broken]:
     counted = Counter(names)
-    yield from ((field_path, f"must be told apart: {name!r} stands {n} times") for name, n in counted.items() if n > 1)
+    yield from ((field_path, f"must be told apart: {name!r} is used {n} times") for name, n in counted.items() if n > 1)
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,6 +190,6 @@ def _address_problem(address: Any, used_addresses: set[tuple[str, int]]) -> str:
             else f"must be an IP address and a port, not {address_and_port}"
         )
     if address_and_port in used_addresses:
-        return f"stands twice: {address_and_port[0]}, port {address_and_port[1]}"
+        return f"is used twice: {address_and_port[0]}, port {address_and_port[1]}"
     used_addresses.add(address_and_port)
     return reason

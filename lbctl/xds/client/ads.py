@@ -34,7 +34,7 @@ _REFUSALS = frozenset(
 )
 _PREAMBLE = re.compile(r"failed to connect to all addresses; last error: [A-Z_]+: (?:ipv[46]:\S+: )?")
 _HINTS = (
-    ("Socket closed", " (it may want TLS, or a client's certificate)"),
+    ("Socket closed", " (it may need TLS, or a client's certificate)"),
     ("WRONG_VERSION_NUMBER", " (it does not speak TLS)"),
 )
 _CONNECTION_CUT = "Internal error from Core"

@@ -196,7 +196,7 @@ def _resources(response: DiscoveryResponse, wanted: _Subscription) -> dict[str, 
         if not item.name:
             raise DecodeError(f"a resource of {response.type_url} has no name")
         if item.name in resources:
-            raise DecodeError(f"{item.name} stands twice in one response")
+            raise DecodeError(f"{item.name} is twice in one response")
         resources[item.name] = item
     return {name: item for name, item in resources.items() if wanted.names is None or name in wanted.names}
 

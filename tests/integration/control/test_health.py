@@ -14,7 +14,7 @@ from tests.support.control import INTERVAL, NAME, Talk, pool
 
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
-STALLED = "stalled: requests in flight, and its progress counter stands still"
+STALLED = "stalled: requests in flight, and its progress counter does not move"
 
 
 class PoolHistory:

@@ -170,7 +170,7 @@ def test_equal_content_is_acknowledged_without_a_change() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (response(CDS, "2", "b", cluster("llama"), cluster("llama")), "llama stands twice"),
+        (response(CDS, "2", "b", cluster("llama"), cluster("llama")), "llama is twice"),
         (response(CDS, "2", "b", cluster("new"), routes("table")), "holds a .*RouteConfiguration"),
         (response(CDS, "2", "b", cluster("")), "no name"),
     ],
@@ -451,7 +451,7 @@ def test_get_works_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture
         assert server.peers[0]["x509_common_name"] == [b"edge-1"]
         capsys.readouterr()
         assert get(server) == 4
-        assert "it may want TLS" in capsys.readouterr().err
+        assert "it may need TLS" in capsys.readouterr().err
         assert get(server, "--tls-ca", str(authority.ca)) == 4, "the server requires a client certificate"
         stranger = Authority(tmp_path / "stranger")
         assert get(server, "--tls-ca", str(stranger.ca)) == 4, "the server's certificate is not trusted"

@@ -55,7 +55,7 @@ def test_members_and_deviating_clocks_are_listed(scheme: str) -> None:
 
     _do(store, announce)
     result, clock = _checks(chosen, scheme)
-    assert (result.state, result.message) == ("ok", "nobody leads; members: cp-1")
+    assert (result.state, result.message) == ("ok", "no member leads; members: cp-1")
     assert (clock.state, clock.what, clock.message) == (
         "warn",
         "clock of the member cp-1",

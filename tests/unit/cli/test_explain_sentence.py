@@ -45,7 +45,7 @@ def test_observed_share_takes_precedence_over_the_decided_one() -> None:
     held = sentence_with(share=0.5, reasons=("weight 4 held by an operator: test",))
     assert held.endswith("instead of 20 %: weight 4 held by an operator: test")
     assert sentence_with(declared=0.0, share=0.0, priority=1) == (
-        "gpu3 gets 0 % of the pool's requests: it stands by with priority 1"
+        "gpu3 gets 0 % of the pool's requests: it is a reserve with priority 1"
     )
 
 

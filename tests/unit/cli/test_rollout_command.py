@@ -101,7 +101,7 @@ def test_paused_hold_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]
     with serving(FleetWithRollout(WAITING)) as url:
         assert run(["rollout", "status", "--server", url]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert "chat: the hold of step 1 stands still, and waits for a connected proxy of the route" in shown
+        assert "chat: the hold of step 1 is paused, and waits for a connected proxy of the route" in shown
         assert run(["status", "--server", url]) == 0
         shown = " ".join(capsys.readouterr().out.split())
         assert "new has 50 %, its hold waits for a connected proxy of the route that has the step" in shown

@@ -149,7 +149,7 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--lose", "zone=c"], "has no replica in zone 'c'; a, b"),
         (["--lose", "zone=a", "--lose", "small"], "without zone a and small pool p has no replica that gets requests"),
         (["--lose", "zone=a", "--lose", "zone=b"], "leave one of them: big, middle, small"),
-        (["--lose", "largest", "--lose", "largest"], "one replica, however often it stands there: name the second one"),
+        (["--lose", "largest", "--lose", "largest"], "one replica, however often it is given: name the second one"),
         (["--lose", "big", "--kill", "big@20"], "--kill big: --lose big takes it out from the start: leave out one"),
         (["--lose", "zone=a", "--join", "big@20"], "--join big: --lose zone=a takes it out from the start"),
         (["--lose", "largest", "--slow", "big=0.5"], "--slow big: --lose largest takes it out from the start"),

@@ -40,7 +40,7 @@ def test_lowest_percentile_wins_in_any_order() -> None:
             {"spread": 0.5, "utilisation": {"r": 0.2, "s": 0.7}},
             "busy for 50–60% of the time, the other less evenly: 20–70%",
         ),
-        ({}, {"preempted": 900}, "It preempted 0 sequences for want of cache, the other 900"),
+        ({}, {"preempted": 900}, "It preempted 0 sequences because the cache was full, the other 900"),
         (
             {"share": {"r": 0.3, "s": 0.7}},
             {},

@@ -62,7 +62,7 @@ CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1,
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (LAUGHS, 6, f"more than {MAX_NODES} values, with those that aliases stand for"),
+        (LAUGHS, 6, f"more than {MAX_NODES} values, with those of aliases"),
         (NESTED, 1, f"nested more than {MAX_DEPTH} deep"),
         (CHAIN, MAX_DEPTH, f"nested more than {MAX_DEPTH} deep"),
         ("a: 1\nb: *x", 2, "an alias without its anchor"),

@@ -278,7 +278,7 @@ def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("frontend 'x\n", ":1:10: error LB980: HAProxy would not read this: a quote is not closed"),
-        ("bind :80\n", ":1:1: error LB980: HAProxy would not read this: `bind` stands outside of a section"),
+        ("bind :80\n", ":1:1: error LB980: HAProxy would not read this: `bind` is outside of a section"),
         ("frontend\n", ":1:1: error LB980: HAProxy would not read this: `frontend` needs a name"),
         ("backend x\n mode http\n", ":1:1: error LB982: there is no frontend to import"),
         ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, and lbctl balances HTTP (write"),

@@ -191,7 +191,7 @@ def test_key_file_gives_access_to_the_models(tmp_path: Path, capsys: Output) -> 
         assert "replica-key: error LB961" in capsys.readouterr().err
         assert not fleet.exists()
         assert run(["init", "--from", server.url]) == 0
-        assert "vLLM, models unknown: it wants a key, which --api-key-file gives\n" in capsys.readouterr().err
+        assert "vLLM, models unknown: it needs a key, which --api-key-file gives\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"two words\n", b"\xff\n"])

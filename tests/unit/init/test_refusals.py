@@ -86,7 +86,7 @@ def error_for(url: str, patience: float = 1.0) -> str:
         (nested, "none of its answers is one of a model server that init knows"),
         (squeezed, "an encoding that was not asked for"),
         (answering(404), "none of its answers"),
-        (answering(401), "it wants a key: give it with --api-key-file"),
+        (answering(401), "it needs a key: give it with --api-key-file"),
         (answering(301, Location="http://169.254.169.254/latest/meta-data/"), "it redirects, and init does not follow"),
         (fake.answering(fake.HTML), "an HTML page"),
         (fake.answering({"/api/version": {"version": "4", "ray_version": "2.49.0"}}), "this is Ray's dashboard"),
@@ -153,7 +153,7 @@ def test_invalid_urls_are_reported_without_requests(capsys: Output) -> None:
 
 def test_urls_without_from_are_a_usage_error(capsys: Output) -> None:
     assert run(["init", "http://127.0.0.1:1"]) == 64
-    assert "URLs stand after --from" in capsys.readouterr().err
+    assert "URLs follow --from" in capsys.readouterr().err
 
 
 def test_requests_contain_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_fleet_with_driven_proxies_is_not_run(here: Path, capfd: pytest.CaptureF
     nginx = {"kind": "nginx", "config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "-s", "reload"]}}
     write(here, proxies={"edge": nginx, "up": {"kind": "envoy", "nodes": ["edge-*"]}})
     text = errors_of_up(capfd, 1)
-    assert "fleet.yaml:17:5: error LB970 proxies.edge: `up` runs a proxy of its own, and `serve` would drive" in text
+    assert "fleet.yaml:17:5: error LB970 proxies.edge: `up` runs its own proxy, and `serve` would drive" in text
     assert "error LB970 proxies.up: the proxy that `up` adds to the fleet has this name too" in text
     assert not (here / "state").exists()
 

@@ -33,4 +33,4 @@ class Audit:
     """The kept records of the audit log."""
 
     records: tuple[AuditRecord, ...]
-    """At most 5,000, the oldest first. Where older ones were deleted, the first has a `previous` that nobody has."""
+    """At most 5,000, the oldest first. Where older ones were deleted, the first has the `previous` of a deleted one."""

@@ -75,7 +75,7 @@ class RolloutChanged:
     percent: float | None
     """The share of the target pool now; None where the rollout does not decide the split."""
     reason: str | None
-    """Why somebody, or the analysis, acted on it last; None where nobody gave a reason."""
+    """Why somebody, or the analysis, acted on it last; None without a reason."""
     evaluation: RolloutEvaluation | None
     """The new evaluation; None where there is none."""
 

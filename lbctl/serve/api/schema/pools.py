@@ -26,7 +26,7 @@ class Replica:
     gpu: str | None
     """The GPU's name; None where the fleet gives none."""
     priority: int
-    """0 gets requests first; higher numbers stand by."""
+    """0 gets requests first; higher numbers are reserves."""
     capacity: float
     """What it can carry, relative to the others of its pool."""
     state: ReplicaState

@@ -118,21 +118,21 @@ class Rollout:
     percent: float | None
     """The current share of the target pool; None where the rollout does not decide the split."""
     split: Mapping[str, int]
-    """Pool → its current share, relative to the others, as it would stand in the file."""
+    """Pool → its current share, relative to the others, as the file would have it."""
     since: Timestamp | None
     """When the current step or phase began."""
     next_at: Timestamp | None
     """When the current step ends by itself, at the earliest; None where somebody has to end it, and while the hold of
-    the step stands still."""
+    the step is paused."""
     reason: str | None
-    """Why somebody, or the analysis, acted on it last; None where nobody gave a reason."""
+    """Why somebody, or the analysis, acted on it last; None without a reason."""
     analysis: RolloutAnalysis | None
     """The evidence; None in the modes `manual` and `timed`."""
     held_by: str | None = None
     """Who holds the split of the route by hand, and why: it applies in place of that of the rollout. None where nobody
     does."""
     hold_waits_for: str | None = None
-    """Why the hold of the current step stands still; None while it passes, and without a hold."""
+    """Why the hold of the current step is paused; None while it runs, and without a hold."""
     unavailable: str | None = None
     """Why the target pool has no available replica, so that the rollout does not move on; None where it has one, where
     an operator has allowed it, and after the end."""

@@ -55,7 +55,7 @@ def test_a_broken_rule_is_reported_with_its_path(
     ("wrong", "words"),
     [
         (_priority_gap, "no rank may be left out"),
-        (_twice_in_one_place, "stands twice: 10.0.0.1, port 80"),
+        (_twice_in_one_place, "is used twice: 10.0.0.1, port 80"),
         (_weights_too_large, "sum is at most 4294967295"),
     ],
 )
