@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,8 +23,8 @@ _LARGEST = 16 << 20
 """Bytes of the log after which it is emptied."""
 _PIECE = 1 << 18
 _KEPT_LINES = 8
-ACCESS_LOG = '{"ts":'
-"""The beginning of an entry of an access log in JSON."""
+_ACCESS_LOG = re.compile(r'(?=\{")(?=.*"ts":")(?=.*"request_id":)(?=.*"listener":)')
+"""An entry of an access log in JSON; Envoy sorts the keys."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -126,7 +127,7 @@ class Child:
                 self._offset = 0
 
     def _add(self, line: str) -> None:
-        if line.startswith(ACCESS_LOG):
+        if _ACCESS_LOG.match(line):
             return
         self.last_lines = [*self.last_lines[1 - _KEPT_LINES :], line]
         self._show(self.name, line)

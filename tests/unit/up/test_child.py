@@ -36,8 +36,9 @@ def test_lines_and_exit_code_of_the_program_are_returned(tmp_path: Path) -> None
 
 
 def test_entries_of_the_access_log_are_not_shown(tmp_path: Path) -> None:
-    script = """echo '{"ts":"2026-01-01","status":503}'; echo a replica is down"""
-    assert _run_until_it_ends(tmp_path / "log", None, script) == (0, ["a replica is down"])
+    entries = ['{"ts":"1","request_id":null,"listener":"l"}', '{"bytes_in":0,"listener":"l","request_id":"a","ts":"1"}']
+    script = f"echo '{entries[0]}'; echo a replica is down; echo '{entries[1]}'; echo '{{}}'"
+    assert _run_until_it_ends(tmp_path / "log", None, script) == (0, ["a replica is down", "{}"])
 
 
 def test_output_that_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
