@@ -52,7 +52,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[i
         finding, todo = str(error).removeprefix("--check "), f"install it anew: {program.install_hint}"
         return DoctorResult(kind, "failed", finding, todo, True), ()
     if not version:
-        return DoctorResult(kind, "warn", f"{path} does not tell its version", f"run `{path} -v`"), ()
+        return DoctorResult(kind, "warn", f"{path} does not report its version", f"run `{path} -v`"), ()
     return _version_check(kind, f"{version_text(version)}, {path}", version, proxies, driven), version
 
 

@@ -31,7 +31,7 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "listener.timeouts": Rendered("an idle connection gets notice when its time is over, and ends 1 to 2 s later"),
     "listener.access": Rendered(),
-    "listener.access_log": Rendered("written every 10 s, or as --file-flush-interval-msec says"),
+    "listener.access_log": Rendered("written every 10 s, or at the interval of --file-flush-interval-msec"),
     "listener.tracing": Rendered("OTLP by gRPC"),
     "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),

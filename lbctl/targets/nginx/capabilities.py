@@ -166,7 +166,7 @@ _POOLS: Mapping[str, Capability] = {
         Unsupported("before 1.29.4 nginx speaks HTTP/2 to replicas for gRPC alone", "HTTP/1.1"),
     ),
     "pool.protocol.grpc": Rendered(
-        "clients need HTTP/2: a listener with TLS, or 1.25.1; where nginx itself answers, the log says 204"
+        "clients need HTTP/2: a listener with TLS, or 1.25.1; where nginx itself answers, the log has 204"
     ),
     "pool.replicas.priority": Rendered("two ranks; beside hash and random a lower priority gets nothing"),
     "pool.replicas.drain": _DONE,

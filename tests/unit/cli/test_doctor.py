@@ -224,8 +224,8 @@ DRIVEN = {
             "says 1.25",
         ),
         ("echo nginx version: nginx/1.18.0 >&2", {}, 0, "warn", "lbctl renders for 1.22 and later"),
-        ("echo hello", {}, 0, "warn", "does not tell its version"),
-        ("exec sleep 30", {}, 0, "warn", "does not tell its version"),
+        ("echo hello", {}, 0, "warn", "does not report its version"),
+        ("exec sleep 30", {}, 0, "warn", "does not report its version"),
     ],
 )
 def test_proxy_version_is_compared_with_the_fleet(

@@ -12,7 +12,7 @@ export const STATES = {
   draining: "finishes its requests",
   drained: "gets no requests",
   ejected: "kept away from requests",
-  down: "a check fails, or nobody can connect",
+  down: "a check fails, or lbctl cannot connect",
   removed: "no proxy has it any more",
 };
 
