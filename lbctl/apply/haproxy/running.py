@@ -27,7 +27,9 @@ _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "s
 
 _STAT_HEAD = "# pxname,"
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
-_FAILURES = ("hrsp_5xx", "econ", "eresp", "wredis")
+_FAILURES = ("hrsp_5xx", "econ", "eresp")
+_OTHER_ENDS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other", "cli_abrt")
+"""What else may come of a request."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
 """The exceptions that parsing something else than HAProxy's answer raises."""
@@ -81,7 +83,7 @@ class ServerCounters:
     ended: int
     """Requests that were sent there and have ended, whatever came of them."""
     failed: int
-    """Answers of 500 and more, connections that failed, requests without a whole answer, and those moved elsewhere."""
+    """Answers of 500 and more, connections that failed, requests without a whole answer, and `repeated` ones."""
     sessions: int
     """Requests that it works on now."""
     status: str
@@ -94,8 +96,8 @@ class ServerCounters:
     """Requests that wait until it may get them."""
     unreached: int = 0
     """Requests for which no connection was made."""
-    moved: int = 0
-    """Requests that were sent to another server after a failure."""
+    repeated: int = 0
+    """Requests that were sent again after a failure, here or to another server: each counts as one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +197,26 @@ def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
 
 
 def _counters(row: Mapping[str, str]) -> ServerCounters:
-    attempts, sessions = int(row["stot"] or 0), int(row["scur"] or 0)
+    """Return the counters of a server.
+
+    A request that is sent again counts as `wretr` at the same server, as `wredis` to another one after a failed
+    connection, and as both after a failed answer (seen with HAProxy 2.6): at least the larger of the two. It waits up
+    to a second first, in which it is sent and not in progress.
+    """
+    sent, sessions = int(row["stot"] or 0), int(row["scur"] or 0)
+    repeated = max(int(row["wretr"] or 0), int(row["wredis"] or 0))
+    failed = repeated + sum(int(row[name] or 0) for name in _FAILURES)
+    others = sum(int(row[name] or 0) for name in _OTHER_ENDS)
     return ServerCounters(
-        ended=max(0, attempts - sessions),
-        failed=sum(int(row[name] or 0) for name in _FAILURES),
+        ended=max(0, min(sent - sessions, failed + others)),
+        failed=failed,
         sessions=sessions,
         status=row["status"],
         check=row["check_status"].removeprefix("* "),
         last_check=row["last_chk"],
         queued=int(row["qcur"] or 0),
         unreached=int(row["econ"] or 0),
-        moved=int(row["wredis"] or 0),
+        repeated=repeated,
     )
 
 

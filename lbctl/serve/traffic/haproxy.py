@@ -104,7 +104,7 @@ def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
         old = earlier.servers.get(place)
         old = _NOTHING if old is None or item.failed < old.failed or item.unreached < old.unreached else old
         unreached[place[0]] += item.unreached - old.unreached
-        failed[place[0]] += item.failed - item.moved - (old.failed - old.moved)
+        failed[place[0]] += item.failed - item.repeated - (old.failed - old.repeated)
     errors: Counter[str] = Counter()
     for name, backend in now.backends.items():
         old_backend = earlier.backends.get(name, _NO_ERRORS)

@@ -84,19 +84,24 @@ def site() -> Iterator[Site]:
     with ExitStack() as stack:
         stack.enter_context(short_pauses(HAPROXY_RELOADS))
         names = [
-            *(f"dead-{kind}-old" for kind in _KINDS),
+            *(f"{name}-{kind}-old" for kind in _KINDS for name in ("dead", "fails")),
             *(f"dies-{kind}-{end}" for kind in _KINDS for end in ("old", "new")),
         ]
         members = {item.name: item for item in stack.enter_context(replicas(*names))}
         haproxy, nginx = stack.enter_context(edges.haproxy("haproxy")), stack.enter_context(edges.nginx("nginx"))
         routes = {
-            **{f"dead-{kind}": _route(f"dead-{kind}", kind, "analysis", "1s", analysis=criteria) for kind in _KINDS},
+            **{
+                f"{name}-{kind}": _route(f"{name}-{kind}", kind, "analysis", "1s", analysis=criteria)
+                for kind in _KINDS
+                for name in ("dead", "fails")
+            },
             **{f"dies-{kind}": _route(f"dies-{kind}", kind, "manual", "1h") for kind in _KINDS},
         }
         pools = {name: pool_of([item], **_CHECKED, **POLLED_EACH_SECOND) for name, item in members.items()}
-        for kind in _KINDS:
+        dead_pools = [f"{name}-{kind}-new" for kind in _KINDS for name in ("dead", "fails")]
+        for name in dead_pools:
             dead = [{"name": "gone", "address": f"{HOST}:{free_port()}"}]
-            pools[f"dead-{kind}-new"] = {"replicas": dead, **_CHECKED, **POLLED_EACH_SECOND}
+            pools[name] = {"replicas": dead, **_CHECKED, **POLLED_EACH_SECOND}
         fleet: Fleet = edges.add({"version": 1, **driven("envoy"), "routes": routes, "pools": pools}, haproxy, nginx)
         for edge in (haproxy, nginx):
             stack.enter_context(edges.started_edge(edge, fleet))
@@ -108,7 +113,7 @@ def site() -> Iterator[Site]:
         fleet["proxies"]["envoy"]["admin"] = f"{HOST}:{envoy.admin}"
         control.write({**fleet, "routes": manual})
         site = Site(control, {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}, members)
-        eventually(lambda: all(_state(site, f"dead-{kind}-new") == "down" for kind in _KINDS), _LONG)
+        eventually(lambda: all(_state(site, name) == "down" for name in dead_pools), _LONG)
         control.write(fleet)
         yield site
 
@@ -152,7 +157,7 @@ def test_new_rollout_waits_for_the_first_check() -> None:
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> None:
-    route = f"dead-{kind}"
+    route = f"fails-{kind}"
     eventually(lambda: site.rollout(route)["mode"] == "analysis")
     assert site.cli("start", route, "--allow-unavailable") == 0
     request = Request("POST", f"/{route}/x", timeout=20.0)
