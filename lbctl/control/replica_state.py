@@ -73,6 +73,9 @@ class ReplicaFacts:
     """Whether lbctl has never connected to any replica of the fleet although replicas answer: it cannot reach them."""
     answered_age: float | None = None
     """How long ago a proxy last reported a request that it has answered; None: never."""
+    unanswered_for: float | None = None
+    """For how many seconds requests were sent to it and none was answered without an error, where so long a time shows
+    that it answers nothing, and no check says more; None otherwise."""
     passed_by: int = 0
     """The number of proxies that do an active check of their own, and to which it is up."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
@@ -195,7 +198,10 @@ def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
 
 
 def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica of which nothing shows that it can be reached."""
+    """Return the state of a replica of which nothing shows that it can be reached, or that it answers."""
+    if facts.unanswered_for is not None:
+        time = f"for more than {facts.unanswered_for:g} s"
+        return StateWithReason("unknown", f"requests are sent to it, and {time} none was answered without an error")
     checks = (facts.check, facts.connection)
     if facts.passed_by or any(item is not None and item.at is not None and not item.out for item in checks):
         return None

@@ -28,7 +28,8 @@ _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "s
 _STAT_HEAD = "# pxname,"
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
-_OTHER_ENDS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other", "cli_abrt")
+_ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
+_OTHER_ENDS = (*_ANSWERS, "cli_abrt")
 """What else may come of a request."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
@@ -98,6 +99,8 @@ class ServerCounters:
     """Requests for which no connection was made."""
     repeated: int = 0
     """Requests that were sent again after a failure, here or to another server: each counts as one more."""
+    answered: int = 0
+    """Answers with a status below 500 that have begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,7 @@ def _counters(row: Mapping[str, str]) -> ServerCounters:
         queued=int(row["qcur"] or 0),
         unreached=int(row["econ"] or 0),
         repeated=repeated,
+        answered=sum(int(row[name] or 0) for name in _ANSWERS),
     )
 
 

@@ -13,10 +13,11 @@ from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import Composed, EffectiveReplica
 from lbctl.control.health import DeepHealth
 from lbctl.control.outages import ReplicaReport
-from lbctl.control.replica_state import ReplicaCondition, ReplicaFacts, StateWithReason, state_of
+from lbctl.control.replica_state import ANSWER_MAX_AGE, ReplicaCondition, ReplicaFacts, StateWithReason, state_of
 from lbctl.control.slow_start import Factors, lowest
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import Pool, TcpCheck
 from lbctl.ir.shares import of_pools, of_replicas
+from lbctl.ir.snapshot import pools_of
 from lbctl.serve.api import schema
 from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.load_shedding import shedding
@@ -31,7 +32,9 @@ from lbctl.targets import target, uncounted
 _FIRST_CHECK = 60.0
 """Seconds within which each replica has been checked for the first time, also in a large fleet."""
 _ENOUGH = 3
-"""Failed requests that show that a pool answers nothing but errors."""
+"""Failed requests that show that a pool or a replica answers nothing but errors."""
+_FORGOTTEN = 300.0
+"""Seconds without requests after which those before say nothing of a replica: it may have been repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def unchecked(composed: Composed, live: LiveState, names: Collection[str]) -> fr
 
 
 def _is_unchecked(live: LiveState, keys: Collection[ReplicaKey]) -> bool:
-    if any(live.ledger.answered(key) for key in keys):
+    if any(live.ledger.answered_at(key) is not None for key in keys):
         return False
     is_pending = False
     for key in keys:
@@ -314,6 +317,7 @@ class _Rows:
             connection_age=0.0 if connection is None else live.at - connection.since,
             is_apart=self._is_apart,
             answered_age=None if answered is None else live.now - answered,
+            unanswered_for=self._unanswered_for(pool, carriers, key),
             passed_by=len(self._passed_by(pool, key.replica)),
             conditions=self._conditions(pool, carriers, key),
             carriers=sum(len(each.nodes) or 1 for each in carriers),
@@ -331,6 +335,33 @@ class _Rows:
             connected=sum(len(_names(each)) for each in carriers if each.connected),
             **self._drain(key, carriers) if item.status in ("drained", "removed") else {},
         )
+
+    def _unanswered_for(self, pool: Pool, carriers: tuple[Carrier, ...], key: ReplicaKey) -> float | None:
+        """Return the seconds without an answer that show that the replica answers nothing; None where it may.
+
+        An active check that asks for more than a listening port, and telemetry, show more than requests do. While
+        requests are in flight, the answer to one of them may begin until it times out.
+        """
+        is_asked = pool.active is not None and not isinstance(pool.active.probe, TcpCheck)
+        row = None if is_asked or key in self._live.health else self._live.ledger.unanswered(key, self._live.now)
+        if row is None or row.requests < _ENOUGH or self._live.now - row.newest > _FORGOTTEN:
+            return None
+        is_known = self._live.ledger.in_flight_known_by(key, self._live.now) == sum(len(_names(i)) for i in carriers)
+        is_idle = is_known and self._in_flight(pool, key.replica) == 0
+        bound = ANSWER_MAX_AGE if is_idle else self._answer_time(pool.name)
+        return bound if bound is not None and self._live.now - row.since > bound else None
+
+    def _answer_time(self, pool: str) -> float | None:
+        """Return the seconds after which an answer of the pool has begun, or its request has ended; None: unlimited."""
+        times = [ANSWER_MAX_AGE]
+        for route in self._composed.whole.topology.routes:
+            if pool in pools_of(route):
+                given = (route.attempt_timeout, route.request_timeout, route.idle_timeout)
+                limits = [each / 1000 for each in given if each is not None]
+                if not limits:
+                    return None
+                times.append(min(limits))
+        return max(times)
 
     def _conditions(self, pool: Pool, carriers: tuple[Carrier, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
         """Return proxy → what it thinks of the replica; that of an ejection states when it ends."""

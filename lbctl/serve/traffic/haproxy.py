@@ -88,7 +88,21 @@ def report(now: WorkerCounters, before: WorkerCounters | None) -> TrafficReport:
         {key: _worst(each) for key, each in conditions.items()},
         assigned,
         _own_errors(now, before) if before is not None else {},
+        _answered(now, earlier) if before is not None else frozenset(),
     )
+
+
+def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> frozenset[ReplicaKey]:
+    """Return the replicas of which an answer has begun since the last poll.
+
+    A server that counts less than before has been removed and added again.
+    """
+    answered = set()
+    for place, item in now.servers.items():
+        before = earlier.get(place, _NOTHING).answered
+        if item.answered > before or 0 < item.answered < before:
+            answered.add(ReplicaKey(desired.pool_name(place[0]), now.slots.get(place, place[1])))
+    return frozenset(answered)
 
 
 def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:

@@ -31,6 +31,9 @@ class TrafficReport:
     """`in_flight`, and the requests that wait in the proxy for this replica alone."""
     own_errors: Mapping[str, int] = field(default_factory=dict)
     """Pool → the requests that it answered with an error itself, without a replica, since its last report."""
+    answered: frozenset[ReplicaKey] | None = None
+    """The replicas of which an answer with a status below 500 has begun since its last report; None where the proxy
+    does not count answers."""
 
 
 class Assigned(NamedTuple):

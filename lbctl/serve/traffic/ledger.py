@@ -60,6 +60,17 @@ Latencies = Mapping[LatencyKey, Mapping[int, int]]
 """What is measured → bucket of a histogram → requests."""
 
 
+class Unanswered(NamedTuple):
+    """The requests at a replica since its last answer without an error."""
+
+    since: float
+    """When the first of them was reported."""
+    requests: int
+    """How many of them have ended."""
+    newest: float
+    """When the newest of them was reported."""
+
+
 class _Bucket(NamedTuple):
     """What a proxy has reported in a few seconds."""
 
@@ -108,6 +119,11 @@ class _Reports:
     """Replica, or pool with an empty name of the replica → bucket of the time to the first byte → its requests."""
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
     """When it last reported a request that the replica has answered."""
+    unanswered: dict[ReplicaKey, Unanswered] = field(default_factory=dict)
+    """The replicas to which it has sent requests of which none was answered since."""
+    streams: dict[ReplicaKey, int] = field(default_factory=dict)
+    """Replica → the requests in flight whose answers may have begun by the last report of an answer, or by the first
+    report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     in_flight_at: float = -inf
     """When it last reported its requests in flight."""
@@ -115,6 +131,15 @@ class _Reports:
     """Those that are not `up`."""
     judged: Collection[ReplicaKey] = ()
     """The replicas whose condition it has reported, whichever that was."""
+
+    def add_unanswered(self, key: ReplicaKey, requests: int, now: float) -> None:
+        """Add requests that ended at a replica while no answer of it began: some are answers that had begun before."""
+        streams = min(self.streams.get(key, 0), requests)
+        if streams:
+            self.streams[key] -= streams
+        if requests > streams:
+            before = self.unanswered.get(key, Unanswered(now, 0, now))
+            self.unanswered[key] = Unanswered(before.since, before.requests + requests - streams, now)
 
     def expire(self, now: float) -> None:
         """Forget the requests of more than a minute ago."""
@@ -151,15 +176,30 @@ class TrafficLedger:
         self._looked_at = -inf
         """When silent proxies were looked for."""
 
-    def add(self, proxy: str, counts: Mapping[ReplicaKey, Counts], now: float) -> None:
-        """Add what the proxy has counted since its last report. An empty mapping says that it reports, and is idle."""
+    def add(
+        self,
+        proxy: str,
+        counts: Mapping[ReplicaKey, Counts],
+        now: float,
+        answered: Collection[ReplicaKey] | None = None,
+    ) -> None:
+        """Add what the proxy has counted since its last report. An empty mapping says that it reports, and is idle.
+
+        `answered`: the replicas of which an answer without an error has begun; None where the proxy does not count
+        answers. Then each request that has ended without an error was answered. Otherwise its client may have left.
+        """
         reports = self._reports(proxy, now)
+        if answered is None:
+            answered = {key for key, each in counts.items() if each.requests > each.errors}
+        for key in answered:
+            reports.answered[key] = now
+            reports.unanswered.pop(key, None)
         for key, each in counts.items():
             reports.totals[key] = reports.totals.get(key, NO_COUNTS) + each
             self.requests[key.pool] += each.requests
             self._answered[key] += each.requests - each.errors
-            if each.requests > each.errors:
-                reports.answered[key] = now
+            if key not in answered:
+                reports.add_unanswered(key, each.requests, now)
         newest = reports.newest(now)
         requests = {key: each.requests for key, each in counts.items()}
         errors = {key: each.errors for key, each in counts.items() if each.errors}
@@ -227,6 +267,9 @@ class TrafficLedger:
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
         """Replace the requests that the proxy has at each replica now; a replica that is absent is unknown."""
         reports = self._reports(proxy, now)
+        for key, count in requests.items():
+            if key not in reports.streams or reports.answered.get(key) == now:
+                reports.streams[key] = count
         self._replace_in_flight(reports, requests)
         reports.in_flight_at = now
 
@@ -258,6 +301,8 @@ class TrafficLedger:
             reports.own_errors = Counter({pool: count for pool, count in reports.own_errors.items() if pool in pools})
             reports.totals = {key: each for key, each in reports.totals.items() if key in replicas}
             reports.answered = {key: at for key, at in reports.answered.items() if key in replicas}
+            reports.unanswered = {key: each for key, each in reports.unanswered.items() if key in replicas}
+            reports.streams = {key: count for key, count in reports.streams.items() if key in replicas}
             reports.latencies = {key: each for key, each in reports.latencies.items() if key in measured}
 
     def reporting(self, now: float) -> frozenset[str]:
@@ -313,6 +358,14 @@ class TrafficLedger:
     def answered_at(self, key: ReplicaKey) -> float | None:
         """Return when a proxy last reported a request that the replica has answered; None: never."""
         return max((at for item in self._proxies.values() if (at := item.answered.get(key)) is not None), default=None)
+
+    def unanswered(self, key: ReplicaKey, now: float) -> Unanswered | None:
+        """Return the requests at the replica since its last answer to a proxy that is not silent; None without any."""
+        found = [each for _, item in self._current(now) if (each := item.unanswered.get(key)) is not None]
+        if not found:
+            return None
+        since = max(min(each.since for each in found), self.answered_at(key) or -inf)
+        return Unanswered(since, sum(each.requests for each in found), max(each.newest for each in found))
 
     def rates(self, now: float) -> Mapping[ReplicaKey, float]:
         """Return replica → its requests per second in the last minute, or since a younger proxy reports.

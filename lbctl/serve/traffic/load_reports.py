@@ -41,20 +41,23 @@ class LoadReports:
         """Add a report: requests that have ended since the last one, failures, and the requests in progress now."""
         tallies: dict[ReplicaKey, _Tally] = {}
         in_progress: dict[ReplicaKey, int] = {}
+        answered: set[ReplicaKey] = set()
         for cluster in clusters:
             places = self._places.of(cluster.cluster)
             in_progress.update(dict.fromkeys(places.values(), 0))
-            for place, issued, failed, there in cluster.endpoints if places else ():
+            for place, issued, failed, there, begun in cluster.endpoints if places else ():
                 key = places.get(place)
                 if key is not None:
                     before = tallies.get(key, _NO_REQUESTS)
                     tallies[key] = before[0] + issued, before[1] + failed, before[2] + there
+                    if begun:
+                        answered.add(key)
         in_progress.update({key: there for key, (_, _, there) in tallies.items()})
         streams = self._nodes.setdefault(node_id, {})
         counts = _counts(tallies, streams.get(stream, _NOTHING))
         streams[stream] = in_progress
         now = self._clock()
-        self._ledger.add(node_id, counts, now)
+        self._ledger.add(node_id, counts, now, answered)
         self._ledger.set_in_flight(node_id, _total(streams), now)
 
     def ended(self, stream: object, node_id: str) -> None:

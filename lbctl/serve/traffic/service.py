@@ -180,7 +180,8 @@ class Traffic:
         now = self.clock()
         assigned = self._of_fleet(report.assigned).items()
         self._assigned[proxy] = tuple(Assigned(proxy, key, requests, now) for key, requests in assigned)
-        self.ledger.add(proxy, self._of_fleet(report.counts), now)
+        answered = None if report.answered is None else report.answered & self._replicas
+        self.ledger.add(proxy, self._of_fleet(report.counts), now, answered)
         self.ledger.add_own_errors(proxy, self._of_pools(report.own_errors), now)
         self.ledger.set_in_flight(proxy, self._of_fleet(report.in_flight), now)
         self.ledger.set_conditions(proxy, self._of_fleet(report.conditions), now)

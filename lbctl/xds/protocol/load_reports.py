@@ -39,6 +39,8 @@ class EndpointLoad(NamedTuple):
     """Requests that ended with a status of 500 or more, without an answer, or without a connection."""
     in_progress: int
     """Requests that are there now."""
+    answered: int
+    """Answers with a status below 500 that have begun."""
 
 
 class ClusterLoad(NamedTuple):
@@ -85,6 +87,7 @@ def _loads(cluster: Any) -> Iterator[EndpointLoad]:
                 item.total_issued_requests,
                 item.total_error_requests,
                 item.total_requests_in_progress,
+                item.total_successful_requests,
             )
 
 

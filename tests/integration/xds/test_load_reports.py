@@ -76,6 +76,7 @@ def report(clusters: dict[str, list[tuple[str, int, int, int, int]]]) -> LoadSta
                             "address": {"socket_address": {"address": address, "port_value": port}},
                             "total_issued_requests": issued,
                             "total_error_requests": failed,
+                            "total_successful_requests": issued - failed,
                             "total_requests_in_progress": there,
                         }
                         for address, port, issued, failed, there in endpoints
@@ -122,7 +123,7 @@ def test_reports_cover_all_clusters_and_reach_the_receiver() -> None:
             await client.send(report({"llama": [("10.0.0.1", 8000, 7, 1, 2)], "idle": []}))
             await client.send(LoadStatsRequest())
             await until(lambda: len(received.reports) == 3)
-            loads = {"llama": [EndpointLoad(("10.0.0.1", 8000), 7, 1, 2)], "idle": []}
+            loads = {"llama": [EndpointLoad(("10.0.0.1", 8000), 7, 1, 2, 6)], "idle": []}
             assert received.reports == [("edge-1", {}), ("edge-1", loads), ("edge-1", {})]
             assert xds.observer.streams == ["load"]
             client.call.cancel()
@@ -325,4 +326,4 @@ def test_the_address_of_a_pipe_is_its_path() -> None:
     stats = message.cluster_stats.add(cluster_name="c").upstream_locality_stats.add().upstream_endpoint_stats.add()
     stats.address.pipe.path = "/run/engine.sock"
     (load,) = load_reports.read(message.SerializeToString()).clusters
-    assert list(load.endpoints) == [EndpointLoad(("/run/engine.sock", 0), 0, 0, 0)]
+    assert list(load.endpoints) == [EndpointLoad(("/run/engine.sock", 0), 0, 0, 0, 0)]

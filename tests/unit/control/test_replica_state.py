@@ -139,6 +139,13 @@ def test_replica_that_nobody_can_reach_is_never_in() -> None:
     assert state_of(facts(connection=None, answered_age=100.0, weight=Weight(0.5, 0.5))).name == "unknown"
 
 
+def test_replica_that_answers_nothing_is_unknown() -> None:
+    assert state_of(facts(unanswered_for=30.0, passed_by=1)) == StateWithReason(
+        "unknown", "requests are sent to it, and for more than 30 s none was answered without an error"
+    )
+    assert state_of(facts(unanswered_for=30.0, connection=REFUSED)).name == "down"
+
+
 def test_replica_that_a_proxy_reaches_is_in_whatever_lbctl_finds() -> None:
     never = {"connection": REFUSED, "connection_age": 1.0}
     assert state_of(facts(**never, passed_by=1)).name == "in", "another network, or a path of the proxy's machine"

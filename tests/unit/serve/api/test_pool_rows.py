@@ -9,12 +9,14 @@ from typing import Any
 from lbctl.control.analysis.latency import bucket
 from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import Composed, compose, for_proxy
+from lbctl.control.health import DeepHealth
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Ramps
-from lbctl.ir.pools import ActiveCheck, PassiveCheck, Pool, SlowStart, TcpCheck
+from lbctl.ir.pools import ActiveCheck, HttpCheck, PassiveCheck, Pool, SlowStart, TcpCheck
 from lbctl.ir.proxies import Proxy
+from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import pool_rows
@@ -70,6 +72,42 @@ def test_pool_is_unchecked_until_a_replica_has_passed() -> None:
     ledger.add("ha", {ReplicaKey(*keys[0]): Counts(1)}, 0.0)
     assert not unchecked(new, new, ledger=ledger)
     assert pool_rows.unchecked(composed, pool_rows.LiveState(), [NAME]) == frozenset(), "nothing checks it"
+
+
+def _unanswered(item: Pool, age: float, in_flight: int | None, route: Mapping[str, Any], **more: Any) -> str:
+    """Return the state of a replica of which 3 requests ended without an answer, the first of them `age` seconds ago.
+
+    `in_flight` is what the proxy reports now.
+    """
+    target = Route("chat", Forward((Share(item.name, 1),)), **route)
+    composed = compose(Snapshot(Topology((), (target,), (item,))), LoopOutput(), (), {}, 0.0)
+    ledger, key = TrafficLedger(), ReplicaKey(NAME, "r00000")
+    ledger.add("ha", {key: Counts(2)}, 0.0, ())
+    ledger.add("ha", {key: Counts(1, 1)}, age, ())
+    if in_flight is not None:
+        ledger.set_in_flight("ha", {key: in_flight}, age)
+    live = pool_rows.LiveState(
+        (Carrier(HA, frozenset({NAME}), composed.snapshot, composed.snapshot),), ledger,
+        connections={(NAME, "r00000"): CONNECTED}, now=age, **more,
+    )  # fmt: skip
+    (row,) = pool_rows.pools(composed, live)
+    return row.replicas[0].state
+
+
+def test_replica_without_answers_is_unknown_after_its_timeouts() -> None:
+    minute = {"idle_timeout": 60_000}
+    assert [_unanswered(TWO, age, 0, minute) for age in (29.0, 31.0)] == ["in", "unknown"]
+    assert [_unanswered(TWO, age, 1, minute) for age in (31.0, 59.0, 61.0)] == ["in", "in", "unknown"]
+    assert [_unanswered(TWO, age, None, minute) for age in (59.0, 61.0)] == ["in", "unknown"]
+    assert _unanswered(TWO, 61.0, 1, {**minute, "attempt_timeout": 20_000}) == "unknown"
+    assert _unanswered(TWO, 9999.0, 1, {"idle_timeout": None}) == "in", "an answer may begin at any time"
+
+
+def test_checks_and_telemetry_show_more_than_requests() -> None:
+    checked = replace(TWO, active=ActiveCheck(HttpCheck("/health")))
+    assert _unanswered(checked, 999.0, 0, {}) == "in"
+    assert _unanswered(replace(TWO, active=ActiveCheck(TcpCheck())), 999.0, 0, {}) == "unknown"
+    assert _unanswered(TWO, 999.0, 0, {}, health={(NAME, "r00000"): DeepHealth()}) == "in"
 
 
 def test_ejection_states_when_it_ends() -> None:

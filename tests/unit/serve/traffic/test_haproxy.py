@@ -52,6 +52,16 @@ def test_first_answer_is_the_baseline_for_counts() -> None:
     assert second.conditions == {A: ReplicaCondition("up"), B: ReplicaCondition("up")}
 
 
+def test_answer_counts_when_it_begins() -> None:
+    first, second, third = reports_of(
+        answer("pool_llama,a,1,7,0,0,0,0,0,no check,,,6", "pool_llama,b,1,1,0,0,0,0,0,no check,,,0"),
+        answer("pool_llama,a,2,8,0,0,0,0,0,no check,,,7", "pool_llama,b,0,2,2,0,0,0,0,no check,,,0"),
+        answer("pool_llama,a,0,8,0,0,0,0,0,no check,,,8", "pool_llama,b,0,2,2,0,0,0,0,no check,,,0"),
+    )
+    assert (first.answered, second.answered, third.answered) == (set(), {A}, {A})
+    assert (second.counts, third.counts) == ({B: Counts(2, 2)}, {A: Counts(2)})
+
+
 def test_backends_of_a_pool_are_summed_by_replica() -> None:
     before = (
         "pool_llama,a,0,0,0,0,0,0,0,UP,,",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.control.analysis.latency import LatencyHistogram
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.latencies import LatencyKey
-from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Counts, ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.ledger import STALE_AFTER, WINDOW, Counts, ReplicaKey, TrafficLedger, Unanswered
 
 A, B = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
 
@@ -70,6 +70,34 @@ def test_unreported_requests_in_flight_are_unknown() -> None:
     ledger.set_in_flight("edge", {A: 0}, 0.0)
     assert ledger.in_flight(A, 0.0) == 0
     assert ledger.in_flight(B, 0.0) is None
+
+
+def test_requests_without_an_answer_count_until_the_next_one() -> None:
+    ledger = TrafficLedger()
+    ledger.add("edge", {A: Counts(2, 2), B: Counts(2, 1)}, 1.0)
+    ledger.add("site", {A: Counts(3)}, 5.0, ())
+    assert ledger.unanswered(A, 6.0) == Unanswered(1.0, 5, 5.0), "the clients of site have left"
+    assert ledger.unanswered(B, 6.0) is None
+    ledger.add("site", {}, 7.0, [A])
+    assert ledger.unanswered(A, 8.0) == Unanswered(7.0, 2, 1.0), "an answer has begun"
+    ledger.add("edge", {A: Counts(1)}, 9.0)
+    assert ledger.unanswered(A, 9.0) is None
+    assert ledger.answered_at(A) == 9.0
+    ledger.add("edge", {A: Counts(1, 1)}, 10.0)
+    assert ledger.unanswered(A, 11.0 + STALE_AFTER) is None, "the proxy is silent"
+
+
+def test_streams_that_end_were_answered() -> None:
+    ledger = TrafficLedger()
+    ledger.set_in_flight("edge", {A: 1}, 0.0)
+    ledger.add("edge", {A: Counts(1)}, 1.0, ())
+    assert ledger.unanswered(A, 1.0) is None, "its answer had begun before the first report"
+    ledger.add("edge", {}, 2.0, [A])
+    ledger.set_in_flight("edge", {A: 3}, 2.0)
+    ledger.set_in_flight("edge", {A: 5}, 7.0)
+    ledger.add("edge", {A: Counts(2)}, 12.0, ())
+    ledger.add("edge", {A: Counts(3)}, 17.0, ())
+    assert ledger.unanswered(A, 17.0) == Unanswered(17.0, 2, 17.0)
 
 
 def test_removed_replicas_and_unused_latencies_are_forgotten() -> None:

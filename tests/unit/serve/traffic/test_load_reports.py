@@ -49,9 +49,9 @@ class Reporting:
 
 def test_requests_are_counted_when_they_end() -> None:
     envoys = Reporting()
-    envoys.report("s", llama=[EndpointLoad(AT_A, 10, 1, 4), EndpointLoad(AT_B, 2, 0, 0)])
+    envoys.report("s", llama=[EndpointLoad(AT_A, 10, 1, 4, 9), EndpointLoad(AT_B, 2, 0, 0, 2)])
     assert envoys.counted() == {A: Counts(6, 1), B: Counts(2)}
-    envoys.report("s", llama=[EndpointLoad(AT_A, 3, 0, 5)])
+    envoys.report("s", llama=[EndpointLoad(AT_A, 3, 0, 5, 3)])
     assert envoys.counted() == {A: Counts(8, 1), B: Counts(2)}
     assert envoys.in_flight(A, B) == [5, 0]
     envoys.report("s", llama=[])
@@ -59,9 +59,16 @@ def test_requests_are_counted_when_they_end() -> None:
     assert envoys.in_flight(A, B) == [0, 0]
 
 
+def test_answer_counts_when_it_begins() -> None:
+    envoys = Reporting()
+    envoys.report("s", llama=[EndpointLoad(AT_A, 1, 0, 1, 1), EndpointLoad(AT_B, 1, 0, 0, 0)])
+    assert [envoys.ledger.answered_at(key) for key in (A, B)] == [0.0, None], "the client of b has left"
+    assert envoys.counted() == {B: Counts(1)}
+
+
 def test_request_without_a_connection_counts_as_failed() -> None:
     envoys = Reporting()
-    envoys.report("s", llama=[EndpointLoad(AT_A, 0, 7, 0)])
+    envoys.report("s", llama=[EndpointLoad(AT_A, 0, 7, 0, 0)])
     assert envoys.counted() == {A: Counts(7, 7)}
 
 
@@ -70,9 +77,12 @@ def test_all_clusters_and_addresses_count_for_their_replica() -> None:
     envoys.report(
         "s",
         **{
-            "llama": [EndpointLoad(AT_A, 1, 0, 1), EndpointLoad(("10.0.0.3", 8000), 1, 0, 0)],
-            "llama|eu-west": [EndpointLoad(AT_A, 2, 0, 1), EndpointLoad(("10.0.0.4", 8000), 4, 0, 0)],
-            "other": [EndpointLoad(("/run/engine.sock", 0), 1, 0, 0), EndpointLoad(("2001:db8::1", 8000), 1, 0, 0)],
+            "llama": [EndpointLoad(AT_A, 1, 0, 1, 1), EndpointLoad(("10.0.0.3", 8000), 1, 0, 0, 1)],
+            "llama|eu-west": [EndpointLoad(AT_A, 2, 0, 1, 2), EndpointLoad(("10.0.0.4", 8000), 4, 0, 0, 4)],
+            "other": [
+                EndpointLoad(("/run/engine.sock", 0), 1, 0, 0, 1),
+                EndpointLoad(("2001:db8::1", 8000), 1, 0, 0, 1),
+            ],
         },
     )
     assert envoys.counted() == {A: Counts(1), NAMED: Counts(5), SOCKET: Counts(1), V6: Counts(1)}
@@ -81,8 +91,10 @@ def test_all_clusters_and_addresses_count_for_their_replica() -> None:
 
 def test_unknown_clusters_and_addresses_are_ignored() -> None:
     envoys = Reporting()
-    strange = {f"cluster-{number}": [EndpointLoad(AT_A, 1, 1, 1)] for number in range(1000)}
-    envoys.report("s", **strange, **{"": [EndpointLoad(AT_A, 1, 1, 1)]}, llama=[EndpointLoad(("10.9.9.9", 1), 5, 5, 5)])
+    strange = {f"cluster-{number}": [EndpointLoad(AT_A, 1, 1, 1, 0)] for number in range(1000)}
+    envoys.report(
+        "s", **strange, **{"": [EndpointLoad(AT_A, 1, 1, 1, 0)]}, llama=[EndpointLoad(("10.9.9.9", 1), 5, 5, 5, 0)]
+    )
     assert envoys.counted() == {}
     assert envoys.in_flight(A, SOCKET) == [0, None]
     assert envoys.ledger.reporting(0.0) == {"edge-1"}
@@ -91,16 +103,16 @@ def test_unknown_clusters_and_addresses_are_ignored() -> None:
 
 def test_changed_fleet_applies_at_once() -> None:
     envoys = Reporting()
-    envoys.report("s", llama=[EndpointLoad(("10.0.0.3", 8000), 1, 0, 0)])
+    envoys.report("s", llama=[EndpointLoad(("10.0.0.3", 8000), 1, 0, 0, 1)])
     envoys.reports.follow(_published("first", "10.0.0.9"))
-    envoys.report("s", llama=[EndpointLoad(AT_A, 1, 0, 0), EndpointLoad(("10.0.0.3", 8000), 1, 0, 0)])
+    envoys.report("s", llama=[EndpointLoad(AT_A, 1, 0, 0, 1), EndpointLoad(("10.0.0.3", 8000), 1, 0, 0, 1)])
     assert envoys.counted() == {NAMED: Counts(1), ReplicaKey("llama", "first"): Counts(1)}
 
 
 def test_envoys_with_the_same_node_id_are_summed() -> None:
     envoys = Reporting()
-    envoys.report("one", llama=[EndpointLoad(AT_A, 5, 0, 3)])
-    envoys.report("two", llama=[EndpointLoad(AT_A, 5, 0, 1)])
+    envoys.report("one", llama=[EndpointLoad(AT_A, 5, 0, 3, 5)])
+    envoys.report("two", llama=[EndpointLoad(AT_A, 5, 0, 1, 5)])
     assert envoys.in_flight(A) == [4]
     envoys.reports.ended("two", "edge-1")
     assert envoys.in_flight(A) == [3]
@@ -112,9 +124,9 @@ def test_envoys_with_the_same_node_id_are_summed() -> None:
 
 def test_restarted_envoy_counts_from_zero() -> None:
     envoys = Reporting()
-    envoys.report("one", llama=[EndpointLoad(AT_A, 5, 0, 5)])
+    envoys.report("one", llama=[EndpointLoad(AT_A, 5, 0, 5, 5)])
     envoys.reports.ended("one", "edge-1")
-    envoys.report("two", llama=[EndpointLoad(AT_A, 2, 0, 4)])
+    envoys.report("two", llama=[EndpointLoad(AT_A, 2, 0, 4, 2)])
     assert envoys.counted() == {}
-    envoys.report("two", llama=[EndpointLoad(AT_A, 2, 0, 1)])
+    envoys.report("two", llama=[EndpointLoad(AT_A, 2, 0, 1, 2)])
     assert envoys.counted() == {A: Counts(5)}
