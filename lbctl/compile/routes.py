@@ -251,7 +251,7 @@ def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None
     for key in ("pin", "sticky_split", "mirror", "fallback", "rewrite", "rollout"):
         if key in route.model_fields_set:
             ctx.error("LB106", f"{key} has no meaning where the proxy itself responds", (*path, key), key=True)
-    for key in ("auth", "rate_limit"):
+    for key in ("rate_limit",) if route.respond is not None and route.respond.models else ("auth", "rate_limit"):
         if getattr(route, key):
             ctx.warn("LB106", f"{key} does not hold where the proxy itself responds: all get the answer", (*path, key))
 

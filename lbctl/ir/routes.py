@@ -325,7 +325,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route. `action` decides what happens; the other settings apply to `Forward` alone."""
+    """A route. `action` decides what happens; the other settings apply to `Forward`, and `auth` to a list of models."""
 
     name: str
     """The name, unique in the fleet."""
@@ -365,3 +365,9 @@ class Route:
     """Only replicas in these regions may answer; empty: any."""
     rollout: Rollout | None = None
     """The rollout of its split; None: there is none."""
+
+    @property
+    def needs_credentials(self) -> bool:
+        """Whether a request needs the credentials of `auth`: other answers of the proxy itself are for all clients."""
+        lists_models = isinstance(self.action, Respond) and self.action.lists_models
+        return self.auth is not None and (lists_models or isinstance(self.action, Forward))

@@ -173,7 +173,7 @@ REFERENCES = (
         "LB106",
         "a key without meaning where the proxy answers",
         "A route with `respond` has a key that is for requests that go on.",
-        "Leave it out; keys and limits do not hold there.",
+        "Leave it out; limits do not hold there, and `auth` only for a list of models.",
     ),
     code_page(
         "LB107", "a sticky split without a split", "There is nothing to stick to.", "A split of two pools or more."

@@ -267,7 +267,7 @@ class Respond(Section):
     models: bool = Field(
         False,
         description="Lists the models that clients of the listener can use, as OpenAI's `GET /v1/models` does: the "
-        "names in `match.model` of its routes, and `model` of their pools.",
+        "names in `match.model` of its routes, and `model` of their pools. It needs the credentials of `auth`.",
     )
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as rbac_filter_pb2
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Auth, Forward, Jwt, Route
+from lbctl.ir.routes import Auth, Jwt, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_headers, websocket_key
@@ -194,9 +194,9 @@ def credential_headers(auth: Auth | None) -> list[str]:
 
 
 def _protected(view: View, listener: Listener) -> list[Route]:
-    """Return the listener's protected routes, sorted by name; Envoy's own answers need no protection."""
+    """Return the listener's protected routes, sorted by name."""
     routes = (view.routes[name] for name in sorted({rule.route for rule in listener.rules}))
-    return [route for route in routes if route.auth and isinstance(route.action, Forward)]
+    return [route for route in routes if route.needs_credentials]
 
 
 def _claimed_headers(view: View) -> list[str]:

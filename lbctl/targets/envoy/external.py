@@ -15,7 +15,7 @@ from envoy.extensions.filters.http.ext_authz.v3 import ext_authz_pb2
 from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import External, Forward, Route
+from lbctl.ir.routes import External, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.envoy.protos import address, duration, extension, pack
 
@@ -29,7 +29,7 @@ def services(routes: Iterable[Route]) -> dict[str, Route]:
     return {
         f"auth|{route.name}": route
         for route in routes
-        if route.auth and route.auth.external and isinstance(route.action, Forward)
+        if route.auth and route.auth.external and route.needs_credentials
     }
 
 

@@ -23,6 +23,7 @@ from lbctl.targets.envoy import (
     access,
     affinity,
     auth,
+    external,
     filters,
     forwards,
     header_text,
@@ -152,20 +153,31 @@ def _matched(
 ) -> Iterator[route_components_pb2.Route]:
     route = table.view.routes[rule.route]
     if isinstance(route.action, Respond):
-        body = route.action
-        text = model_list.body_of(body, table.listener, table.view)
-        message = _direct(table, match, route.name, body.status, text, body.content_type)
-        _headers(table, message, route)
-        yield _limited(table, message, route)
+        yield from _respond(table, route, route.action, match)
     elif isinstance(route.action, Redirect):
         for message in _redirects(table, match, route.name):
             _headers(table, message, route)
             yield _limited(table, message, route)
-    else:
-        if not auth.admits_nobody(table.view, route):
-            yield from _forward(table, rule, route, route.action, match)
-        if auth.admits_nobody(table.view, route) or auth.demands_token(table.view, route):
-            yield _limited(table, _unauthorized(table, match, route), route)
+    elif not auth.admits_nobody(table.view, route):
+        yield from _forward(table, rule, route, route.action, match)
+    if route.needs_credentials and (auth.admits_nobody(table.view, route) or auth.demands_token(table.view, route)):
+        yield _limited(table, _unauthorized(table, match, route), route)
+
+
+def _respond(
+    table: RouteInputs, route: Route, action: Respond, match: route_components_pb2.RouteMatch
+) -> Iterator[route_components_pb2.Route]:
+    """Yield the routes by which Envoy answers itself, one for each kind of credentials that it asks for."""
+    gates: list[auth.Gate] = [([], {})]
+    if route.needs_credentials:
+        gates = [] if auth.admits_nobody(table.view, route) else list(auth.gates(table.view, route))
+    text = model_list.body_of(action, table.listener, table.view)
+    for credentials, auth_filters in gates:
+        message = _direct(table, _narrowed(match, credentials), route.name, action.status, text, action.content_type)
+        for name, config in {**auth_filters, **external.per_route(route)}.items():
+            message.typed_per_filter_config[name].CopyFrom(config)
+        _headers(table, message, route)
+        yield _limited(table, message, route)
 
 
 def _limited(table: RouteInputs, message: route_components_pb2.Route, route: Route) -> route_components_pb2.Route:

@@ -434,6 +434,8 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         yield line(reports.UNLOGGED, f"if {route.acl(item)}", source=("routes", item.name, "access_log"))
     yield from access.lines(item, listener, acls)
     if not isinstance(item.action, Forward):
+        if item.needs_credentials:
+            yield from auth.lines(item, view, acls)
         yield from route.own_response(item, item.action, listener, view)
         return
     if len(item.rate_limits) > limits.COUNTERS:

@@ -105,11 +105,24 @@ class Routes:
         action = route.action
         if isinstance(action, Respond):
             body = model_list.body_of(action, listener, self.context.view)
-            return _answering(route, replace(action, body=body), self._headers(inlet, route))
+            answering = _answering(route, replace(action, body=body), self._headers(inlet, route))
+            return self._guarded(route, answering[0]) if route.needs_credentials else answering
         if isinstance(action, Redirect):
             return [Location(_name(route), _variables(route), self._headers(inlet, route), redirect=True)]
         rule = _rule(listener, route)
         return [item for pool in _reached(action) for item in self._to_pool(listener, inlet, route, rule, pool)]
+
+    def _guarded(self, route: Route, answering: Location) -> list[Location]:
+        """Return a location of nginx's own answer as one that asks for credentials.
+
+        nginx answers before it asks a service, so the answer is then in a second location.
+        """
+        number = self.numbers[route.name]
+        check = external.check(route, number)
+        if check is None:
+            return [replace(answering, tenant=auth.tenant(self.context, route, number))]
+        name = _name(route, "answer")
+        return [_guard(replace(answering, answer=None, check=check), name.text, ()), replace(answering, name=name)]
 
     def _to_pool(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> list[Location]:
         """Return the locations that lead to the pool.

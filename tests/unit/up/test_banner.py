@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lbctl.ir.routes import ApiKeys, Auth
+from lbctl.ir.topology import Topology
 from lbctl.serve.settings import Options, settings
+from lbctl.targets.load import Loaded
 from lbctl.up.banner import banner
 from lbctl.up.keys import KeyFiles
 from lbctl.up.overlay import guard_message
@@ -81,10 +85,18 @@ def test_only_a_new_key_is_shown(tmp_path: Path) -> None:
     assert f"  key        one of those in {file}; another: {make}\n" in existing
 
 
+def guarded(loaded: Loaded) -> Topology:
+    """Return the topology as with the key check of `up`."""
+    whole = loaded.compiled.topology
+    return replace(whole, routes=tuple(replace(item, auth=Auth(ApiKeys("keys"))) for item in whole.routes))
+
+
 def test_key_check_names_the_routes_that_it_does_not_reach(tmp_path: Path) -> None:
     fleet = fleet_of(pool())
     sentence = "no route of this fleet asks for a key, so `up` checks one on all of them"
-    assert guard_message(load_fleet(tmp_path, fleet).compiled.topology) == sentence
+    assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence
     fleet["routes"]["models"] = {"match": {"path": "/v1/models"}, "respond": {"models": True}}
-    message = guard_message(load_fleet(tmp_path, fleet).compiled.topology)
-    assert message == f"{sentence}, except those that the proxy itself answers: models"
+    assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence, "the list of models needs the key too"
+    fleet["routes"]["ready"] = {"match": {"path": "/ready"}, "respond": {"status": 200}}
+    message = guard_message(guarded(load_fleet(tmp_path, fleet)))
+    assert message == f"{sentence}, except those that the proxy itself answers: ready"
