@@ -119,11 +119,15 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
 
 
 def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:
-    """Return where a proxy of the fleet sends its traffic log; others would not be recognised by their names."""
+    """Return where a proxy of the fleet sends its traffic log; others would not be recognised by their names.
+
+    A proxy whose files `serve` does not write sends it only where the fleet's files say so: others have rendered them.
+    """
     control = snapshot.topology.control
     if all(item.name != proxy.name for item in snapshot.topology.proxies):
         return None
-    return snapshot.traffic_log or (control.logs_bind if control.logs_written and control.logs_bind.port else None)
+    by_files = control.logs_bind if control.logs_written and control.logs_bind.port else None
+    return (snapshot.traffic_log if proxy.reload is not None else None) or by_files
 
 
 def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[Weight, ...]:

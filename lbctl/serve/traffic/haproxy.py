@@ -89,6 +89,7 @@ def report(now: WorkerCounters, before: WorkerCounters | None) -> TrafficReport:
         assigned,
         _own_errors(now, before) if before is not None else {},
         _answered(now, earlier) if before is not None else frozenset(),
+        now.slots,
     )
 
 

@@ -34,6 +34,8 @@ class TrafficReport:
     answered: frozenset[ReplicaKey] | None = None
     """The replicas of which an answer with a status below 500 has begun since its last report; None where the proxy
     does not count answers."""
+    slots: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(backend, spare server) → the name of the replica that has its place now."""
 
 
 class Assigned(NamedTuple):
@@ -61,7 +63,7 @@ POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}
 LOGGING = frozenset({"nginx"})
 """The kinds of proxies whose traffic log counts their requests, by syslog."""
 TIMED = frozenset({"haproxy"})
-"""The kinds of proxies that log the timers of their requests by syslog, where a rollout is judged by latencies."""
+"""The kinds of proxies that log the timers of their requests by syslog, and are asked for the counts."""
 
 
 def polled_source(proxy: Proxy) -> PolledSource | None:

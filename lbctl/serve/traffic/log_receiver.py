@@ -16,12 +16,13 @@ from lbctl.ir.address import Address
 from lbctl.ir.latencies import LatencyKey
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, Latencies, ReplicaKey
 from lbctl.serve.traffic.log_line import MOST_BYTES, NO_REPLICA, Dropped, ReplicaAddresses, tries_of
-from lbctl.serve.traffic.timer_line import timers_of
+from lbctl.serve.traffic.timer_line import Timers, timers_of
+from lbctl.targets.haproxy import desired
 
 _BATCH = 500
 """Lines that are read before other work goes on."""
 _PAUSE = 0.01
-"""Seconds until the next batch where a batch was full."""
+"""Seconds until the next batch: to be woken for each line costs more than to read it."""
 _BUFFER = 1 << 20
 """Bytes of lines that may wait in the kernel."""
 
@@ -38,6 +39,9 @@ class LogReceiver:
         self._proxies: frozenset[str] = frozenset()
         self._addresses = ReplicaAddresses((), {})
         self._timed: frozenset[str] = frozenset()
+        self._replicas: frozenset[ReplicaKey] = frozenset()
+        self._slots: dict[str, Mapping[tuple[str, str], str]] = {}
+        """Timed proxy → (backend, spare server) → the name of the replica that has its place."""
         self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
         self._own_errors: dict[str, Counter[str]] = {}
@@ -71,14 +75,21 @@ class LogReceiver:
         proxies: Iterable[str],
         addresses: ReplicaAddresses,
         timed: Iterable[str] = (),
+        replicas: frozenset[ReplicaKey] = frozenset(),
         measured: Iterable[LatencyKey] = (),
     ) -> None:
         """Count the lines of these proxies about these replicas from now on.
 
-        `timed` are the proxies whose lines have timers alone. Latencies are kept of what is `measured`.
+        `timed` are the proxies whose lines have timers alone, and name a replica. Latencies are kept of what is
+        `measured`.
         """
         self._proxies, self._addresses = frozenset(proxies), addresses
-        self._timed, self._measured = frozenset(timed), frozenset(measured)
+        self._timed, self._replicas, self._measured = frozenset(timed), replicas, frozenset(measured)
+        self._slots = {name: slots for name, slots in self._slots.items() if name in self._timed}
+
+    def set_slots(self, proxy: str, slots: Mapping[tuple[str, str], str]) -> None:
+        """Replace which replicas the spare servers of a timed proxy are: (backend, server) → name of the replica."""
+        self._slots[proxy] = slots
 
     def collect(self) -> Mapping[str, Mapping[ReplicaKey, Counts]]:
         """Return proxy → replica → what has been counted since the last call."""
@@ -106,10 +117,7 @@ class LogReceiver:
     def count(self, line: bytes) -> None:
         """Count one line."""
         if (timers := timers_of(line)) is not None:
-            if timers.proxy not in self._timed:
-                self.dropped["proxy"] += 1
-            elif self._addresses.has(timers.pool):  # HAProxy also logs the requests that it answers without a pool
-                self._measure(timers.proxy, ReplicaKey(timers.pool, ""), timers.first_byte, timers.total)
+            self._count_timers(timers)
             return
         result = tries_of(line, self._proxies, self._addresses)
         if isinstance(result, str):
@@ -123,6 +131,18 @@ class LogReceiver:
                 continue
             counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
             self._measure(proxy, replica, first_byte, total)
+
+    def _count_timers(self, timers: Timers) -> None:
+        if timers.proxy not in self._timed:
+            self.dropped["proxy"] += 1
+            return
+        pool, place = desired.pool_name(timers.backend), (timers.backend, timers.server)
+        if not self._addresses.has(pool):  # HAProxy also logs the requests that it answers without a pool
+            return
+        replica = ReplicaKey(pool, self._slots.get(timers.proxy, {}).get(place, timers.server))
+        if replica not in self._replicas:
+            replica = ReplicaKey(pool, "")
+        self._measure(timers.proxy, replica, timers.first_byte, timers.total)
 
     def _measure(self, proxy: str, replica: ReplicaKey, first_byte: float | None, total: float | None) -> None:
         if first_byte is not None:
@@ -139,7 +159,7 @@ class LogReceiver:
             try:
                 line = self._socket.recv(MOST_BYTES + 1)
             except (BlockingIOError, InterruptedError):
-                return
+                break
             self.count(line)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)

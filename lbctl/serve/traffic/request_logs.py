@@ -1,4 +1,4 @@
-"""Adds the latencies and Envoy's own errors in Envoys' request logs to the ledger: cluster → pool, by the fleet."""
+"""Adds the latencies and Envoy's own errors in Envoys' request logs to the ledger, by the published fleet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lbctl.control.analysis.latency import bucket
 from lbctl.ir.latencies import LatencyKey, judged, measured
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.serve.traffic.places import FleetPlaces
 from lbctl.targets.envoy.plan import pool_name
 from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
@@ -23,12 +24,14 @@ class RequestLogs:
         self._measured: frozenset[LatencyKey] = frozenset()
         self._judged: frozenset[str] = frozenset()
         self._pools: frozenset[str] = frozenset()
+        self._places = FleetPlaces()
 
     def follow(self, served: PublishedFleet) -> None:
         """Keep what is reported about this fleet's pools from now on, and what its rollouts are judged by."""
         topology = served.composed.whole.topology
         self._measured, self._judged = measured(topology.routes), judged(topology.routes)
         self._pools = frozenset(pool.name for pool in topology.pools)
+        self._places.follow(served.composed.whole)
 
     def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
         """Add the requests of one message."""
@@ -43,7 +46,8 @@ class RequestLogs:
             pool = pool_name(request.cluster)
             if pool not in self._pools:
                 continue
-            first_bytes.setdefault(ReplicaKey(pool, ""), Counter())[bucket(request.first_byte)] += 1
+            replica = self._places.of(request.cluster).get(request.place) or ReplicaKey(pool, "")
+            first_bytes.setdefault(replica, Counter())[bucket(request.first_byte)] += 1
             for metric, value in (("first_byte", request.first_byte), ("total", request.total)):
                 key = LatencyKey(pool, metric)
                 if key in self._measured:

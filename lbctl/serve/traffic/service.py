@@ -95,7 +95,7 @@ class Traffic:
         self._logging &= logging
         wanted = measured(topology.routes)
         timed = {item.name for item in topology.proxies if item.kind in TIMED}
-        self.log.follow(logging, self._addresses, timed, wanted)
+        self.log.follow(logging, self._addresses, timed, self._replicas, wanted)
         self.ledger.keep([*self.proxies, *self._nodes()])
         self.ledger.keep_replicas(self._replicas, wanted)
         self._news.set()
@@ -180,6 +180,7 @@ class Traffic:
         now = self.clock()
         assigned = self._of_fleet(report.assigned).items()
         self._assigned[proxy] = tuple(Assigned(proxy, key, requests, now) for key, requests in assigned)
+        self.log.set_slots(proxy, report.slots)
         answered = None if report.answered is None else report.answered & self._replicas
         self.ledger.add(proxy, self._of_fleet(report.counts), now, answered)
         self.ledger.add_own_errors(proxy, self._of_pools(report.own_errors), now)
@@ -217,5 +218,4 @@ def with_websockets(topology: Topology) -> frozenset[str]:
 def _sends_log(topology: Topology) -> bool:
     """Return whether a proxy of the fleet sends its traffic log: lbctl drives it, or the files ask for it."""
     proxies = topology.proxies if topology.control.logs_written else driven(topology)
-    kinds = LOGGING | TIMED if measured(topology.routes) else LOGGING
-    return any(item.kind in kinds for item in proxies)
+    return any(item.kind in LOGGING | TIMED for item in proxies)

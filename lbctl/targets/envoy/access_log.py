@@ -55,6 +55,21 @@ _FIELDS = {
     "retries": "%TYPED_CEL(upstream.request_attempt_count > 0u ? upstream.request_attempt_count - 1u : 0u)%",
     "flags": "%RESPONSE_FLAGS%",
 }
+_BUFFER = 1 << 17
+"""Bytes of requests that a worker gathers for one message, within a second: a message costs more than its entries."""
+_WITHOUT_ERROR = {
+    "status_code_filter": {
+        "comparison": {"op": "LE", "value": {"default_value": 399, "runtime_key": "lbctl.latencies.most_status"}}
+    }
+}
+"""Answers below 400, and requests whose clients left before an answer (0)."""
+_SAMPLED = {
+    "runtime_filter": {
+        "runtime_key": "lbctl.latencies.sampled",
+        "percent_sampled": {"numerator": 25},
+        "use_independent_randomness": True,
+    }
+}
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
@@ -117,26 +132,31 @@ def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def request_log(view: View) -> list[dict[str, object]]:
-    """Return the loggers that send requests of the pools of analyses to the control plane; empty without any.
+    """Return the loggers that send requests to the control plane; empty where no pool can be asked.
 
-    One sends all requests of measured pools. One for each pool sends the requests that Envoy answered with an error
-    itself, which its load reports do not count. Envoy buffers them, and drops those that are not read in time.
+    One sends requests without an error, for their latencies: all where a rollout is judged by them, else a sample. One
+    for each pool of an analysis sends the requests that Envoy answered with an error itself, which its load reports do
+    not count. Envoy buffers them, and drops those that are not read in time.
     """
+    if not view.pools:
+        return []
     routes = view.routes.values()
-    timed = [_of_pool(pool) for pool in sorted({item.pool for item in measured(routes)})]
-    latencies = [_sent("lbctl", " || ".join(timed))] if timed else []
-    return [*latencies, *(_sent(ERRORS_OF + pool, f"{_of_pool(pool)} && {_OWN}") for pool in sorted(judged(routes)))]
+    own = (
+        {**_sent(ERRORS_OF + pool), **_filter(f"{_CLUSTER}['pool'] == '{pool}' && {_OWN}")}
+        for pool in sorted(judged(routes))
+    )
+    latencies = _WITHOUT_ERROR if measured(routes) else {"and_filter": {"filters": [_SAMPLED, _WITHOUT_ERROR]}}
+    return [{**_sent("lbctl"), "filter": latencies}, *own]
 
 
-def _of_pool(pool: str) -> str:
-    return f"{_CLUSTER}['pool'] == '{pool}'"
-
-
-def _sent(log: str, expression: str) -> dict[str, object]:
-    service = {"envoy_grpc": {"cluster_name": CONTROL_PLANE}}
-    common = {"log_name": log, "grpc_service": service, "transport_api_version": "V3"}
-    logger = extension("envoy.access_loggers.http_grpc", grpc_pb2.HttpGrpcAccessLogConfig(common_config=common))
-    return {**logger, **_filter(expression)}
+def _sent(log: str) -> dict[str, object]:
+    common = {
+        "log_name": log,
+        "grpc_service": {"envoy_grpc": {"cluster_name": CONTROL_PLANE}},
+        "transport_api_version": "V3",
+        "buffer_size_bytes": {"value": _BUFFER},
+    }
+    return extension("envoy.access_loggers.http_grpc", grpc_pb2.HttpGrpcAccessLogConfig(common_config=common))
 
 
 def _json(view: View, listener: Listener, path: str) -> dict[str, object]:

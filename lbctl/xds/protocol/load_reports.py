@@ -83,7 +83,7 @@ def _loads(cluster: Any) -> Iterator[EndpointLoad]:
     for locality in cluster.upstream_locality_stats:
         for item in locality.upstream_endpoint_stats:
             yield EndpointLoad(
-                _place(item.address),
+                place_of(item.address),
                 item.total_issued_requests,
                 item.total_error_requests,
                 item.total_requests_in_progress,
@@ -91,7 +91,8 @@ def _loads(cluster: Any) -> Iterator[EndpointLoad]:
             )
 
 
-def _place(address: Any) -> Place:
+def place_of(address: Any) -> Place:
+    """Return the endpoint of Envoy's `core.v3.Address`."""
     socket = address.socket_address
     host = socket.address
     return (host, socket.port_value) if host else (address.pipe.path, 0)

@@ -1,7 +1,7 @@
-"""Request logs: an Envoy's gRPC access log, with the latencies of each cluster and the errors of Envoy itself.
+"""Request logs: an Envoy's gRPC access log, with the latencies of each replica and the errors of Envoy itself.
 
-An Envoy sends them where its listeners say so, which lbctl renders for the pools that a rollout is judged by. Envoy
-names itself and the log in the first message of a stream.
+An Envoy sends the latencies of all requests, and its own errors for the pools that a rollout is judged by: its
+listeners say so. Envoy names itself and the log in the first message of a stream.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 from google.protobuf.message import DecodeError
 
 from lbctl.ir.latencies import ERRORS_OF
+from lbctl.xds.protocol.load_reports import Place, place_of
 from lbctl.xds.protocol.wire import StreamError, XdsNode, node_of
 
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
@@ -28,6 +29,8 @@ class RequestLatency(NamedTuple):
 
     cluster: str
     """The cluster that answered it."""
+    place: Place
+    """The endpoint that answered it."""
     first_byte: float
     """Milliseconds until the first byte of the answer; where the client left before, until then."""
     total: float
@@ -95,9 +98,8 @@ def _latency(common: Any) -> RequestLatency:
     first = common.time_to_first_upstream_rx_byte if common.HasField("time_to_first_upstream_rx_byte") else end
     last = common.time_to_last_upstream_rx_byte if common.HasField("time_to_last_upstream_rx_byte") else end
     sent = _milliseconds(common.time_to_last_rx_byte)
-    return RequestLatency(
-        common.upstream_cluster, max(0.0, _milliseconds(first) - sent), max(0.0, _milliseconds(last) - sent)
-    )
+    place, cluster = place_of(common.upstream_remote_address), common.upstream_cluster
+    return RequestLatency(cluster, place, max(0.0, _milliseconds(first) - sent), max(0.0, _milliseconds(last) - sent))
 
 
 def _milliseconds(duration: Any) -> float:

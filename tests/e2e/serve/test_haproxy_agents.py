@@ -18,7 +18,7 @@ from tests.support.processes import edges
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.edges import Edge
 from tests.support.processes.fleet import fleet_of, pool_of
-from tests.support.processes.ports import listening
+from tests.support.processes.ports import HOST, listening
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
@@ -30,7 +30,8 @@ def _fleet(members: list[Replica], edge: Edge, *, drained: str = "") -> Fleet:
             replica["drain"] = True
     fleet = fleet_of(pool)
     del fleet["listeners"]["gateway"]
-    return {**fleet, **edge.sections}
+    logs = {"bind": f"{HOST}:{edge.port}"}  # by UDP, so that the file that is rendered is that of the control plane
+    return {**fleet, **edge.sections, "control": {"logs": logs}}
 
 
 def _first_port() -> int:

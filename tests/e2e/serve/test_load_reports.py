@@ -97,6 +97,20 @@ def test_reports_match_replica_counts_after_an_envoy_restarts() -> None:
 
 
 @pytest.mark.slow
+def test_time_to_the_first_byte_is_that_of_the_replica() -> None:
+    with (
+        replicas("a", "b") as (a, b),
+        controlling(_fleet([a, b], "edge")) as control,
+        control.envoy("edge", ["edge"], by_socket=True) as edge,
+    ):
+        a.behave(delay=1.5)
+        edge.client().load(100, 50).assert_no_failure()
+        eventually(lambda: all(row["first_byte_p99"] is not None for row in _rows(control).values()), _TIMEOUT)
+        slow, fast = (_rows(control)[name] for name in ("a", "b"))
+        assert slow["first_byte_p99"] >= slow["first_byte_p50"] > 1.4 > fast["first_byte_p50"]
+
+
+@pytest.mark.slow
 def test_restarted_control_plane_gets_counts_of_its_downtime() -> None:
     with (
         replicas("a", "b") as members,

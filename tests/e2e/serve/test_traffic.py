@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -96,6 +96,21 @@ def test_observed_share_equals_the_counts_of_the_replicas() -> None:
             assert row["requests_per_second"] > 0
             assert row["state"] == "in"
         assert sorted(_pool(control)["reporting"]) == ["ha", "ng"]
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "nginx"])
+def test_time_to_the_first_byte_is_that_of_the_replica(kind: Literal["haproxy", "nginx"]) -> None:
+    with (
+        replicas("a", "b") as (a, b),
+        edges.haproxy() if kind == "haproxy" else edges.nginx() as site,
+        _driving(_fleet([a, b], site), site) as control,
+    ):
+        a.behave(delay=1.5)
+        site.load(100, 50).assert_no_failure()
+        eventually(lambda: all(row["first_byte_p99"] is not None for row in _rows(control).values()))
+        slow, fast = (_rows(control)[name] for name in ("a", "b"))
+        assert slow["first_byte_p99"] >= slow["first_byte_p50"] > 1.4 > fast["first_byte_p50"]
+        assert _pool(control)["first_byte_p99"] > 1.4
 
 
 def test_only_5xx_answers_of_the_replica_count_as_errors() -> None:

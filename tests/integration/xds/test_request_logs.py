@@ -18,6 +18,7 @@ from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 from tests.support.xds import CachedSnapshot, Running, channel, cluster, running, until
 
 PATH = f"/{request_logs.SERVICE}/{request_logs.METHOD}"
+PLACE = ("10.0.0.1", 8000)
 EDGE = Proxy("edge", "envoy", (1, 40), nodes=("edge-*",))
 
 
@@ -41,6 +42,7 @@ def entry(status: int, cluster_name: str = "llama", *, left: bool = False, **tim
     return {
         "common_properties": {
             "upstream_cluster": cluster_name,
+            "upstream_remote_address": {"socket_address": {"address": PLACE[0], "port_value": PLACE[1]}},
             "time_to_last_rx_byte": milliseconds(5),
             "response_flags": {"downstream_connection_termination": left},
             **common,
@@ -81,8 +83,8 @@ def test_only_answered_requests_have_a_latency() -> None:
             await call.write(message(entry(200, "", duration=9), entry(0, duration=9)))
             await call.write(message(good))
             await until(lambda: len(received.requests) == 4)
-            expected = [RequestLatency("llama", 100, 1500), RequestLatency("llama", 0, 0)]
-            expected += [RequestLatency("llama", 900, 900), expected[0]]
+            expected = [RequestLatency("llama", PLACE, 100, 1500), RequestLatency("llama", PLACE, 0, 0)]
+            expected += [RequestLatency("llama", PLACE, 900, 900), expected[0]]
             assert received.requests == [("edge-1", each) for each in expected]
             assert xds.observer.streams == ["requests"]
             call.cancel()

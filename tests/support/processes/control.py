@@ -119,9 +119,9 @@ class ControlPlane:
         )
 
     def _with_logs(self, fleet: Fleet) -> Fleet:
-        """Return the fleet with a port of its own for the traffic log of an nginx that is driven."""
+        """Return the fleet with an own port for the traffic log of proxies that are driven."""
         proxies, settings = fleet.get("proxies") or {}, fleet.get("control") or {}
-        if "logs" in settings or not any({"kind", "config"} <= item.keys() for item in proxies.values()):
+        if "logs" in settings or not any({"config", "reload"} <= item.keys() for item in proxies.values()):
             return fleet
         return {**fleet, "control": {**settings, "logs": {"bind": f"{HOST}:{self.logs}"}}}
 

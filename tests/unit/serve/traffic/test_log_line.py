@@ -29,6 +29,11 @@ ADDRESSES = ReplicaAddresses(POOLS, {"gpu.internal": ("10.0.0.7", "10.0.0.8")})
 PROXIES = frozenset({"site"})
 
 
+def timed(backend: str, server: str, first_byte: int) -> bytes:
+    timers = f"0 0 {first_byte} 30 {first_byte + 30}"
+    return TIMED + f'backend="{backend}" status="200" end="--" server="{server}" timers="{timers}"] -'.encode()
+
+
 def tries(text: str) -> tuple[str, list[Try]] | str:
     return tries_of(f"{HEAD}{text}".encode(), PROXIES, ADDRESSES)
 
@@ -81,37 +86,34 @@ TIMED = b'<134>1 2026-11-23T18:40:00.123456+00:00 - haproxy 77 - [lbctl@0 proxy=
 @pytest.mark.parametrize(
     ("rest", "expected"),
     [
-        (b'backend="pool_llama" status="200" end="--" timers="5 1 120 30 156"] {"ts":', ("ha", "llama", 126.0, 156.0)),
-        (
-            b'backend="pool_llama" status="200" end="--" timers="0 0 12 30 42" retries="+1" pick="ab1"] -',
-            ("ha", "llama", 12.0, 42.0),
-        ),
+        (b'status="200" end="--" server="a" timers="5 1 120 30 156"] {"ts":', ("a", 126.0, 156.0)),
+        (b'status="200" end="--" timers="5 1 120 30 156"] {"ts":', ("", 126.0, 156.0)),
+        (b'status="200" end="--" server="a" timers="0 0 12 30 42" retries="+1" pick="ab1"] -', ("a", 12.0, 42.0)),
         (
             (
-                b'backend="pool_llama" status="200" end="--" timers="0 0 12 30 42" retries="0" '
+                b'status="200" end="--" server="a" timers="0 0 12 30 42" retries="0" '
                 b'pick="late-0b5c9a1e-6f0d-4a52-9c83-1d2e3f4a5b6c"] -'
             ),
-            ("ha", "llama", 12.0, 42.0),
+            ("a", 12.0, 42.0),
         ),
-        (b'backend="pool_llama" status="200" end="--" timers="0 0 12 +30 +42"]', ("ha", "llama", 12.0, 42.0)),
-        (b'backend="pool_llama" status="503" end="--" timers="0 0 12 30 42"] -', ("ha", "llama", None, None)),
-        (b'backend="pool_llama" status="-1" end="CH" timers="0 0 -1 -1 900"] -', ("ha", "llama", 900.0, 900.0)),
-        (b'backend="pool_llama" status="504" end="sH" timers="0 0 -1 -1 900"] -', ("ha", "llama", None, None)),
-        (b'backend="pool_llama" status="200" end="--" timers="5 1 120 30"] -', None),
+        (b'status="200" end="--" server="a" timers="0 0 12 +30 +42"]', ("a", 12.0, 42.0)),
+        (b'status="503" end="--" server="<NOSRV>" timers="0 0 12 30 42"] -', ("<NOSRV>", None, None)),
+        (b'status="-1" end="CH" server="a" timers="0 0 -1 -1 900"] -', ("a", 900.0, 900.0)),
+        (b'status="504" end="sH" server="a" timers="0 0 -1 -1 900"] -', ("a", None, None)),
+        (b'status="200" end="--" server="a" timers="5 1 120 30"] -', None),
     ],
 )
-def test_timers_of_haproxy_are_parsed(
-    rest: bytes, expected: tuple[str, str, float | None, float | None] | None
-) -> None:
-    assert timers_of(TIMED + rest) == expected
+def test_timers_of_haproxy_are_parsed(rest: bytes, expected: tuple[str, float | None, float | None] | None) -> None:
+    timers = timers_of(TIMED + b'backend="pool_llama" ' + rest)
+    assert timers == (expected and ("ha", "pool_llama", *expected))
 
 
 def test_only_requested_latencies_are_kept_by_proxy() -> None:
     key = LatencyKey("llama", "first_byte")
     receiver = LogReceiver()
-    receiver.follow(PROXIES, ADDRESSES, ["ha"], [key])
-    receiver.count(TIMED + b'backend="pool_llama" status="200" end="--" timers="0 0 120 30 150"] -')
-    receiver.count(TIMED.replace(b'"ha"', b'"no"') + b'backend="pool_llama" status="200" end="--" timers="0 0 1 3 4"]')
+    receiver.follow(PROXIES, ADDRESSES, ["ha"], measured=[key])
+    receiver.count(timed("pool_llama", "a", 120))
+    receiver.count(timed("pool_llama", "a", 1).replace(b'"ha"', b'"no"'))
     receiver.count(f'{HEAD}site|"llama"|200|10.0.0.1:80|200|0.120|1.500'.encode())
     assert receiver.collect_latencies() == {"ha": {key: {bucket(120): 1}}, "site": {key: {bucket(120): 1}}}
     assert receiver.collect_latencies() == {}
@@ -119,12 +121,18 @@ def test_only_requested_latencies_are_kept_by_proxy() -> None:
     assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(1)}}, "HAProxy counts its requests itself"
 
 
-def test_times_of_unknown_pools_are_not_kept() -> None:
+def test_times_of_haproxy_are_those_of_its_servers() -> None:
     receiver = LogReceiver()
-    receiver.follow(PROXIES, ADDRESSES, ["ha"])
-    for backend in (b"pool_llama", b"pool_other", b"listener_public"):
-        receiver.count(TIMED + b'backend="' + backend + b'" status="200" end="--" timers="0 0 12 30 42"] -')
-    assert receiver.collect_first_bytes() == {"ha": {ReplicaKey("llama", ""): {bucket(12): 1}}}
+    a, b = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
+    receiver.follow(PROXIES, ADDRESSES, ["ha"], frozenset({a, b}))
+    receiver.set_slots("ha", {("pool_llama", "SLOT1"): "b"})
+    for backend, server in (
+        *(("pool_llama", name) for name in ("a", "SLOT1", "SLOT2", "gone", "<NOSRV>")),
+        *(("pool_other", "a"), ("listener_public", "<NOSRV>")),
+    ):
+        receiver.count(timed(backend, server, 12))
+    counts = {bucket(12): 1}
+    assert receiver.collect_first_bytes() == {"ha": {a: counts, b: counts, ReplicaKey("llama", ""): {bucket(12): 3}}}
 
 
 def test_request_without_response_failed_unless_client_left() -> None:

@@ -1,4 +1,4 @@
-"""Envoys' request logs in the ledger: times and errors of the fleet's pools alone."""
+"""Envoys' request logs in the ledger: times of the fleet's replicas, and errors of its pools."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text
 
 
-def test_reports_about_unknown_pools_are_not_kept() -> None:
+def test_reports_are_those_of_the_fleet() -> None:
     ledger = TrafficLedger()
     logs = RequestLogs(ledger, lambda: 0.0)
-    composed = SimpleNamespace(whole=SimpleNamespace(topology=compiled(fleet_text()).topology))
-    logs.follow(cast(PublishedFleet, SimpleNamespace(composed=composed)))
-    logs.observed("edge-1", iter([RequestLatency("pool", 12.0, 42.0), RequestLatency("other", 12.0, 42.0)]))
+    topology = compiled(fleet_text()).topology
+    (replica,) = topology.pools[0].replicas
+    whole = SimpleNamespace(topology=topology, addresses={})
+    logs.follow(cast(PublishedFleet, SimpleNamespace(composed=SimpleNamespace(whole=whole))))
+    known, unknown = (replica.address.host, replica.address.port), ("10.9.9.9", 1)
+    for cluster, place in (("pool", known), ("pool", unknown), ("other", known)):
+        logs.observed("edge-1", iter([RequestLatency(cluster, place, 12.0, 42.0)]))
     logs.observed("edge-1", iter([OwnError("other")]))
-    assert ledger.first_bytes(0.0).keys() == {ReplicaKey("pool", "")}
+    first_bytes = {key: item.requests for key, item in ledger.first_bytes(0.0).items()}
+    assert first_bytes == {ReplicaKey("pool", replica.name): 1, ReplicaKey("pool", ""): 2}
     assert ledger.own_errors() == {}
