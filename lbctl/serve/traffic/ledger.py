@@ -64,11 +64,11 @@ class Unanswered(NamedTuple):
     """The requests at a replica since its last answer without an error."""
 
     since: float
-    """When the first of them was reported."""
+    """When one of them was first reported, in flight or as ended."""
     requests: int
     """How many of them have ended."""
     newest: float
-    """When the newest of them was reported."""
+    """When one of them was last reported."""
 
 
 class _Bucket(NamedTuple):
@@ -270,6 +270,8 @@ class TrafficLedger:
         for key, count in requests.items():
             if key not in reports.streams or reports.answered.get(key) == now:
                 reports.streams[key] = count
+            elif count > reports.streams[key]:
+                reports.unanswered[key] = reports.unanswered.get(key, Unanswered(now, 0, now))._replace(newest=now)
         self._replace_in_flight(reports, requests)
         reports.in_flight_at = now
 

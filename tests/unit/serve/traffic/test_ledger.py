@@ -97,7 +97,9 @@ def test_streams_that_end_were_answered() -> None:
     ledger.set_in_flight("edge", {A: 5}, 7.0)
     ledger.add("edge", {A: Counts(2)}, 12.0, ())
     ledger.add("edge", {A: Counts(3)}, 17.0, ())
-    assert ledger.unanswered(A, 17.0) == Unanswered(17.0, 2, 17.0)
+    assert ledger.unanswered(A, 17.0) == Unanswered(7.0, 2, 17.0), "two waited from 7.0 on"
+    ledger.set_in_flight("edge", {A: 0}, 17.0)
+    assert ledger.unanswered(A, 20.0) == Unanswered(7.0, 2, 17.0)
 
 
 def test_removed_replicas_and_unused_latencies_are_forgotten() -> None:

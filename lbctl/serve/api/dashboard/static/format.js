@@ -8,7 +8,7 @@ export const STATES = {
   ramping: "its weight rises in steps",
   slow: "slower than its peers",
   hot: "fuller or hotter than its peers",
-  unknown: "nothing shows that it can be reached",
+  unknown: "nothing shows that it can be reached, or that it answers",
   draining: "finishes its requests",
   drained: "gets no requests",
   ejected: "kept away from requests",
