@@ -225,8 +225,9 @@ def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]
     """
     for item in rollouts:
         command = f"lbctl rollout status {item.route}"
-        if item.phase == "waiting" and item.unavailable:
-            text = f"the rollout of {item.route} cannot begin: {item.unavailable}"
+        why = item.unavailable or (item.reason if item.mode != "manual" else None)  # a follower has the reason alone
+        if item.phase == "waiting" and why:
+            text = f"the rollout of {item.route} cannot begin: {why}"
             problem = _warning if item.mode == "manual" else _critical
             yield problem("rollout_waiting", item.route, text, command)
         elif item.phase == "rolled_back" or (item.phase == "paused" and _has_failed(item.analysis)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from lbctl.control.check_thresholds import CheckState
 from lbctl.ir.topology import Topology
 from lbctl.serve.api import pool_rows, pool_views
 from lbctl.serve.api.pool_views import PoolViews
@@ -17,11 +18,12 @@ from tests.support import api
 from tests.support.control import pool
 
 
-def _views(replicas: int) -> PoolViews:
+def _views(replicas: int, **parts: Any) -> PoolViews:
     whole = SimpleNamespace(topology=Topology((), (), (pool(replicas),)))
     served = SimpleNamespace(composed=SimpleNamespace(whole=whole))
     telemetry = SimpleNamespace(note_state=lambda *_: None)
-    return PoolViews(cast(ViewParts, SimpleNamespace(publisher=SimpleNamespace(served=served), telemetry=telemetry)))
+    publisher = SimpleNamespace(served=served)
+    return PoolViews(cast(ViewParts, SimpleNamespace(publisher=publisher, telemetry=telemetry, **parts)))
 
 
 def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +48,29 @@ def test_large_fleet_is_unknown_before_the_first_look(monkeypatch: pytest.Monkey
     assert (views.newest_pools(), views.unseen()) == ((row,), "")
     assert pauses == [15.0], "a look of 3 s"
     assert _views(500).unseen() == ""
+
+
+def test_proxies_are_asked_sooner_after_a_connection_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = CheckState(out=False, since=0.0, at=0.0, passed=True), CheckState(out=True, since=0.0, at=0.0)
+    connections, hastened = {("pool", "a"): good}, list[int]()
+    looks = iter([good, bad, bad, good])
+
+    async def in_turns(steps: Generator[object, None, None]) -> tuple[None, float]:
+        steps.close()
+        connections["pool", "a"] = next(looks)
+        return None, 0.0
+
+    async def sleep(_seconds: float) -> None:
+        if len(hastened) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(pool_views, "in_turns", in_turns)
+    monkeypatch.setattr(pool_views.asyncio, "sleep", sleep)
+    views = _views(
+        2,
+        replica_checks=SimpleNamespace(connections=connections),
+        traffic=SimpleNamespace(pace=SimpleNamespace(hasten=lambda: hastened.append(1))),
+    )
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(views.follow_states())
+    assert list(looks) == [], "it failed and returned"

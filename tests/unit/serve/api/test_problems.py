@@ -94,6 +94,8 @@ def test_rollout_that_cannot_begin_is_critical() -> None:
     assert found(rollouts=[waiting]) == [("critical", "rollout_waiting", "chat")]
     assert found(rollouts=[replace(waiting, mode="manual")]) == [("warning", "rollout_waiting", "chat")]
     assert found(rollouts=[replace(waiting, phase="progressing")]) == []
+    of_a_follower = replace(waiting, unavailable=None, reason="pool next has no replicas")
+    assert found(rollouts=[of_a_follower]) == [("critical", "rollout_waiting", "chat")]
     (row,) = problems(Observed("", api.FILES, rollouts=[waiting]))
     assert row.text == "the rollout of chat cannot begin: pool next has no replicas"
     assert row.command == "lbctl rollout status chat"
