@@ -90,8 +90,9 @@ _BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
         Advisory("CVE-2026-1642", "TLS to replicas", ((1, 28, 2), (1, 29, 5)), _has_tls_to_replicas),
         Advisory("CVE-2026-42055", "gRPC to replicas", ((1, 30, 3), (1, 31, 2)), _has_grpc),
         Advisory("CVE-2026-93479", "maps with regular expressions", ((1, 30, 6), (1, 31, 7)), _always, (1, 30)),
-        Advisory("CVE-2026-118899", "request bodies over TLS 1.3", ((1, 30, 7), (1, 31, 9)), _has_tls, (1, 30)),
-        Advisory("CVE-2026-123007", "flow control of HTTP/2", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2, (1, 30)),
+        Advisory("CVE-2026-118899", "request bodies over TLS 1.3", ((1, 30, 7), (1, 31, 9)), _has_tls, (1, 13)),
+        Advisory("CVE-2026-123007", "flow control of HTTP/2", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2, (1, 9, 5)),
+        Advisory("CVE-2026-123633", "streams of HTTP/2", ((1, 30, 7), (1, 31, 9)), _has_tls_and_http2),
     ),
     "haproxy": (
         Advisory(

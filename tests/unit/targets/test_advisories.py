@@ -35,6 +35,18 @@ def test_each_branch_has_its_first_fixed_version(version: tuple[int, ...], expec
     assert faults(tmp_path, "nginx", version) == expected
 
 
+def test_tls_reaches_faults_of_every_branch_before_the_fix(tmp_path: Path) -> None:
+    pem = tmp_path / "pem"
+    pem.touch()
+    listeners = {
+        "gateway": {"bind": "127.0.0.1:8443", "tls": {"certificates": [{"certificate": str(pem), "key": str(pem)}]}}
+    }
+    reached = ["CVE-2026-118899", "CVE-2026-123007", "CVE-2026-123633"]
+    assert faults(tmp_path, "nginx", (1, 22, 1), listeners=listeners) == reached
+    assert faults(tmp_path, "nginx", (1, 30, 6), listeners=listeners) == reached
+    assert faults(tmp_path, "nginx", (1, 30, 7), listeners=listeners) == []
+
+
 def test_only_what_the_text_uses_counts(tmp_path: Path) -> None:
     assert faults(tmp_path, "haproxy", (3, 2, 5)) == []
     assert faults(tmp_path, "haproxy", (3, 2, 5), **_BY_MODEL) == ["CVE-2025-11230"]
