@@ -5,6 +5,7 @@ HAProxy and Envoy take the first rule that holds, a fleet the most specific rout
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from itertools import combinations
@@ -20,6 +21,8 @@ _LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
 """The text with which an expression ends."""
 MAX_ADDED = 512
 """Upper bound on the matches that are added for overlaps."""
+_MOST_PAIRS = 20_000
+"""Upper bound on the pairs of matches that are compared for what one rule excludes."""
 
 
 def merge(matches: Sequence[Match]) -> Match | None:
@@ -133,10 +136,14 @@ def takes(later: Match, earlier: Match) -> bool:
 def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tuple[list[tuple[Match, int]], bool]:
     """Return the requests of a match that later rules take since it excludes them, each with the index of the rule.
 
-    The second value says whether matches express that. An index of -1 is that of requests that no later rule takes.
+    The second value says whether matches express that, and are few enough. An index of -1 is that of requests that no
+    later rule takes.
     """
     parts, is_clear = list[tuple[Match, int]](), True
-    for exclude in excludes:
+    different = {identity(exclude): exclude for exclude in excludes}.values()
+    if len(different) * len(later) > _MOST_PAIRS:
+        return [], False
+    for exclude in different:
         inner = merge([match, exclude])
         if inner is None:
             is_clear = is_clear and apart([match, exclude])
@@ -147,6 +154,11 @@ def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tu
         if not any(covers(item, inner) for item in later):
             parts.append((inner, -1))
     return parts, is_clear
+
+
+def identity(match: Match) -> str:
+    """Return a text that is the same for matches of the same requests, as they are written."""
+    return json.dumps(_unordered(match), sort_keys=True)
 
 
 def within(wide: Match, matches: Sequence[Match]) -> list[Match]:

@@ -17,7 +17,7 @@ from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
-from lbctl.importer.matching import Match, apart, carve, covers, hides, overlaps, within
+from lbctl.importer.matching import Match, apart, carve, covers, hides, identity, overlaps, within
 
 _REDIRECTS = {
     "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308
@@ -154,7 +154,10 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
         if kept:
             message = f"{_subject(entry.view)} may take more specific routes: no match expresses its condition"
             context.draft.ledger.misroute(entry.view.statement, message)
-        result = [*kept, replace(entry, hidden=tuple(hidden)), *result]
+        reached = dict[str, RouteWithHost]()
+        for item in (*kept, replace(entry, hidden=tuple(hidden)), *result):
+            reached.setdefault(identity(item.match), item)
+        result = [*reached.values()]
     return [
         entry
         for index, entry in enumerate(result)

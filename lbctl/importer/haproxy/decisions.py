@@ -12,7 +12,7 @@ from lbctl.base.records import dataclass
 from lbctl.importer.haproxy import rules
 from lbctl.importer.haproxy.conditions import AclCondition, Region
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
-from lbctl.importer.matching import MAX_ADDED, Match, apart, carve, covers, hides, merge, overlaps, within
+from lbctl.importer.matching import MAX_ADDED, Match, apart, carve, covers, hides, identity, merge, overlaps, within
 from lbctl.importer.statement import Statement
 
 
@@ -171,10 +171,9 @@ def _without_excluded(context: HaproxyImport, entries: Sequence[FrontendRoute]) 
     for entry in reversed(entries):
         if entry.rule.action == "guard":
             result = _guarded(context, result, entry.rule)
-        elif _is_lost(entry):
-            result = [*_closed_part(context, entry, result), *result]
         else:
-            result = [*_excluded(context, entry, result), *result]
+            part = _closed_part if _is_lost(entry) else _excluded
+            result = _reached([*part(context, entry, result), *result])
     return _first(result)
 
 
@@ -212,6 +211,18 @@ def _parts(
     return [
         replace(later[index], match=match) if index >= 0 else FrontendRoute(match, nobody) for match, index in parts
     ]
+
+
+def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
+    """Return the entries without those whose match is that of an earlier one, which takes its requests."""
+    reached, taken = dict[tuple[str, int], FrontendRoute](), set[str]()
+    for entry in entries:
+        name = identity(entry.match)
+        if name not in taken:
+            reached.setdefault((name, id(entry.rule)), entry)
+            if _takes(entry, entry):
+                taken.add(name)
+    return [*reached.values()]
 
 
 _TAKEN = "an earlier rule takes these requests"

@@ -169,6 +169,17 @@ def test_route_with_a_part_of_a_condition_is_closed(
     assert ("# Complete `match`, then replace" in result.text) == closed
 
 
+def test_many_unclear_conditions_leave_each_route_once(tmp_path: Path) -> None:
+    unclear = "{prefix: /v1, runtime_fraction: {default_value: {numerator: 1}}}"
+    matches = [*[unclear] * 30, *(f"{{prefix: /v1/{number:02}}}" for number in range(30))]
+    routes = "".join(f"- {{match: {match}, {FORWARD}}}\n              " for match in matches)
+    text = re.sub(r"- match: \{path: /open.*?(?=          http_filters)", f"{routes}\n", envoy_text(), flags=re.DOTALL)
+    found = imported_text("envoy", text, tmp_path)[0].draft.fleet["routes"].values()
+    assert sorted(item["match"]["path_prefix"] for item in found) == sorted(
+        ["/v1", *(f"/v1/{number:02}" for number in range(30))]
+    )
+
+
 def test_virtual_host_is_chosen_before_its_routes(tmp_path: Path) -> None:
     hosts = (
         '- {name: all, domains: ["*", "*.x.example"], routes: [{match: {prefix: /v1}, route: {cluster: c}}]}\n'

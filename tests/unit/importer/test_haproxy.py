@@ -215,6 +215,15 @@ def test_condition_that_no_match_expresses(
     assert ("# Complete `match`, then replace `respond` with:" in lines) == ("path_beg" in rules and LATE in rules)
 
 
+def test_many_unclear_conditions_leave_each_route_once(tmp_path: Path) -> None:
+    unclear = f" use_backend a if {{ path_beg /v1 }} {LATE}\n" * 30
+    specific = "".join(f" use_backend b if {{ path_beg /v1/{number:02} }}\n" for number in range(30))
+    routes = fleet_from_text("haproxy", f"{HEAD}{unclear}{specific} default_backend b\n", tmp_path)["routes"].values()
+    paths = [item["match"].get("path_prefix", "/") for item in routes]
+    assert sorted(paths) == sorted(["/", "/v1", *(f"/v1/{number:02}" for number in range(30))])
+    assert [item["respond"]["status"] for item in routes if "respond" in item] == [501]
+
+
 def test_closed_route_names_all_that_it_needs(tmp_path: Path) -> None:
     rules = f" use_backend a if {{ path /x }} {LATE}\n use_backend b if {{ path /x }}\n default_backend b\n"
     guard = " http-request deny if { var(txn.a) -m found }\n"
