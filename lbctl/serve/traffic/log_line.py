@@ -45,7 +45,9 @@ class Try(NamedTuple):
     replica: ReplicaKey
     """The replica that the request was sent to; `NO_REPLICA` where nginx had none for it."""
     failed: bool
-    """Whether the replica answered with a status of 500 or more, or not at all."""
+    """Whether the replica answered with a status of 500 or more, or not at all although its client waited."""
+    answered: bool = False
+    """Whether the replica answered with a status below 500."""
     first_byte: float | None = None
     """Milliseconds until its answer began; until the client left, where that was before. None where it says nothing:
     the answer has a status of 400 or more, or the line is of an older configuration."""
@@ -106,7 +108,7 @@ def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) 
         return "malformed"
     last = rows[-1].group
     tries = [
-        Try(replica, _failed(row.code, status), *_latencies(row, status))
+        Try(replica, _failed(row.code, status), _answered(row.code), *_latencies(row, status))
         for row in rows
         if (replica := addresses.find(row.address, pool if row.group == last else None)) is not None
     ]
@@ -155,6 +157,10 @@ def _milliseconds(seconds: str) -> float | None:
 
 def _failed(code: str, status: str) -> bool:
     return status != _CLIENT_LEFT if code == "-" else not code.isdecimal() or int(code) >= 500
+
+
+def _answered(code: str) -> bool:
+    return code.isdecimal() and int(code) < 500
 
 
 def _is_name(address: Address) -> bool:

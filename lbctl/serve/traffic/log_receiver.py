@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from lbctl.control.analysis.latency import bucket
 from lbctl.ir.address import Address
@@ -44,6 +44,7 @@ class LogReceiver:
         """Timed proxy → (backend, spare server) → the name of the replica that has its place."""
         self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
+        self._answered: dict[str, set[ReplicaKey]] = {}
         self._own_errors: dict[str, Counter[str]] = {}
         self._latencies: dict[str, dict[LatencyKey, Counter[int]]] = {}
         self._first_bytes: dict[str, dict[ReplicaKey, Counter[int]]] = {}
@@ -96,6 +97,11 @@ class LogReceiver:
         counts, self._counts = self._counts, {}
         return counts
 
+    def collect_answered(self) -> Mapping[str, Collection[ReplicaKey]]:
+        """Return proxy → the replicas that have answered since the last call. A client that left may have had none."""
+        answered, self._answered = self._answered, {}
+        return answered
+
     def collect_own_errors(self) -> Mapping[str, Mapping[str, int]]:
         """Return proxy → pool → the errors that the proxy answered itself since the last call."""
         errors, self._own_errors = self._own_errors, {}
@@ -125,11 +131,13 @@ class LogReceiver:
             return
         proxy, tries = result
         counts = self._counts.setdefault(proxy, {})
-        for replica, failed, first_byte, total in tries:
+        for replica, failed, answered, first_byte, total in tries:
             if replica.replica == NO_REPLICA:
                 self._own_errors.setdefault(proxy, Counter())[replica.pool] += 1
                 continue
             counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
+            if answered:
+                self._answered.setdefault(proxy, set()).add(replica)
             self._measure(proxy, replica, first_byte, total)
 
     def _count_timers(self, timers: Timers) -> None:

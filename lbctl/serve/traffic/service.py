@@ -191,10 +191,10 @@ class Traffic:
         """Report what the traffic log has counted. A proxy that has sent lines before and runs is idle without any."""
         while True:
             await asyncio.sleep(_COLLECT_INTERVAL)
-            counts = self.log.collect()
+            counts, answered = self.log.collect(), self.log.collect_answered()
             self._logging |= counts.keys()
             for proxy in counts.keys() | (self._logging & frozenset(self._connected())):
-                self.ledger.add(proxy, counts.get(proxy, {}), self.clock())
+                self.ledger.add(proxy, counts.get(proxy, {}), self.clock(), answered.get(proxy, ()))
             for proxy, errors in self.log.collect_own_errors().items():
                 self.ledger.add_own_errors(proxy, errors, self.clock())
             for proxy, latencies in self.log.collect_latencies().items():

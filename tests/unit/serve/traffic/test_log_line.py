@@ -38,8 +38,8 @@ def tries(text: str) -> tuple[str, list[Try]] | str:
     return tries_of(f"{HEAD}{text}".encode(), PROXIES, ADDRESSES)
 
 
-def try_of(name: str, *, failed: bool = False, pool: str = "llama") -> Try:
-    return Try(ReplicaKey(pool, name), failed)
+def try_of(name: str, *, failed: bool = False, answered: bool | None = None, pool: str = "llama") -> Try:
+    return Try(ReplicaKey(pool, name), failed, not failed if answered is None else answered)
 
 
 def test_each_try_counts_for_its_replica_with_its_status() -> None:
@@ -121,6 +121,15 @@ def test_only_requested_latencies_are_kept_by_proxy() -> None:
     assert receiver.collect() == {"site": {ReplicaKey("llama", "a"): Counts(1)}}, "HAProxy counts its requests itself"
 
 
+def test_client_that_left_is_no_sign_of_an_answer() -> None:
+    receiver = LogReceiver()
+    receiver.follow(PROXIES, ADDRESSES)
+    for status, address, code in ((200, "10.0.0.1:80", "200"), (499, "[::1]:80", "-"), (502, "10.0.0.7:81", "502")):
+        receiver.count(f'{HEAD}site|"llama"|{status}|{address}|{code}'.encode())
+    assert receiver.collect_answered() == {"site": {ReplicaKey("llama", "a")}}
+    assert receiver.collect_answered() == {}
+
+
 def test_times_of_haproxy_are_those_of_its_servers() -> None:
     receiver = LogReceiver()
     a, b = ReplicaKey("llama", "a"), ReplicaKey("llama", "b")
@@ -137,7 +146,7 @@ def test_times_of_haproxy_are_those_of_its_servers() -> None:
 
 def test_request_without_response_failed_unless_client_left() -> None:
     assert tries('site|"llama"|502|10.0.0.1:80|-') == ("site", [try_of("a", failed=True)])
-    assert tries('site|"llama"|499|10.0.0.1:80|-') == ("site", [try_of("a")])
+    assert tries('site|"llama"|499|10.0.0.1:80|-') == ("site", [try_of("a", answered=False)])
 
 
 def test_try_before_a_fallback_counts_if_its_address_is_unique() -> None:
