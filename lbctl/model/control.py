@@ -133,9 +133,8 @@ class Api(Section):
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
-        description="Where nginx sends a line a request by syslog (UDP), and HAProxy one for about every fourth "
-        "request, for rollouts, observed shares and the time to the first byte; on loopback alone. A proxy whose files "
-        "`serve` writes sends it in any case, others where `logs` is written.",
+        description="Where nginx sends a line a request by syslog (UDP), and HAProxy one for about every fourth one; "
+        "on loopback alone. A proxy whose files `serve` writes sends it in any case, others where `logs` is written.",
     )
 
 

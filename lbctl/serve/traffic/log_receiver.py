@@ -138,7 +138,7 @@ class LogReceiver:
             counts[replica] = counts.get(replica, NO_COUNTS) + Counts(1, int(failed))
             if answered:
                 self._answered.setdefault(proxy, set()).add(replica)
-            self._measure(proxy, replica, first_byte, total)
+            self._measure(proxy, replica, first_byte, total, answered=answered)
 
     def _count_timers(self, timers: Timers) -> None:
         if timers.proxy not in self._timed:
@@ -150,10 +150,13 @@ class LogReceiver:
         replica = ReplicaKey(pool, self._slots.get(timers.proxy, {}).get(place, timers.server))
         if replica not in self._replicas:
             replica = ReplicaKey(pool, "")
-        self._measure(timers.proxy, replica, timers.first_byte, timers.total)
+        self._measure(timers.proxy, replica, timers.first_byte, timers.total, answered=timers.answered)
 
-    def _measure(self, proxy: str, replica: ReplicaKey, first_byte: float | None, total: float | None) -> None:
-        if first_byte is not None:
+    def _measure(
+        self, proxy: str, replica: ReplicaKey, first_byte: float | None, total: float | None, *, answered: bool
+    ) -> None:
+        """Keep the times of a request. For a rollout a client that left has waited; a view shows answers alone."""
+        if answered and first_byte is not None:
             self._first_bytes.setdefault(proxy, {}).setdefault(replica, Counter())[bucket(first_byte)] += 1
         for metric, value in (("first_byte", first_byte), ("total", total)):
             key = LatencyKey(replica.pool, metric)

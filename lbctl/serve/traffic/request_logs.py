@@ -46,8 +46,9 @@ class RequestLogs:
             pool = pool_name(request.cluster)
             if pool not in self._pools:
                 continue
-            replica = self._places.of(request.cluster).get(request.place) or ReplicaKey(pool, "")
-            first_bytes.setdefault(replica, Counter())[bucket(request.first_byte)] += 1
+            if request.answered:
+                replica = self._places.of(request.cluster).get(request.place) or ReplicaKey(pool, "")
+                first_bytes.setdefault(replica, Counter())[bucket(request.first_byte)] += 1
             for metric, value in (("first_byte", request.first_byte), ("total", request.total)):
                 key = LatencyKey(pool, metric)
                 if key in self._measured:

@@ -37,6 +37,8 @@ class Timers(NamedTuple):
     None where the line says nothing about how fast the pool works: it failed, or has a status of 400 or more."""
     total: float | None
     """The same until the answer ended."""
+    answered: bool = True
+    """Whether the answer has begun."""
 
 
 def timers_of(line: bytes) -> Timers | None:
@@ -48,7 +50,7 @@ def timers_of(line: bytes) -> Timers | None:
     wait, connect, response, data, active = (int(part) for part in timers.replace("+", "").split())
     if response < 0:
         left = float(active) if end.startswith(_CLIENT_LEFT) and active >= 0 else None
-        return Timers(proxy, backend, server, left, left)
+        return Timers(proxy, backend, server, left, left, answered=False)
     if int(status) >= _SAYS_NOTHING:
         return Timers(proxy, backend, server, None, None)
     first_byte = float(max(0, wait) + max(0, connect) + response)

@@ -35,6 +35,8 @@ class RequestLatency(NamedTuple):
     """Milliseconds until the first byte of the answer; where the client left before, until then."""
     total: float
     """Milliseconds until the last byte of the answer; where the client left before, until then."""
+    answered: bool = True
+    """Whether the answer has begun."""
 
 
 class OwnError(NamedTuple):
@@ -94,12 +96,13 @@ def _latencies(parsed: Any) -> Iterator[RequestLatency]:
 
 def _latency(common: Any) -> RequestLatency:
     """Return the latency of a request. An answer may begin before the whole request is there."""
-    end = common.duration
-    first = common.time_to_first_upstream_rx_byte if common.HasField("time_to_first_upstream_rx_byte") else end
+    end, answered = common.duration, common.HasField("time_to_first_upstream_rx_byte")
+    first = common.time_to_first_upstream_rx_byte if answered else end
     last = common.time_to_last_upstream_rx_byte if common.HasField("time_to_last_upstream_rx_byte") else end
     sent = _milliseconds(common.time_to_last_rx_byte)
     place, cluster = place_of(common.upstream_remote_address), common.upstream_cluster
-    return RequestLatency(cluster, place, max(0.0, _milliseconds(first) - sent), max(0.0, _milliseconds(last) - sent))
+    first_byte, total = (max(0.0, _milliseconds(each) - sent) for each in (first, last))
+    return RequestLatency(cluster, place, first_byte, total, answered)
 
 
 def _milliseconds(duration: Any) -> float:

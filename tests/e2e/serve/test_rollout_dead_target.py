@@ -168,7 +168,7 @@ def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> 
         bad = [item for item in row["analysis"]["evaluations"] if item["verdict"] == "bad"]
         assert len(bad) == 2
         assert all(item["new"]["rate"] == 1 and item["old"]["errors"] == 0 for item in bad), bad
-        new, old = bad[0]["new"]["requests"], bad[0]["old"]["requests"]
+        new, old = bad[1]["new"]["requests"], bad[1]["old"]["requests"]  # in the first one old reports may be late
         assert 0.2 < new / old < 1, "each request counts once"
         assert any(action.endswith("unavailable target allowed") for action in site.actions(route))
         eventually(lambda: set(load.since(time.monotonic() - 0.5).by_replica) == {f"{route}-old"}, _LONG)

@@ -84,7 +84,7 @@ def test_only_answered_requests_have_a_latency() -> None:
             await call.write(message(good))
             await until(lambda: len(received.requests) == 4)
             expected = [RequestLatency("llama", PLACE, 100, 1500), RequestLatency("llama", PLACE, 0, 0)]
-            expected += [RequestLatency("llama", PLACE, 900, 900), expected[0]]
+            expected += [RequestLatency("llama", PLACE, 900, 900, answered=False), expected[0]]
             assert received.requests == [("edge-1", each) for each in expected]
             assert xds.observer.streams == ["requests"]
             call.cancel()

@@ -105,7 +105,7 @@ TIMED = b'<134>1 2026-11-23T18:40:00.123456+00:00 - haproxy 77 - [lbctl@0 proxy=
 )
 def test_timers_of_haproxy_are_parsed(rest: bytes, expected: tuple[str, float | None, float | None] | None) -> None:
     timers = timers_of(TIMED + b'backend="pool_llama" ' + rest)
-    assert timers == (expected and ("ha", "pool_llama", *expected))
+    assert timers == (expected and ("ha", "pool_llama", *expected, b'status="-1"' not in rest and b"504" not in rest))
 
 
 def test_only_requested_latencies_are_kept_by_proxy() -> None:
@@ -128,6 +128,10 @@ def test_client_that_left_is_no_sign_of_an_answer() -> None:
         receiver.count(f'{HEAD}site|"llama"|{status}|{address}|{code}'.encode())
     assert receiver.collect_answered() == {"site": {ReplicaKey("llama", "a")}}
     assert receiver.collect_answered() == {}
+    receiver.follow(PROXIES, ADDRESSES, ["ha"])
+    receiver.count(TIMED + b'backend="pool_llama" status="-1" end="CH" server="a" timers="0 0 -1 -1 900"] -')
+    receiver.count(f'{HEAD}site|"llama"|499|10.0.0.1:80|-|-|0.900'.encode())
+    assert receiver.collect_first_bytes() == {}
 
 
 def test_times_of_haproxy_are_those_of_its_servers() -> None:
