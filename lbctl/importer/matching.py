@@ -19,6 +19,7 @@ _LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
 """The text with which an expression begins; a repeated character is not part of it."""
 _LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
 """The text with which an expression ends."""
+REFUSES_ALL = "the route refuses all requests of its match, also those for which the condition does not hold"
 MAX_ADDED = 512
 """Upper bound on the matches that are added for overlaps."""
 _MOST_PAIRS = 20_000

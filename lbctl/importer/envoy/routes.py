@@ -17,7 +17,7 @@ from lbctl.importer.envoy.context import EnvoyImport
 from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
-from lbctl.importer.matching import Match, apart, carve, covers, hides, identity, overlaps, within
+from lbctl.importer.matching import REFUSES_ALL, Match, apart, carve, covers, hides, identity, overlaps, within
 
 _REDIRECTS = {
     "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308
@@ -59,7 +59,7 @@ def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Fi
             context.draft.close(path, why, by_hand="auth" if status in {401, 403} else "")
         if entry.is_lost:
             why = "no match of a route expresses its whole condition"
-            context.omit(entry.view.get("match"), f"{why}: the route refuses its requests", path)
+            context.omit(entry.view.get("match"), f"{why}: {REFUSES_ALL}", path)
             context.draft.close(path, why, by_hand="match")
         for item in entry.hidden:
             context.omit(item, "it takes what the condition of this route does not", path)

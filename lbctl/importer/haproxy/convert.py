@@ -121,10 +121,13 @@ def _advise(context: HaproxyImport, section: HaproxySection) -> None:
 
 
 def _unused(context: HaproxyImport, http: Sequence[HaproxySection]) -> None:
+    choosing = ("use_backend", "default_backend")
+    named = {line.args[0] for item in http for line in item.block.block if line.name in choosing and line.args}
     for item in http:
         if item.block.name == "backend" and item.name not in context.pools:
             context.pools[item.name] = pool(context, item)
-            reason = "nothing here sends requests to this backend"
+            led = "no route that serves leads to this backend"
+            reason = led if item.name in named else "nothing here sends requests to this backend"
             context.draft.ledger.omit(item.block, reason, context.pools[item.name])
 
 

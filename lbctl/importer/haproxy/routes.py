@@ -17,7 +17,7 @@ from lbctl.importer.haproxy import policy, proxy, rules
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.decisions import LAID, FrontendRoute, decided, effective
 from lbctl.importer.haproxy.pools import pool
-from lbctl.importer.matching import covers, merge
+from lbctl.importer.matching import REFUSES_ALL, covers, merge
 from lbctl.importer.statement import Statement
 
 _LOST = "no match of a route expresses its whole condition"
@@ -165,7 +165,7 @@ def _lay(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) -> None:
     draft = context.draft
     if rule.action == "lost":
         for item in (rule.line, *rule.when.statements):
-            draft.ledger.omit(item, f"{_LOST}: the route refuses its requests", path)
+            draft.ledger.omit(item, f"{_LOST}: {REFUSES_ALL}", path)
         draft.close(path, _LOST, by_hand="match")
     elif rule.action == "guard":
         why = _TOO_MANY if rule.line.is_block else _UNPROTECTED
