@@ -123,8 +123,8 @@ def _left(facts: ReplicaFacts) -> StateWithReason | None:
     remaining = "; ".join(_remaining(facts))
     if remaining:
         return StateWithReason("draining", f"{why}; {remaining}")
-    unknown = _unknown_in_flight(facts)
-    return StateWithReason("draining" if unknown else "drained", why + unknown)
+    is_drained = not facts.carriers or facts.is_idle
+    return StateWithReason("drained" if is_drained else "draining", why + _unknown_in_flight(facts))
 
 
 def _remaining(facts: ReplicaFacts) -> Iterator[str]:
@@ -138,7 +138,9 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
 
 
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
-    """Return what is not known of the requests in flight; empty where all proxies report them."""
+    """Return what is not known of the requests in flight; empty where all proxies report them, or there is none."""
+    if not facts.carriers:
+        return ""
     if facts.in_flight is None:
         return "; its requests in flight are not known"
     counted = facts.in_flight_known_by

@@ -12,8 +12,8 @@ _PROC = Path("/proc")
 def haproxies(config: str) -> frozenset[int]:
     """Return the ids of the haproxy processes that were started with this file, masters and workers.
 
-    A file is the same one by its directory's device and inode, so one in a container counts by what is mounted there.
-    Where /proc does not show a process's files (another user's), its name decides.
+    The name of the file decides where its path says nothing: in a container, behind a chroot, or for another user's
+    process.
     """
     return frozenset(int(process.name) for process in _processes() if _reads(process, Path(config)))
 
@@ -21,8 +21,9 @@ def haproxies(config: str) -> frozenset[int]:
 def files_beside(config: str) -> tuple[str, ...]:
     """Return all that the running HAProxy with this file, or with the file's directory, was given by `-f`."""
     for process in _processes():
-        if _reads(process, Path(config)):
-            return tuple(str(PurePath("/") / argument.relative_to(process / "root")) for argument in _files_of(process))
+        files = [place for argument in _arguments(process) if (place := _place(process, argument)) is not None]
+        if any(_is_at(file, Path(config)) for file in files):
+            return tuple(map(str, files))
     return ()
 
 
@@ -31,34 +32,49 @@ def _processes() -> list[Path]:
 
 
 def _reads(process: Path, config: Path) -> bool:
-    return any(_is_at(file, config) for file in _files_of(process))
+    for argument in _arguments(process):
+        place = _place(process, argument) if _sees_our_files(process) else None
+        if _is_at(place, config) if place else PurePath(argument).name in (config.name, config.parent.name):
+            return True
+    return False
 
 
 def _is_at(file: Path, config: Path) -> bool:
-    """Return whether a process's file is `config`, or the directory that holds it."""
+    """Return whether a file is `config`, also one that has replaced it, or the directory that holds it."""
     try:
-        if file.name == config.name:
-            return file.parent.samefile(config.parent)
-        return file.samefile(config.parent)
-    except PermissionError:
-        return file.name in (config.name, config.parent.name)
+        replaced = file.name == config.name and file.parent.samefile(config.parent)
+        return replaced or file.samefile(config) or file.samefile(config.parent)
     except OSError:
         return False
 
 
-def _files_of(process: Path) -> list[Path]:
-    """Return the arguments of `-f` below /proc/ID/root; each may have several values. Of another program: none."""
+def _sees_our_files(process: Path) -> bool:
+    try:
+        return (process / "root").samefile("/")
+    except OSError:
+        return False
+
+
+def _place(process: Path, argument: str) -> Path | None:
+    """Return the path of an argument; None for a relative one of a process whose directory is not to be seen."""
+    try:
+        return Path(argument) if argument.startswith("/") else (process / "cwd").readlink() / argument
+    except OSError:
+        return None
+
+
+def _arguments(process: Path) -> list[str]:
+    """Return the arguments of `-f`, each of which may have several values. Of another program: none."""
     try:
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
-        if TARGET.binary not in PurePath(arguments[0]).name:
-            return []
-        directory = (process / "cwd").readlink()
     except OSError:
+        return []
+    if TARGET.binary not in PurePath(arguments[0]).name:
         return []
     files, in_files = [], False
     for argument in arguments[1:]:
         if argument.startswith("-") or not argument:
             in_files = argument in ("-f", "--")
         elif in_files:
-            files.append(process / "root" / str(directory / argument).lstrip("/"))
+            files.append(argument)
     return files

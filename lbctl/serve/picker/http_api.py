@@ -30,7 +30,7 @@ _PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
 _MOST_DATAGRAM = 8 << 10
 _NOTHING = HttpAnswer(204)
 _STRUCTURED = re.compile(
-    rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,100}?'
+    rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
 _NAME = re.compile("[0-9a-f-]{36}")

@@ -44,8 +44,14 @@ def test_drained_replica_is_draining_while_it_has_requests() -> None:
     assert state_of(facts("drained", cause, in_flight=1)) == StateWithReason(
         "draining", f"{cause}; 1 request in flight"
     )
-    assert state_of(facts("drained", cause, in_flight=0, in_flight_known_by=1)) == StateWithReason("drained", cause)
-    partly_known = facts("drained", cause, in_flight=0, in_flight_known_by=2, carriers=3)
+    known = facts("drained", cause, in_flight=0, in_flight_known_by=1, connected=1)
+    assert state_of(known) == StateWithReason("drained", cause)
+    assert state_of(facts("drained", cause, carriers=0)) == StateWithReason("drained", cause), "no proxy has it"
+    left = facts("drained", cause, in_flight=0, in_flight_known_by=1, carriers=2, connected=1)
+    assert state_of(left) == StateWithReason(
+        "drained", f"{cause}; no requests in flight at 1 of 2 proxies, not known at the others"
+    ), "the other proxy is not connected"
+    partly_known = facts("drained", cause, in_flight=0, in_flight_known_by=2, carriers=3, connected=3)
     assert state_of(partly_known) == StateWithReason(
         "draining", f"{cause}; no requests in flight at 2 of 3 proxies, not known at the others"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from lbctl.apply.haproxy import processes
 
 
 @contextmanager
-def _started(directory: Path, *arguments: str) -> Iterator[int]:
-    """A process that calls itself haproxy, in `directory`."""
-    command = ["haproxy", "-c", "import sys; print(flush=True); sys.stdin.read()", *arguments]
+def _started(directory: Path, *arguments: str, first: str = "pass") -> Iterator[int]:
+    """A process that calls itself haproxy, in `directory`. `first` is what it does before it is ready."""
+    command = ["haproxy", "-c", f"import os, sys; {first}; print(flush=True); sys.stdin.read()", *arguments]
     with subprocess.Popen(
         command, executable=sys.executable, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -31,6 +32,7 @@ def config(tmp_path: Path) -> Path:
         (tmp_path / name / "out").mkdir(parents=True)
         (tmp_path / name / "out" / "haproxy.cfg").touch()
     (tmp_path / "link").symlink_to(tmp_path / "one" / "out")
+    (tmp_path / "main.cfg").symlink_to(tmp_path / "one" / "out" / "haproxy.cfg")
     return tmp_path / "one" / "out" / "haproxy.cfg"
 
 
@@ -42,6 +44,7 @@ def config(tmp_path: Path) -> Path:
         ("one/out/../out/haproxy.cfg", True),
         ("link/haproxy.cfg", True),
         ("one/out", True),
+        ("main.cfg", True),
         ("{root}/other/out/haproxy.cfg", False),
         ("other/out", False),
         ("one/out/other.cfg", False),
@@ -54,6 +57,17 @@ def test_file_of_a_process(config: Path, argument: str, reads: bool) -> None:
         assert (pid in processes.haproxies(str(config))) == reads
         files = (str(root / "first.cfg"), str(root / argument.format(root=root))) if reads else ()
         assert processes.files_beside(str(config)) == files
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot and setuid are for root")
+@pytest.mark.parametrize("first", ["os.chroot('.')", "os.setuid(65534)"])
+def test_process_with_other_rights_is_known(config: Path, first: str) -> None:
+    """A worker is confined to a directory, and may run as a user whose files `serve` cannot look up."""
+    with _started(config.parent, "-f", str(config), first=first) as pid:
+        assert pid in processes.haproxies(str(config))
+        assert processes.files_beside(str(config)) == (str(config),)
+    with _started(config.parents[2], "-f", "other.cfg", first=first) as pid:
+        assert pid not in processes.haproxies(str(config))
 
 
 def test_other_argument_is_no_file(config: Path) -> None:

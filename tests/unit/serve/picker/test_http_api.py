@@ -48,7 +48,7 @@ def _service(clock: Callable[[], float] = lambda: 1000.0) -> PickService:
         (NGINX, "true", True),
         (NGINX, "false", False),
         (HAPROXY, 'end="--" retries="+1"', True),
-        (HAPROXY, 'end="--" timers="0 0 1 2 3" retries="+1"', True),
+        (HAPROXY, f'end="--" server="{"a" * 63}" timers="{"+2147483647 " * 5}" retries="+1"', True),
         (HAPROXY, 'end="SC" retries="3"', True),
         (HAPROXY, 'end="sC" timers="0 0 1 2 3" retries="0"', True),
         (HAPROXY, 'end="CD" timers="0 0 1 2 3" retries="0"', False),
