@@ -61,9 +61,17 @@ class Draft:
         self.origins: dict[Path, Statement] = {}
         """The object of the fleet → the directive whose position its comment shows."""
 
-    def add(self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None) -> Path:
-        """Add an object under a free name like `wanted`, and return its path."""
-        path: Path = (section, self.free_name(section, "secret" if self.ledger.secrets.named(wanted) else wanted))
+    def add(
+        self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None, otherwise: str = ""
+    ) -> Path:
+        """Add an object under a free name like `wanted`, and return its path.
+
+        A name made of a secret is replaced: by `otherwise`, or else by `secret`.
+        """
+        secrets, headers = self.ledger.secrets, ((value or {}).get("match") or {}).get("headers") or {}
+        names = [otherwise, "secret"] if any(map(secrets.compared, headers, headers.values())) else [wanted, otherwise]
+        name = next((each for each in names if each and not secrets.named(each)), "secret")
+        path: Path = (section, self.free_name(section, name))
         self.fleet[section][path[1]] = value if value is not None else {}
         self.origins[path] = origin
         self.ledger.carry(path, origin)

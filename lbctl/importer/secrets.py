@@ -58,6 +58,8 @@ _AFTER = frozenset({"agent-send", "password", "insecure-password", "dynamic-cook
 _VALUES = re.compile(r"value|raw_value|exact|prefix|suffix|contains|regex|(?:exact|prefix|suffix|contains)_match")
 _INLINE = re.compile(r"inline_?(?:string|bytes)", re.IGNORECASE)
 _AROUND = re.compile(r"(?i)passw|secret|private_?key|token|users|credentials|ticket_?keys|api_?key")
+_EITHER_CASE = re.compile(r"\[[A-Z]([a-z])\]")
+"""A letter of an expression that does not look at its case."""
 _MAX_SPREAD = 6
 """The length from which a secret is taken out wherever it stands: a shorter one may be a word like others."""
 _LOOKS_LIKE_ONE = re.compile(
@@ -65,10 +67,14 @@ _LOOKS_LIKE_ONE = re.compile(
     r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)"
     r"(?:[\"']\s*,\s*[\"']|[\"')]*(?:\s*[:=~^!]+\s*|\s+)[\"']?))"
     r"(?!zone=|rate=|\$|%|if\b|unless\b|-[a-z]\b|len\b|\()[^\s\"',}{]+"
-    r"|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{6,}"
+    r"|\b(?:sk|pk|hf|ghp|xox[bp])\\?[-_][A-Za-z0-9_\\-]{6,}"
 )
 _PASSWORD = re.compile(r"(?i)\b((?:insecure-)?password\s+)(?!\()\S+")
-_CREDENTIAL = re.compile(r"(?i)authorization|token|secret|api[-_]?key|password|credential")
+_CREDENTIAL = re.compile(
+    r"(?i)authorization|token|secret|api[-_]?key|password|credential|(?<!cache)(?<!public)(?<!hash)[-_]key\b"
+)
+_KEY = re.compile(r"\b(?:(?:sk|pk)[-_](?=[\w-]*\d)[\w-]{12,}|(?:hf|ghp)_\w{16,}|xox[bp]-[\w-]{8,})")
+"""What is a key of a service by how it begins, also in a path or a name, where `hf-models` is a word like others."""
 
 
 class SecretDirectives:
@@ -97,9 +103,19 @@ class SecretDirectives:
         """Whether a text holds a secret of the configuration."""
         return any(secret in text for secret in self._spread)
 
+    def compared(self, header: str, value: str) -> bool:
+        """Whether the value with which a match compares a header is a secret."""
+        return self.written(value) or (is_secret_name(header) and value.lower() not in _WORDS)
+
+    def written(self, text: str) -> bool:
+        """Whether a text, or an expression, holds a secret of the configuration, or what is a key by how it begins."""
+        plain = _EITHER_CASE.sub(r"\1", text.replace("\\", ""))
+        return self.inside(text) or self.inside(plain) or _KEY.search(plain) is not None
+
     def named(self, name: str) -> bool:
         """Whether a name was made of a secret."""
-        return any(_plain(secret) in _plain(name) for secret in self._spread if len(_plain(secret)) >= _MAX_SPREAD)
+        plain = (_plain(secret) for secret in self._spread)
+        return _KEY.search(name) is not None or any(each in _plain(name) for each in plain if len(each) >= _MAX_SPREAD)
 
     def masked(self, text: str, item: Statement) -> str:
         """Return a text about a directive without the secrets of the configuration."""

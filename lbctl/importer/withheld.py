@@ -1,32 +1,60 @@
-"""Values of a draft that hold a secret of the configuration: none of them reaches the fleet."""
+"""Values of a draft that hold a secret of the configuration: none of them reaches the fleet.
+
+A match that needs the secret gets a stand-in, which a client can send too: so its route forwards nothing. Requests with
+the secret take another route then, and that one is closed as well if the first one refused or protected them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from lbctl.base.diagnostics import Path
 from lbctl.importer.draft import LOCATION, Draft
+from lbctl.importer.matching import covers, rank
+from lbctl.importer.statement import Statement
 
 STAND_IN = "not-copied"
-"""The value of a header in a match in place of a secret: no client sends it."""
+"""What a match has in place of a secret."""
 _TEXTS = {"routes": frozenset({"match", "headers", "respond", "rewrite"}), "pools": frozenset({"health", "upstream"})}
 """The keys below which a value is a text of the configuration."""
+_WORDS = frozenset({"hosts", "methods"})
+"""The keys of a match that hold no secret."""
+_PROTECTING = ("auth", "allow_from", "deny_from")
 
 
 def settle(draft: Draft) -> None:
     """Take out the values that hold a secret, each with a finding at the directive that it came from."""
+    before = copy.deepcopy(draft.fleet["routes"])
+    matched = dict[str, list[Statement]]()
     for path, value in list(_leaves(draft.fleet, ())):
-        if path[2:3] and path[2] in _TEXTS.get(str(path[0]), ()) and draft.ledger.secrets.inside(value):
-            _withhold(draft, path)
+        if path[2:3] and path[2] in _TEXTS.get(str(path[0]), ()) and _is_secret(draft, path, value):
+            sources = draft.ledger.carriers(path)
+            if path[2] == "match":
+                matched.setdefault(str(path[1]), sources)
+            _withhold(draft, path, sources)
+    at = {name: items[0] if items else draft.origins["routes", name] for name, items in matched.items()}
+    for name, source in at.items():
+        _close_other(draft, before[name], _other(draft, before, name, at), source)
+    for name, source in at.items():
+        _report_other(draft, name, before[name], _other(draft, before, name, at), source)
 
 
-def _withhold(draft: Draft, path: Path) -> None:
-    shown, sources = ".".join(map(str, path)), draft.ledger.carriers(path)
+def _is_secret(draft: Draft, path: Path, value: str) -> bool:
     if path[2:4] == ("match", "headers"):
-        draft.put(path, STAND_IN)
-        hint = f"{shown} is {STAND_IN!r}: write the value there, or requests with it take another route"
-    elif path[2] in {"match", "rewrite"} or path[2:] == LOCATION:
+        return draft.ledger.secrets.compared(str(path[4]), value)
+    return path[3:4] not in {(key,) for key in _WORDS} and draft.ledger.secrets.written(value)
+
+
+def _withhold(draft: Draft, path: Path, sources: list[Statement]) -> None:
+    shown = ".".join(map(str, path))
+    if path[2] == "match":
+        draft.put(path, f"/{STAND_IN}" if str(path[3]).startswith("path") else STAND_IN)
+        if not _refuses(draft.get(path[:2])):
+            draft.close(path[:2], "its match has a secret, which was not copied", by_hand="match")
+        hint = f"{shown} is a stand-in, and the route refuses its requests: write the value there, then open it"
+    elif path[2] == "rewrite" or path[2:] == LOCATION:
         draft.close(path[:2], "it has a secret in its path")
         hint = f"the route refuses its requests: {shown} would hold the secret"
     else:
@@ -35,6 +63,45 @@ def _withhold(draft: Draft, path: Path) -> None:
     for statement in sources[:1]:
         draft.ledger.secret(statement, "this holds a secret, which was not copied", hint)
         draft.ledger.omit(statement, "a value that holds a secret is not copied", path[:2])
+
+
+def _other(draft: Draft, before: dict[str, Any], name: str, matched: Collection[str]) -> str | None:
+    """Return the route that takes the requests of one whose match has no secret any more; None for one that refuses."""
+    routes, route = draft.fleet["routes"], before[name]
+    others = [
+        other
+        for other in routes
+        if other not in matched and _share(route, routes[other]) and covers(before[other]["match"], route["match"])
+    ]
+    other = max(others, key=lambda each: rank(before[each]["match"]), default=None)
+    return None if other is None or _refuses(routes[other]) else other
+
+
+def _close_other(draft: Draft, route: dict[str, Any], other: str | None, source: Statement) -> None:
+    """Close the other route if it serves what this one refuses or protects."""
+    if other is None:
+        return
+    taking = draft.fleet["routes"][other]
+    if _refuses(route) or any(route.get(key, taking.get(key)) != taking.get(key) for key in _PROTECTING):
+        why = "another route protects some of its requests by a secret, which was not copied"
+        draft.ledger.omit(source, f"{why}: the route refuses its requests", ("routes", other))
+        draft.close(("routes", other), why)
+
+
+def _report_other(draft: Draft, name: str, route: dict[str, Any], other: str | None, source: Statement) -> None:
+    """Report the other route if it sends the requests to another pool."""
+    taking = draft.fleet["routes"][other] if other is not None else route
+    if any(route.get(key) != taking.get(key) for key in ("pool", "split")):
+        draft.ledger.misroute(source, f"requests of route {name} take route {other}: a secret was not copied")
+
+
+def _share(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two routes have a listener in common."""
+    return "listeners" not in one or "listeners" not in other or bool({*one["listeners"]} & {*other["listeners"]})
+
+
+def _refuses(route: dict[str, Any]) -> bool:
+    return int((route.get("respond") or {}).get("status", 0)) >= 400
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, str]]:

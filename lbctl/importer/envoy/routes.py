@@ -264,7 +264,8 @@ def _add(context: EnvoyImport, listener: Path, match: Match, origin: ConfigView)
     route: dict[str, Any] = {"match": dict(match)}
     if len(context.draft.fleet["listeners"]) > 1:
         route = {"listeners": [listener[1]]} | route
-    return context.draft.add("routes", _label(match, origin, str(listener[1])), origin.statement, route)
+    name, pool = _label(match, origin, str(listener[1])), origin.get("route", "cluster").text
+    return context.draft.add("routes", name, origin.statement, route, pool)
 
 
 def _label(match: Match, origin: ConfigView, otherwise: str) -> str:

@@ -66,7 +66,8 @@ def _add(context: HaproxyImport, section: HaproxySection, entry: FrontendRoute, 
     route: dict[str, Any] = {"match": dict(entry.match)}
     if set(listeners) != every:
         route = {"listeners": list(listeners)} | route
-    path = context.draft.add("routes", _label(section, entry), entry.rule.line, route)
+    pool = str(entry.rule.value) if entry.rule.action in {"pool", "preferred"} else ""
+    path = context.draft.add("routes", _label(section, entry), entry.rule.line, route, pool)
     context.draft.ledger.carry(path, *entry.rule.statements, *entry.rule.when.statements)
     return path
 

@@ -123,14 +123,20 @@ def _refuses_more(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def _add(
-    context: NginxImport, server: RoutedServer, origin: Statement, match: dict[str, Any], *, suffix: str = ""
+    context: NginxImport,
+    server: RoutedServer,
+    origin: Statement,
+    match: dict[str, Any],
+    *,
+    suffix: str = "",
+    otherwise: str = "",
 ) -> Path:
     hosts = match.pop("hosts", None) or list(server.hosts)
     route: dict[str, Any] = {"match": ({"hosts": hosts} if hosts else {}) | match}
     if server.listeners:
         route = {"listeners": list(server.listeners)} | route
     name = label(origin if origin.name == "location" else Statement(origin.position, ()), server.hosts)
-    path = context.draft.add("routes", "-".join(filter(None, (name, suffix))), origin, route)
+    path = context.draft.add("routes", "-".join(filter(None, (name, suffix))), origin, route, otherwise)
     context.draft.ledger.home(origin, path)
     return path
 
@@ -200,7 +206,8 @@ def _forward(
         _methods(context, server, path, scope)
         return
     for target in targets:
-        path = _add(context, server, scope.block, dict(match) | target.match, suffix=_suffix(target.label))
+        wanted, pool = dict(match) | target.match, str(next(iter(target.pools))[1])
+        path = _add(context, server, scope.block, wanted, suffix=_suffix(target.label), otherwise=pool)
         _pools(context, path, target)
         if target.path and "path_prefix" not in match and "path" not in match and "path_regex" not in match:
             context.draft.put((*path, "match", "path_prefix"), "/")

@@ -60,9 +60,14 @@ def test_closed_route_opens_with_its_protection(file: Path, monkeypatch: pytest.
     add = Draft.add
 
     def closed(
-        draft: Draft, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None
+        draft: Draft,
+        section: str,
+        wanted: str,
+        origin: Statement,
+        value: dict[str, Any] | None = None,
+        otherwise: str = "",
     ) -> Place:
-        path = add(draft, section, wanted, origin, value)
+        path = add(draft, section, wanted, origin, value, otherwise)
         if section == "routes":
             draft.close(path, "a test closes all routes")
         return path
