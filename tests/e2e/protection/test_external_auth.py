@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
+from tests.support.processes.client import Client
 from tests.support.processes.fleet import fleet_of, running
 from tests.support.processes.replicas import Seen, replicas
 
@@ -168,3 +169,17 @@ def test_haproxy_closes_a_route_with_external_auth() -> None:
         assert gateway.get("/v1/x").status == 503
         assert a.requests == 0
         assert "LB416" in gateway.messages
+
+
+@pytest.mark.parametrize("kind", ["nginx", "envoy"])
+def test_refusals_of_service_and_address_have_own_messages(kind: Kind) -> None:
+    with replicas("a", "auth") as (a, auth):
+        auth.behave(status=403)
+        route = _route(auth.address) | {"deny_from": ["127.0.0.4/32"]}
+        with running(kind, fleet_of([a], route=route)) as gateway:
+            by_service = gateway.get("/v1/x")
+            checks = auth.requests
+            by_address = Client(gateway.port, source="127.0.0.4").get("/v1/x")
+    assert (by_service.status, by_address.status, checks, auth.requests) == (403, 403, 1, 1)
+    assert by_address.json["error"]["message"] == "clients of this address are not served here"
+    assert "this address" not in str(by_service.body)
