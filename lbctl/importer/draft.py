@@ -26,6 +26,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """The statuses of a redirect."""
 _KEPT = frozenset({"listeners", "match", "respond"})
 """The keys of a closed route."""
+_SECTIONS = frozenset({"access_log", "connections", "headers", "request", "response", "retry", "set", "timeouts"})
+"""Keys that mean nothing where they are empty."""
 _CLOSED = "lbctl import: "
 """How the body of a closed route begins."""
 
@@ -132,13 +134,15 @@ class Draft:
         return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
-        """Remove the value at `path`; returns the directives that nothing carries any more."""
+        """Remove the value at `path`, and a section that it leaves empty; returns what nothing carries any more."""
         container = self.get(path[:-1])
         if isinstance(container, dict):
             container.pop(path[-1], None)
         elif isinstance(container, list) and isinstance(path[-1], int) and path[-1] < len(container):
             del container[path[-1]]
-        return self.ledger.revoke(path)
+        lost = self.ledger.revoke(path)
+        empty = container == {} and path[3:] and path[-2] in _SECTIONS
+        return [*lost, *self.drop(path[:-1])] if empty else lost
 
     def retry_busy(self, route: Path, statuses: Iterable[int], *statements: Statement) -> None:
         """Have a route leave replicas that say by these statuses that they are busy."""

@@ -210,3 +210,16 @@ def test_time_of_a_try_is_carried_over(tmp_path: Path) -> None:
         f"match: {{prefix: /}}\n                route: {{cluster: c, retry_policy: {policy}}}",
     )
     assert fleet_from_text("envoy", text, tmp_path)["routes"]["l"]["timeouts"] == {"attempt": "20s"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("haproxy", "tune.bufsize 1024"), ("haproxy", "tune.http.maxhdr 32767"), ("nginx", "8 1m"), ("nginx", "4 0k")],
+)
+def test_limit_out_of_range_leaves_no_empty_section(kind: str, line: str, tmp_path: Path) -> None:
+    server = "server { listen 80; location / { return 200; } }"
+    nginx = f"events {{}}\nhttp {{ large_client_header_buffers {line}; {server} }}\n"
+    haproxy = f"global\n {line}\ndefaults\n mode http\nfrontend f\n bind :80\n http-request return status 200\n"
+    result, diagnostics = imported_text(kind, nginx if kind == "nginx" else haproxy, tmp_path)
+    assert [listener for listener in result.draft.fleet["listeners"].values() if "headers" in listener] == []
+    assert [item.code for item in diagnostics if "was left out" in item.message] == ["LB985"]
