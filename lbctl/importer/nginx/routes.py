@@ -362,7 +362,7 @@ def _conditions(
         answer, extra = next(flat(block, "return"), None), forward.condition(block)
         if answer is None:
             continue
-        if extra is not None and block in tuple(flat(scope.block, "if")):
+        if extra is not None and (block in tuple(flat(scope.block, "if")) or _refuses(answer)):
             match = {key: value for key, value in context.draft.get((*path, "match")).items() if key != "hosts"}
             inner = _add(context, server, block, match | extra, suffix=f"{path[1]}-{answer.args[0]}")
             _respond(context, inner, scope, answer)
@@ -370,6 +370,11 @@ def _conditions(
             why = "a condition that protects it could not be carried over"
             context.draft.ledger.omit(block, f"{why}: the route refuses its requests", path)
             context.draft.close(path, why, by_hand="auth")
+
+
+def _refuses(answer: Statement) -> bool:
+    """Whether a `return` refuses requests: one of a server does so in all of its locations."""
+    return bool(answer.args) and answer.args[0].isdigit() and int(answer.args[0]) >= 400
 
 
 def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scope) -> None:

@@ -83,6 +83,15 @@ def test_refusal_by_a_secret_closes_what_it_protected(kind: str, text: str, tmp_
     assert "another route protects some of its requests by a secret, which was not copied" in shown
 
 
+@pytest.mark.parametrize(("agent", "key", "statuses"), [("http_x_key", "Zq7", [403, 501]), ("http_x_a", "b", [403])])
+def test_refusal_of_a_server_holds_in_its_locations(agent: str, key: str, statuses: list[int], tmp_path: Path) -> None:
+    location = f'if (${agent} = "{key}") {{ return 403; }} location /v1 {{ {PROXIED} }}'
+    routes, _ = _routes("nginx", _nginx(location=location), tmp_path)
+    v1 = [route for route in routes.values() if route["match"].get("path_prefix") == "/v1"]
+    assert sorted(route["respond"]["status"] for route in v1 if "respond" in route) == statuses
+    assert sum("headers" in route["match"] for route in v1) == 1
+
+
 @pytest.mark.parametrize("path", ["/hf-models-v2", "/sk-prod-01", "/pk-metrics"])
 def test_path_that_begins_like_a_key_is_kept(path: str, tmp_path: Path) -> None:
     routes, _ = _routes("nginx", _nginx(location=f"location {path} {{ {PROXIED} }}"), tmp_path)
