@@ -21,8 +21,9 @@ def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
 
     The URL is the one at which the last `serve` with the fleet's state has opened its API. Without it, the section
     `control` gives the URL, also if the files have errors elsewhere. `ca` is the CA bundle of that API. The file is
-    None if it cannot be read or has several tokens: reading needs none on loopback. Raises ClickException if the
-    section cannot be read, and RemoteError if only the default address is known and another fleet runs there.
+    None if it cannot be read, has several tokens, or another fleet runs at the URL: reading needs none on loopback.
+    Raises ClickException if the section cannot be read, and RemoteError if the files name neither state nor address
+    and another fleet runs there.
     """
     from lbctl.model.node import descend
     from lbctl.serve.fleet.reader import read_control
@@ -33,9 +34,10 @@ def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
     token = str(chosen.token) if _holds_one_token(chosen.token) else None
     if options.api_bind is not None:
         return f"{_scheme(chosen)}://{_reachable(options.api_bind)}", token
+    named = [key for key in ("state", "api") if section.source and descend(section.source.root, ("control", key))]
     last = last_api(chosen.state) if not section.lacks("state") else ""
     if last:
-        return _identified(path, _from_here(last), token, ca, is_named=True)
+        return _identified(path, _from_here(last), token, ca, is_named="state" in named)
     if section.lost is not None and section.lacks("api"):
         raise click.ClickException(f"--fleet: {section.lost}")
     if section.source is None:
@@ -43,21 +45,21 @@ def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
     bind = chosen.control.api_bind
     if bind.path:
         raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
-    is_named = section.source is not None and descend(section.source.root, ("control", "api", "bind")) is not None
-    return _identified(path, f"{_scheme(chosen)}://{_reachable(bind)}", token, ca, is_named=is_named)
+    return _identified(path, f"{_scheme(chosen)}://{_reachable(bind)}", token, ca, is_named="api" in named)
 
 
 def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_named: bool) -> tuple[str, str | None]:
     """Return the URL and the file of the token, which may be in the state that the API at the URL reports.
 
-    If the API reports another fleet, warn; raise RemoteError unless `is_named`, that is the files name the address.
+    The API is asked without a token, since another process may have the address. If it reports another fleet, warn, and
+    return no token; raise RemoteError unless `is_named`, that is the files name the address.
     """
     from lbctl.serve.settings import last_api
 
     try:
-        status = ServeClient(url, token, ca).get_object("/api/v1/status")
+        status = ServeClient(url, None, ca).get_object("/api/v1/status")
     except click.ClickException:
-        return url, token  # the command reports it, if it needs an answer
+        return url, token if is_named else None  # the command reports it, if it needs an answer
     names = running_fleet.names_of(status)
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
@@ -66,7 +68,8 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
                 "`lbctl up` or `lbctl serve`, or name its serve with --server"
             )
         click.echo(f"lbctl: warning: --fleet: the serve at {url} runs {names}, not {path}", err=True)
-    elif token is None and (state := running_fleet.state_of(status)) is not None:
+        return url, token if is_named and running_fleet.is_elsewhere(status) else None
+    if (state := running_fleet.state_of(status)) is not None:
         file = running_fleet.token_in(state)
         if file is not None and _from_here(last_api(Path(state))) == url and _holds_one_token(file):
             return url, str(file)

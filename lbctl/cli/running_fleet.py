@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.base.paths import exists, without_links
+from lbctl.cli.api_client import plain
 
 
 def runs(status: Mapping[str, Any], path: str) -> bool:
     """Return whether this `/api/v1/status` is of a `serve` that has read the fleet at the path.
 
-    A file in a directory of that `serve`, and the reverse, is the same fleet.
+    A file in a directory of that `serve`, and the reverse, is the same fleet; one in a subdirectory is another.
     """
     own = without_links(path)
-    return any(own == item or own in item.parents or item in own.parents for item in _paths(status))
+    return any(own in (item, item.parent) or item == own.parent for item in _paths(status))
 
 
 def is_elsewhere(status: Mapping[str, Any]) -> bool:
@@ -27,7 +28,7 @@ def is_elsewhere(status: Mapping[str, Any]) -> bool:
 
 def names_of(status: Mapping[str, Any]) -> str:
     """Return the absolute paths of the fleet of that `serve`, for a message."""
-    return ", ".join(str(item) for item in _paths(status))
+    return plain(", ".join(str(item) for item in _paths(status)))
 
 
 def state_of(status: Mapping[str, Any]) -> str | None:
@@ -35,6 +36,14 @@ def state_of(status: Mapping[str, Any]) -> str | None:
     listens = status.get("listens")
     state = listens.get("state") if isinstance(listens, Mapping) else None
     return state if isinstance(state, str) else None
+
+
+def is_own(directory: Path) -> bool:
+    """Return whether the directory belongs to this user."""
+    try:
+        return directory.lstat().st_uid == os.geteuid()
+    except (OSError, ValueError):
+        return False
 
 
 def token_in(state: str) -> Path | None:
@@ -47,7 +56,7 @@ def token_in(state: str) -> Path | None:
     file = Path(state) / TOKEN
     try:
         directory, entry = Path(state).lstat(), file.lstat()
-    except OSError:
+    except (OSError, ValueError):  # a text that is no path
         return None
     is_own = directory.st_uid == entry.st_uid == os.geteuid()
     return file if is_own and stat.S_ISDIR(directory.st_mode) and stat.S_ISREG(entry.st_mode) else None
@@ -59,4 +68,7 @@ def _paths(status: Mapping[str, Any]) -> list[Path]:
     directory, paths = (fleet.get("directory"), fleet.get("paths")) if isinstance(fleet, Mapping) else (None, None)
     if not isinstance(directory, str) or not directory or not isinstance(paths, list):
         return []
-    return [without_links(Path(directory) / str(item)) for item in paths]
+    try:
+        return [without_links(Path(directory) / str(item)) for item in paths]
+    except (OSError, ValueError):  # a text that is no path
+        return []

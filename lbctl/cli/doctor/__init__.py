@@ -126,7 +126,8 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     yield machine.clock([*skews, *running.skews])
     state = running_fleet.state_of(own) if own is not None and options.state is None else None
     place = Path(state) if state else chosen.state
-    yield places.state(place, needed=bool(state) or options.state is not None or _has_control(source))
+    is_own = bool(state) and running_fleet.is_own(place)  # of another user's serve this one needs nothing
+    yield places.state(place, needed=is_own or options.state is not None or _has_control(source))
     if source is not None:
         yield from places.named(source, chosen)
         yield from store.checks(chosen)

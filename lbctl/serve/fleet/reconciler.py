@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lbctl.base.diagnostics import Diagnostics
 from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.load import SourceText
 from lbctl.serve import log
@@ -287,8 +288,9 @@ class Reconciler:
         own: Origin = "leader" if self._following and self._leader_files is not None else "files"
         published = await self._serve(loaded, outcome, "history" if rollback else own, allow_shrink, cause)
         served = self._publisher.served
-        silenced = silenced_by_comments(outcome.saved.texts if outcome.saved else ())
-        unsupported = (item for item in (served.unsupported if served else ()) if not silenced(item))
+        unsupported = Diagnostics()
+        unsupported.silence(silenced_by_comments(outcome.saved.texts if outcome.saved else ()))
+        unsupported.extend(served.unsupported if served else ())
         self._reloads.served((*outcome.diagnostics, *unsupported), rollback, new=published.new)
 
     async def _serve_running(self, outcome: LoadOutcome) -> None:

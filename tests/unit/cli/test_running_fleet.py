@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.cli import fleet_server, run
+from lbctl.cli import fleet_server, run, running_fleet
 from lbctl.cli.fleet_server import server_of_fleet
 from lbctl.serve.api import schema
 from lbctl.serve.settings import remember_api
@@ -33,7 +33,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             text = f"version: 1\ncontrol: {{api: {{bind: {bind!r}}}, state: {tmp_path}/none}}\n"
             (tmp_path / name).write_text(text)
         files = replace(api.FILES, paths=("fleet.yaml",), directory=str(tmp_path))
-        fleet.summary = api.status(fleet=files, listens=schema.Listens(None, None, url, str(state)))
+        fleet.summary = api.status(fleet=files, listens=schema.Listens(None, None, bind, str(state)))
         remember_api(state, url)
         yield url
 
@@ -43,6 +43,32 @@ def test_token_is_in_the_state_that_the_api_reports(running: str, tmp_path: Path
     assert server_of_fleet(str(fleet)) == (running, str(token))
     assert server_of_fleet(str(tmp_path)) == (running, str(token)), "of a directory with the file"
     assert run(["reload", "--fleet", str(fleet)]) == 0
+
+
+def test_token_of_the_running_state_is_preferred(running: str, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "api-token").write_text("a-token-of-an-earlier-start\n")
+    assert server_of_fleet(str(tmp_path / "fleet.yaml")) == (running, str(tmp_path / "own-state" / "api-token"))
+
+
+def test_other_fleet_gets_no_token(running: str, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "api-token").write_text(TOKEN)
+    assert server_of_fleet(str(tmp_path / "other.yaml")) == (running, None)
+
+
+def test_fleet_in_a_subdirectory_is_another_one(tmp_path: Path) -> None:
+    status = {"fleet": {"directory": str(tmp_path), "paths": ["staging/fleet.yaml"]}}
+    assert running_fleet.runs(status, str(tmp_path / "staging"))
+    assert not running_fleet.runs(status, str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\x1b[31m"])
+def test_texts_that_are_no_paths_do_no_harm(text: str, tmp_path: Path) -> None:
+    status = {"fleet": {"directory": f"/{text}", "paths": [text]}, "listens": {"state": text}}
+    assert not running_fleet.runs(status, str(tmp_path))
+    assert running_fleet.names_of(status).isprintable()
+    assert running_fleet.token_in(text) is None
 
 
 def test_secret_that_another_process_names_is_not_a_token(running: str, tmp_path: Path) -> None:
@@ -80,6 +106,9 @@ def test_other_fleet_at_the_default_address_is_refused(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert f"no serve of {other} is known, and the one at {running} runs {tmp_path}/fleet.yaml: start" in shown.err
+    monkeypatch.setattr("lbctl.serve.settings.last_api", lambda _: running)
+    other.write_text("version: 1\n")
+    assert run(["status", "--fleet", str(other)]) == 4, "the default state, which the file does not name either"
     (tmp_path / "fleet.yaml").unlink()
     assert run(["status", "--fleet", str(other)]) == 0, "a container, for example, whose paths are not those of here"
     assert "warning: --fleet: the serve at" in capsys.readouterr().err
