@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from lbctl.base.errors import reason_of
@@ -124,16 +125,21 @@ class Traffic:
     def log_address(self, topology: Topology) -> Address | None:
         """Return where the driven proxies of this fleet send their traffic log; None where nothing can listen.
 
-        The first fleet that has a proxy with such a log opens the socket.
+        The first fleet that has a proxy with such a log opens the socket. Where the files name no port and another
+        process has the default one, it is any free one.
         """
         bind = self._log_bind()
-        if self.log.address is None and bind is not None and _sends_log(topology):
+        if self.log.address is not None or bind is None or not _sends_log(topology):
+            return self.log.address
+        for each in (bind,) if topology.control.logs_written else (bind, replace(bind, port=0)):
             try:
-                self.log.open(bind)
+                self.log.open(each)
                 log.event("the traffic log is received", address=self.log.address)
+                return self.log.address
             except OSError as error:
-                self._warn(f"{bind}: {reason_of(error)}")
-        return self.log.address
+                problem = f"{each}: {reason_of(error)}"
+        self._warn(problem)
+        return None
 
     def close(self) -> None:
         """Stop receiving."""
@@ -216,6 +222,7 @@ def with_websockets(topology: Topology) -> frozenset[str]:
 
 
 def _sends_log(topology: Topology) -> bool:
-    """Return whether a proxy of the fleet sends its traffic log: lbctl drives it, or the files ask for it."""
-    proxies = topology.proxies if topology.control.logs_written else driven(topology)
+    """Return whether a proxy of the fleet sends its traffic log: lbctl writes its files, or the fleet's ask for it."""
+    written = topology.control.logs_written
+    proxies = topology.proxies if written else [item for item in driven(topology) if item.reload is not None]
     return any(item.kind in LOGGING | TIMED for item in proxies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 import pytest
 
 from lbctl.control.replica_state import ReplicaCondition
+from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.guard import Guard
@@ -46,6 +48,31 @@ class Scripted:
 def published(topology: Topology) -> PublishedFleet:
     composed = SimpleNamespace(whole=SimpleNamespace(topology=topology, addresses={}))
     return cast(PublishedFleet, SimpleNamespace(composed=composed))
+
+
+@pytest.mark.parametrize(
+    ("entry", "logs", "opened"),
+    [
+        ({"config": "/a/haproxy.cfg", "reload": {"command": ["true"]}}, None, True),
+        ({"config": "/a/haproxy.cfg", "reload": {"command": ["true"]}}, "127.0.0.1:{port}", False),
+        ({"runtime_api": "/run/ha.sock"}, None, False),
+    ],
+)
+def test_default_port_of_the_log_gives_way(entry: dict[str, object], logs: str | None, opened: bool) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        taken = Address(*other.getsockname())
+        control = {} if logs is None else {"control": {"logs": {"bind": logs.format(port=taken.port)}}}
+        topology = compiled(fleet_text(proxies={"ha": {"kind": "haproxy", **entry}}, **control)).topology
+
+        async def run() -> Address | None:
+            traffic = Traffic(log_bind=lambda: taken)
+            address = traffic.log_address(topology)
+            traffic.close()
+            return address
+
+        address = asyncio.run(run())
+        assert (address is not None and address.port != taken.port) == opened
 
 
 def poll(traffic: Traffic, times: int) -> None:
