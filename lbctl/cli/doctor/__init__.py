@@ -33,11 +33,12 @@ option = options_of("doctor")
 class _Options:
     """The options of the command line.
 
-    `server` is None if no server was named. `expected` is whether it was named on the command line rather than in the
-    environment.
+    `of_server` are the paths of the fleet of the serve that is asked, by PATH… or by --fleet. `server` is None if no
+    server was named. `expected` is whether it was named on the command line rather than in the environment.
     """
 
     paths: tuple[str, ...]
+    of_server: tuple[str, ...]
     server: str | None
     expected: bool
     token_file: str | None
@@ -68,7 +69,9 @@ def command(
     origin = context.get_parameter_source("server")
     expected = origin is click.core.ParameterSource.COMMANDLINE
     is_default = origin is click.core.ParameterSource.DEFAULT
-    options = _Options(paths, None if is_default else server, expected, token_file, tls_ca, state)
+    fleet: str | None = context.params["fleet"]
+    of_server = paths or ((fleet,) if fleet else ())
+    options = _Options(paths, of_server, None if is_default else server, expected, token_file, tls_ca, state)
     loaded, valid = _fleet(paths)
     checks = list(_checks(options, loaded))
     if form == "table":
@@ -118,7 +121,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     picker_is_elsewhere = lacks_picker(server.url, running.status)
     for bound in ports.of_fleet(topology, picker_is_elsewhere=picker_is_elsewhere) if topology else ():
         yield ports.port(bound)
-    own = _of_this_fleet(running.status, options.paths) if is_on_loopback(server.url) else None
+    own = _of_this_fleet(running.status, options.of_server) if is_on_loopback(server.url) else None
     if source is not None:
         yield from _own_ports(chosen, own, needed=_has_control(source))
     yield from logs(topology) if topology else ()

@@ -665,8 +665,12 @@ def test_state_and_addresses_of_a_running_serve_are_checked(tmp_path: Path, caps
     listens = {"state": str(state), "api": f"127.0.0.1:{free_port()}", "xds": f"unix:{tmp_path}/xds.sock"}
     with server(Answers({"/api/v1/status": json.dumps({**OWN, "fleet": files, "listens": listens})})) as api:
         run(["doctor", str(fleet), "-o", "json", "--server", f"http://127.0.0.1:{api}"])
-    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+        rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+        fleet.write_text(yaml.safe_dump({**local_fleet(), "control": {"api": {"bind": f"127.0.0.1:{api}"}}}))
+        run(["doctor", "-o", "json", "--fleet", str(fleet)])
+        by_fleet = {row["what"] for row in json.loads(capsys.readouterr().out)["checks"]}
     assert rows[f"state {state}"]["message"] == "writable, for its owner alone; nothing is kept yet"
     assert {what for what in rows if what.startswith(("state", "control"))} == {
         f"state {state}", f"control.xds.bind unix:{tmp_path}/xds.sock", f"control.api.bind {listens['api']}"
     }  # fmt: skip
+    assert [what for what in by_fleet if what.startswith("state")] == [f"state {state}"]
