@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 _TOKEN = "/var/lib/lbctl/api-token"
 """The default path at which `serve` creates its token."""
+NO_TOKEN = ""
+"""In place of a token file: send no token, also not to the default server."""
 _TOKEN_FORM = re.compile(rb"[!-~]+")
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
 _GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
@@ -73,7 +75,7 @@ class ServeClient:
     url: str
     """The URL of its API."""
     token_file: str | None
-    """The file with the token; None: the one beside its state."""
+    """The file with the token; None: for the default server the one in its state, for others none."""
     ca: str | None
     """The file of the authorities that sign its certificate; None: those of the system."""
 
@@ -131,7 +133,7 @@ class ServeClient:
 
     def token(self) -> str:
         """Return the given token; only for a server on this machine, the one that `serve` created here."""
-        if self.token_file is None and self.url != DEFAULT_SERVER:
+        if self.token_file == NO_TOKEN or (self.token_file is None and self.url != DEFAULT_SERVER):
             return ""
         try:
             accepted = tokens.parse(Path(self.token_file or _TOKEN).read_bytes())
@@ -188,7 +190,7 @@ def _apply_fleet(fleet: str | None, options: dict[str, Any]) -> None:
     options["server"], token_file = server_of_fleet(fleet, options.get("tls_ca"))
     context.set_parameter_source("server", click.core.ParameterSource.COMMANDLINE)
     if options["token_file"] is None:
-        options["token_file"] = token_file
+        options["token_file"] = token_file or NO_TOKEN
 
 
 def option_precedence(context: click.Context, option: str) -> int:

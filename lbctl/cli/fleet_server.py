@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbctl.cli import running_fleet
-from lbctl.cli.api_client import RemoteError, ServeClient
+from lbctl.cli.api_client import NO_TOKEN, RemoteError, ServeClient
 from lbctl.serve.api import tokens
 
 if TYPE_CHECKING:
@@ -35,29 +35,31 @@ def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
     if options.api_bind is not None:
         return f"{_scheme(chosen)}://{_reachable(options.api_bind)}", token
     named = [key for key in ("state", "api") if section.source and descend(section.source.root, ("control", key))]
-    last = last_api(chosen.state) if not section.lacks("state") else ""
+    bind = chosen.control.api_bind
+    url = "" if bind.path else f"{_scheme(chosen)}://{_reachable(bind)}"
+    last = _from_here(last_api(chosen.state)) if not section.lacks("state") else ""
     if last:
-        return _identified(path, _from_here(last), token, ca, is_named="state" in named)
+        return _identified(path, last, token, ca, is_named="state" in named or ("api" in named and last == url))
     if section.lost is not None and section.lacks("api"):
         raise click.ClickException(f"--fleet: {section.lost}")
     if section.source is None:
         click.echo(f"lbctl: warning: --fleet: {_problem(path)}; without `control`, its defaults are used", err=True)
-    bind = chosen.control.api_bind
-    if bind.path:
+    if not url:
         raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
-    return _identified(path, f"{_scheme(chosen)}://{_reachable(bind)}", token, ca, is_named="api" in named)
+    return _identified(path, url, token, ca, is_named="api" in named)
 
 
 def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_named: bool) -> tuple[str, str | None]:
     """Return the URL and the file of the token, which may be in the state that the API at the URL reports.
 
     The API is asked without a token, since another process may have the address. If it reports another fleet, warn, and
-    return no token; raise RemoteError unless `is_named`, that is the files name the address.
+    return no token; raise RemoteError unless `is_named`, that is the files name the address. A fleet whose paths this
+    machine does not have, in a container for example, may be the same one.
     """
     from lbctl.serve.settings import last_api
 
     try:
-        status = ServeClient(url, None, ca).get_object("/api/v1/status")
+        status = ServeClient(url, NO_TOKEN, ca).get_object("/api/v1/status")
     except click.ClickException:
         return url, token if is_named else None  # the command reports it, if it needs an answer
     names = running_fleet.names_of(status)
@@ -73,7 +75,7 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
         file = running_fleet.token_in(state)
         if file is not None and _from_here(last_api(Path(state))) == url and _holds_one_token(file):
             return url, str(file)
-    return url, token
+    return url, token if names or is_named else None
 
 
 def _scheme(chosen: ServeSettings) -> str:

@@ -33,9 +33,14 @@ def names_of(status: Mapping[str, Any]) -> str:
 
 def state_of(status: Mapping[str, Any]) -> str | None:
     """Return the state directory of that `serve`; None where it reports none."""
+    return listen_of(status, "state")
+
+
+def listen_of(status: Mapping[str, Any], key: str) -> str | None:
+    """Return an entry of the section `listens`; None where that `serve` reports none."""
     listens = status.get("listens")
-    state = listens.get("state") if isinstance(listens, Mapping) else None
-    return state if isinstance(state, str) else None
+    text = listens.get(key) if isinstance(listens, Mapping) else None
+    return text if isinstance(text, str) else None
 
 
 def is_own(directory: Path) -> bool:

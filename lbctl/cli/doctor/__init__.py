@@ -16,7 +16,16 @@ import click
 from lbctl.base.paths import is_file
 from lbctl.base.records import dataclass
 from lbctl.cli import running_fleet
-from lbctl.cli.api_client import DEFAULT_SERVER, ServeClient, form_choice, is_on_loopback, plain, server_options, show
+from lbctl.cli.api_client import (
+    DEFAULT_SERVER,
+    NO_TOKEN,
+    ServeClient,
+    form_choice,
+    is_on_loopback,
+    plain,
+    server_options,
+    show,
+)
 from lbctl.cli.doctor.check import DoctorResult, exit_code
 from lbctl.cli.options import completions, options_of
 
@@ -162,8 +171,8 @@ def _own_ports(chosen: ServeSettings, own: dict[str, Any] | None, *, needed: boo
     control = chosen.control
     binds = {"control.xds.bind": control.xds_bind, "control.api.bind": control.api_bind}
     if own is not None:
-        texts = {path: own["listens"][path.split(".")[1]] for path in binds}
-        binds = {path: bind for path, text in texts.items() if (bind := parsed(path, text)) is not None}
+        texts = {path: running_fleet.listen_of(own, path.split(".")[1]) for path in binds}
+        binds = {path: bind for path, text in texts.items() if text and (bind := parsed(path, text)) is not None}
     for path, address in binds.items():
         result = ports.port(ports.BoundAddress(path, address, ports.SERVE))
         yield replace(result, state="warn") if result.state == "failed" and not needed else result
@@ -177,10 +186,12 @@ def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings
     if options.server is not None:
         return ServeClient(options.server, options.token_file, options.tls_ca), options.expected
     if not _has_control(source) or chosen.control.api_bind.path:
-        return ServeClient(DEFAULT_SERVER, options.token_file, options.tls_ca), False
+        return ServeClient(DEFAULT_SERVER, options.token_file or NO_TOKEN, options.tls_ca), False
     scheme = "https" if chosen.control.api_tls else "http"
-    token = options.token_file or (str(chosen.token) if is_file(chosen.token) else None)
-    return ServeClient(f"{scheme}://{_local_address(chosen.control.api_bind)}", token, options.tls_ca), False
+    bind, token = chosen.control.api_bind, options.token_file or NO_TOKEN
+    if not token and not bind.on_loopback and is_file(chosen.token):
+        token = str(chosen.token)  # on loopback reading needs none, and another process may have the address
+    return ServeClient(f"{scheme}://{_local_address(bind)}", token, options.tls_ca), False
 
 
 def _local_address(bind: Address) -> str:

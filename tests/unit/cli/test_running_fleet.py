@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.cli import fleet_server, run, running_fleet
+from lbctl.cli import api_client, fleet_server, run, running_fleet
+from lbctl.cli.api_client import RemoteError, ServeClient
+from lbctl.cli.doctor.api import ApiCheck
+from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.fleet_server import server_of_fleet
 from lbctl.serve.api import schema
-from lbctl.serve.settings import remember_api
+from lbctl.serve.settings import Options, remember_api
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving
@@ -55,6 +58,50 @@ def test_other_fleet_gets_no_token(running: str, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "api-token").write_text(TOKEN)
     assert server_of_fleet(str(tmp_path / "other.yaml")) == (running, None)
+
+
+def test_default_server_with_another_fleet_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, state, sent = tmp_path / "fleet.yaml", tmp_path / "state", []
+
+    def answered(client: ServeClient, *_: object) -> dict[str, object]:
+        sent.append(client.token())
+        return {"fleet": {"directory": str(tmp_path), "paths": ["state"]}}
+
+    state.mkdir()
+    (state / "api-token").write_text(TOKEN)
+    fleet.write_text(f"version: 1\ncontrol: {{state: {state}}}\n")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(api_client, "_TOKEN", str(state / "api-token"))
+    monkeypatch.setattr(ServeClient, "get_object", answered)
+    monkeypatch.setattr(ServeClient, "post", answered)
+    remember_api(state, api_client.DEFAULT_SERVER)
+    run(["reload", "--fleet", str(fleet)])
+    assert sent == ["", ""], "neither with the question whose serve it is nor with the command"
+
+
+@pytest.mark.parametrize("answer", [{}, RemoteError("401: a token is needed")])
+def test_server_that_names_no_fleet_gets_a_token_if_named(
+    answer: dict[str, object] | RemoteError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(*_: object) -> dict[str, object]:
+        if isinstance(answer, RemoteError):
+            raise answer
+        return answer
+
+    url, token, fleet = "http://127.0.0.1:19090", tmp_path / "default" / "api-token", tmp_path / "fleet.yaml"
+    token.parent.mkdir()
+    token.write_text(TOKEN)
+    monkeypatch.setattr(ServeClient, "get_object", answered)
+    monkeypatch.setattr(fleet_server, "_options", lambda path: Options((path,), str(token.parent)))
+    remember_api(token.parent, url)
+    fleet.write_text("version: 1\n")
+    assert server_of_fleet(str(fleet)) == (url, None), "the file names neither state nor address"
+    fleet.write_text("version: 1\ncontrol: {api: {bind: 127.0.0.1:19090}}\n")
+    assert server_of_fleet(str(fleet)) == (url, str(token)), "the file names the address"
+    fleet.write_text("version: 1\ncontrol: {api: {bind: 127.0.0.1:19091}}\n")
+    assert server_of_fleet(str(fleet)) == (url, None), "the file names another address"
+    fleet.write_text(f"version: 1\ncontrol: {{state: {token.parent}}}\n")
+    assert server_of_fleet(str(fleet)) == (url, str(token)), "the file names the state"
 
 
 def test_fleet_in_a_subdirectory_is_another_one(tmp_path: Path) -> None:
@@ -112,3 +159,53 @@ def test_other_fleet_at_the_default_address_is_refused(
     (tmp_path / "fleet.yaml").unlink()
     assert run(["status", "--fleet", str(other)]) == 0, "a container, for example, whose paths are not those of here"
     assert "warning: --fleet: the serve at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("host", "is_sent"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_doctor_sends_a_token_beyond_loopback_alone(
+    host: str, is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[ServeClient] = []
+
+    def check(server: ServeClient, _needed: bool) -> ApiCheck:
+        clients.append(server)
+        return ApiCheck(DoctorResult("serve", "skipped", ""))
+
+    monkeypatch.setattr("lbctl.cli.doctor.api.api", check)
+    monkeypatch.setattr("lbctl.cli.doctor.programs.programs", lambda _: ())
+    (tmp_path / "api-token").write_text(TOKEN)
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(f"version: 1\ncontrol: {{api: {{bind: '{host}:18080'}}, state: {tmp_path}}}\n")
+    run(["doctor", str(fleet)])
+    assert [item.token_file for item in clients] == [str(tmp_path / "api-token") if is_sent else ""]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+@pytest.mark.parametrize("owner", [0, 1])
+def test_doctor_needs_the_state_of_its_own_user_alone(
+    running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int
+) -> None:
+    asked: list[tuple[Path, bool]] = []
+
+    def state(place: Path, needed: bool) -> DoctorResult:
+        asked.append((place, needed))
+        return DoctorResult("state", "ok", "")
+
+    monkeypatch.setattr("lbctl.cli.doctor.places.state", state)
+    monkeypatch.setattr("lbctl.cli.doctor.programs.programs", lambda _: ())
+    (tmp_path / "fleet.yaml").write_text("version: 1\n")
+    os.chown(tmp_path / "own-state", owner, owner)
+    run(["doctor", str(tmp_path / "fleet.yaml"), "--server", running])
+    assert asked == [(tmp_path / "own-state", owner == 0)]
+
+
+@pytest.mark.parametrize("listens", [None, {}, {"xds": 1, "api": None}])
+def test_doctor_with_a_serve_that_reports_no_addresses(
+    listens: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = {"fleet": {"directory": str(tmp_path), "paths": ["fleet.yaml"]}, "listens": listens}
+    found = ApiCheck(DoctorResult("serve", "ok", ""), (), status)
+    monkeypatch.setattr("lbctl.cli.doctor.api.api", lambda _server, _needed: found)
+    monkeypatch.setattr("lbctl.cli.doctor.programs.programs", lambda _: ())
+    (tmp_path / "fleet.yaml").write_text(f"version: 1\ncontrol: {{state: {tmp_path}}}\n")
+    assert run(["doctor", str(tmp_path / "fleet.yaml")]) in (0, 3)
