@@ -118,3 +118,21 @@ def test_stalled_disk_delays_the_save_but_not_the_change(tmp_path: Path) -> None
         await publisher.discovery.stop()
 
     asyncio.run(run())
+
+
+def test_comments_silence_warnings_of_proxies_but_no_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_fleet(tmp_path, FLEET)
+    found = (Diagnostic("LB901", "an error"), Diagnostic("LB902", "a warning", severity="warning"))
+    monkeypatch.setattr("lbctl.serve.fleet.publisher.unsupported_features", lambda *_: found)
+    monkeypatch.setattr("lbctl.serve.fleet.reconciler.silenced_by_comments", lambda _: lambda _item: True)
+
+    async def run() -> None:
+        publisher = Publisher(Metrics(), {})
+        reconciler = _reconciler(publisher, (str(path),))
+        await reconciler.start(None)
+        assert reconciler.last_reload is not None
+        assert [item.message for item in reconciler.last_reload.diagnostics if item in found] == ["an error"]
+        await reconciler.end()
+        await publisher.discovery.stop()
+
+    asyncio.run(run())
