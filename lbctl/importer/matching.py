@@ -22,7 +22,7 @@ _LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
 REFUSES_ALL = "the route refuses all requests of its match, also those for which the condition does not hold"
 MAX_ADDED = 512
 """Upper bound on the matches that are added for overlaps."""
-_MOST_PAIRS = 20_000
+_MAX_PAIRS = 20_000
 """Upper bound on the pairs of matches that are compared for what one rule excludes."""
 
 
@@ -142,7 +142,7 @@ def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tu
     """
     parts, is_clear = list[tuple[Match, int]](), True
     different = {identity(exclude): exclude for exclude in excludes}.values()
-    if len(different) * len(later) > _MOST_PAIRS:
+    if len(different) * len(later) > _MAX_PAIRS:
         return [], False
     for exclude in different:
         inner = merge([match, exclude])

@@ -73,7 +73,7 @@ def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
     "a listener beyond loopback without authentication",
     what="A listener is bound to an address that others can reach, demands no client certificate, and a route to "
     "replicas on it has no `auth`; with TLS or without, which LB520 is about.",
-    why="Whoever reaches the port spends your GPUs, and reads what the model was told in confidence. Model "
+    why="Any client that reaches the port uses your GPUs, and can query confidential models. Model "
     "servers do not authenticate users.",
     before=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_TLS}}}\n'),
     after=sample(listener=f'gateway: {{bind: "0.0.0.0:8443", {_MUTUAL_TLS}}}\n'),
@@ -326,7 +326,7 @@ def _address_problem(host: str) -> str:
     "warning",
     "a proxy's own figures beyond loopback",
     what="`proxies.*.metrics` can be reached from elsewhere.",
-    why="There is no authentication: names of pools and replicas, traffic and errors are open to whoever reaches the "
+    why="There is no authentication: names of pools and replicas, traffic and errors are open to any client of the "
     "address.",
     before=sample(more='proxies: {edge: {kind: haproxy, metrics: "0.0.0.0:8405"}}\n'),
     after=sample(more='proxies: {edge: {kind: haproxy, metrics: "127.0.0.1:8405"}}\n'),
@@ -336,5 +336,5 @@ def metrics_beyond_loopback(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB246: metrics of a proxy that anybody can read."""
     for proxy in fleet.topology.proxies:
         if proxy.metrics is not None and not proxy.metrics.on_loopback:
-            message = f"whoever reaches {proxy.metrics} reads what this proxy does"
+            message = f"any client of {proxy.metrics} can read the metrics of this proxy"
             yield RuleFinding(("proxies", proxy.name, "metrics"), message, "127.0.0.1")

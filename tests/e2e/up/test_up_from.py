@@ -79,9 +79,9 @@ def test_up_on_a_terminal_prompts_and_colours_logs(run: Up) -> None:
         assert Client(int(port)).get("/v1/models").status == 401
         (log,) = re.findall(r"requests +tail -f (\S+)", terminal.text)
         eventually(lambda: '"status":401' in Path(log).read_text())
-        assert '"status":401' not in terminal.text
         assert "\x1b[36mserve   |\x1b[0m " in terminal.shown
         assert "\x1b[35mhaproxy |\x1b[0m " in terminal.shown
         terminal.press("\x03")
         assert terminal.end(PATIENCE) == 0
+        assert '"status":401' not in terminal.text
     assert run.processes() == {}
