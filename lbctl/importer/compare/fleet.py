@@ -14,7 +14,7 @@ from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
 from lbctl.importer.compare.places import PATIENCE, StandIns
-from lbctl.importer.compare.sources import left_out
+from lbctl.importer.compare.sources.nginx import left_out
 from lbctl.importer.draft import Draft
 from lbctl.importer.write import text
 from lbctl.ir.snapshot import Snapshot

@@ -13,7 +13,7 @@ from lbctl.apply.binaries import find_binary
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
-from lbctl.importer.compare import fleet, sessions, sources
+from lbctl.importer.compare import fleet, sessions
 from lbctl.importer.compare.differences import (
     ObservedRequest,
     addresses,
@@ -27,6 +27,7 @@ from lbctl.importer.compare.echo import echoes
 from lbctl.importer.compare.places import StandIns, reserved_ports
 from lbctl.importer.compare.processes import NotStartedError, running
 from lbctl.importer.compare.samples import SampleRequest, samples
+from lbctl.importer.compare.sources import envoy, haproxy, nginx
 from lbctl.importer.draft import CLOSED_STATUS, Draft
 from lbctl.importer.write import place_of
 from lbctl.targets import target
@@ -96,16 +97,16 @@ def _source(kind: str, files: Sequence[str], places: StandIns) -> str:
     if kind == "nginx":
         from lbctl.importer.nginx.read import read as read_nginx
 
-        return sources.nginx([item for file in files for item in read_nginx(file, diagnostics)], places)
+        return nginx.rewrite([item for file in files for item in read_nginx(file, diagnostics)], places)
     if kind == "haproxy":
         from lbctl.importer.haproxy.read import read as read_haproxy
 
-        return sources.haproxy(read_haproxy(files, diagnostics), places)
+        return haproxy.rewrite(read_haproxy(files, diagnostics), places)
     from lbctl.importer.envoy.read import read as read_envoy
     from lbctl.model.node import plain_value
 
     root = read_envoy(files[0], diagnostics)
-    return sources.envoy(plain_value(root) if root is not None else {}, places)
+    return envoy.rewrite(plain_value(root) if root is not None else {}, places)
 
 
 def _start(stack: ExitStack, kind: str, binary: str, places: StandIns, config: str, what: str) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from lbctl.base.diagnostics import Diagnostics
-from lbctl.importer.compare import sessions, sources
+from lbctl.importer.compare import sessions
 from lbctl.importer.compare.differences import ObservedRequest, differences, observed
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.samples import SampleRequest, example, samples
+from lbctl.importer.compare.sources import envoy, haproxy, nginx
 from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
 from lbctl.importer.nginx.read import read as read_nginx
@@ -35,12 +36,12 @@ DESTINATIONS = {
 def rewritten(kind: str, file: Path, places: StandIns) -> str:
     diagnostics = Diagnostics()
     if kind == "nginx":
-        return sources.nginx(read_nginx(str(file), diagnostics), places)
+        return nginx.rewrite(read_nginx(str(file), diagnostics), places)
     if kind == "haproxy":
-        return sources.haproxy(read_haproxy([str(file)], diagnostics), places)
+        return haproxy.rewrite(read_haproxy([str(file)], diagnostics), places)
     root = read_envoy(str(file), diagnostics)
     assert root is not None
-    return sources.envoy(plain_value(root), places)
+    return envoy.rewrite(plain_value(root), places)
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)
