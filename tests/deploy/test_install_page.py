@@ -72,6 +72,7 @@ class Machine:
             "python3": _PYTHON3.format(repository=ROOT, python=python),
             "sudo": _SUDO,
             "systemctl": f'#!/bin/sh\nexec {python} {Path(__file__).with_name("systemctl.py")} {root} "$@"\n',
+            "sysctl": "#!/bin/sh\n",
             "systemd-sysusers": "#!/bin/sh\n",
             "systemd-tmpfiles": f"#!/bin/sh\nmkdir -p {root}/etc/lbctl/fleet\n",
             "chown": "#!/bin/sh\n",
