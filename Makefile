@@ -13,7 +13,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs clean
+.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -71,6 +71,9 @@ golden: $(VENV)/.test  ## the expected outputs anew; read their diff
 docs: $(VENV)/.test  ## the generated tables and the schema anew
 	$(BIN)/python -m tests.docs.regenerate
 
+lock: $(VENV)/lock/bin/uv  ## the newest dependencies that pyproject.toml allows, with their hashes, into .ci/locks
+	UV=$< .ci/lock
+
 clean:  ## without what was installed and cached
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
@@ -86,10 +89,22 @@ $(VENV)/peers/.installed: tests/benchmarks/peers/requirements.txt | $(BIN)/pytho
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+$(VENV)/lock/bin/uv: | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+# What the locks name, and nothing else: lbctl itself is built by what they name too.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL_LBCTL = $(INSTALL) --no-deps --no-build-isolation --editable .
+
+$(VENV)/.demo: pyproject.toml .ci/locks/build.txt .ci/locks/demo.txt | $(BIN)/python
+	$(INSTALL) --require-hashes --requirement .ci/locks/build.txt
+	$(INSTALL) --require-hashes --requirement .ci/locks/demo.txt
+	$(INSTALL_LBCTL)
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test]'
+$(VENV)/.test: pyproject.toml .ci/locks/build.txt .ci/locks/test.txt | $(BIN)/python
+	$(INSTALL) --require-hashes --requirement .ci/locks/build.txt
+	$(INSTALL) --require-hashes --requirement .ci/locks/test.txt
+	$(INSTALL_LBCTL)
 	@touch $@ $(VENV)/.demo
