@@ -1,7 +1,7 @@
 """One health check of a replica, as the pool's active check defines it: one connection, one time limit, one result.
 
-A redirect counts as a wrong status. No error of a replica is raised. A check that fails because this machine
-lacks descriptors or ports says nothing about the replica, and has no result.
+A redirect counts as a wrong status. Every exception is a failed check: no answer ends the checks of its replica. A
+check that fails because this machine lacks descriptors or ports says nothing about the replica, and has no result.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yarl
@@ -24,16 +25,19 @@ from lbctl.control.check_thresholds import CheckResult
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, TcpCheck
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
+from lbctl.serve.net import http_client
 from lbctl.serve.net.resolve import UnresolvedError, resolve
 
 Locate = Callable[[str], Path | None]
 """A path as the fleet writes it → the file on this machine, or None where there is none."""
-_MAX_BODY = 65_536
+MAX_BODY_BYTES = 65_536
 """Bytes of a body that are searched for `body_contains`, as in Envoy."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
 """The gRPC message HealthCheckResponse{status: SERVING}."""
 _AGENT = "lbctl-check"
+_BUFFER = 16 * 1024
+"""Bytes after which a connection is not read until the check has parsed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResu
         return CheckResult(str(error))
     except asyncio.IncompleteReadError:
         return CheckResult("it closed the connection without an answer")
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 -- whatever an answer causes, the replica has not passed
         return _failed(error)
 
 
@@ -130,7 +134,7 @@ async def _problem(probe: HealthCheck, session: aiohttp.ClientSession) -> str:
         answer = await _h2(probe, "GET", settings.path, settings)
         return _mismatch(settings, answer.status, answer.body)
     if probe.address.path:
-        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(probe.address.path)) as own:
+        async with http_client.session(unix=probe.address.path) as own:
             return await _http1(probe, settings, own)
     return await _http1(probe, settings, session)
 
@@ -145,7 +149,7 @@ async def _http1(probe: HealthCheck, settings: HttpCheck, session: aiohttp.Clien
         server_hostname=probe.name if probe.tls else None,
     ) as response:  # fmt: skip
         body = bytearray()
-        while settings.body_contains and len(body) < _MAX_BODY and (piece := await response.content.readany()):
+        while settings.body_contains and len(body) < MAX_BODY_BYTES and (piece := await response.content.readany()):
             body += piece
         return _mismatch(settings, response.status, bytes(body))
 
@@ -158,7 +162,7 @@ def _url(probe: HealthCheck, path: str) -> yarl.URL:
 def _mismatch(settings: HttpCheck, status: int, body: bytes) -> str:
     if status not in settings.statuses:
         return f"status {status}"
-    if settings.body_contains and settings.body_contains.encode() not in body[:_MAX_BODY]:
+    if settings.body_contains and settings.body_contains.encode() not in body[:MAX_BODY_BYTES]:
         return f"the body does not contain {settings.body_contains!r}"
     return ""
 
@@ -197,11 +201,11 @@ def _grpc_problem(answer: Http2Response) -> str:
 async def _connected(probe: HealthCheck) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect, with the TLS handshake done. The connection is aborted: a check does not wait for an orderly close."""
     name = probe.name if probe.tls else None
+    options: dict[str, Any] = {"limit": _BUFFER, "ssl": probe.tls, "server_hostname": name}
     if probe.address.path:
-        reader, writer = await asyncio.open_unix_connection(probe.address.path, ssl=probe.tls, server_hostname=name)
+        reader, writer = await asyncio.open_unix_connection(probe.address.path, **options)
     else:
-        host = await _address(probe)
-        reader, writer = await asyncio.open_connection(host, probe.address.port, ssl=probe.tls, server_hostname=name)
+        reader, writer = await asyncio.open_connection(await _address(probe), probe.address.port, **options)
     try:
         yield reader, writer
     finally:

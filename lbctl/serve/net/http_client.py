@@ -1,25 +1,39 @@
-"""The HTTP client of the scraper and of health checks, and the addresses that it refuses to connect to.
+"""The HTTP client of the control plane, and the addresses that it refuses to connect to.
 
 A fleet names the pages to fetch, so anyone who can write a fleet or a DNS zone could direct the client to services that
 only this machine can reach. Therefore the address of each connection is checked after name resolution: link-local
 addresses, and those where clouds offer credentials, are refused. The client uses no cookies, no proxy settings of the
-environment and no credentials from files.
+environment and no credentials from files. A peer is not trusted: `MAX_HEADERS` headers of `MAX_HEADER_BYTES` and
+`MAX_INTERIM` interim answers are read, and compressed bodies are not decompressed. The caller bounds the body and the
+time (`bounded`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 
 from lbctl.serve.net.resolve import UnresolvedError, resolve, usable_answer
 
 if TYPE_CHECKING:
     from aiohttp.connector import AddrInfoType
+    from aiohttp.http import RawResponseMessage
 
+MAX_HEADERS = 128
+"""Headers of one response."""
+MAX_HEADER_BYTES = 8190
+"""Bytes of one header, or of the status line."""
+MAX_INTERIM = 16
+"""Answers with a status of 1xx to one request."""
+_HEAD_PIECE = 4096
+"""Bytes of a head that are parsed at once."""
 _RESOLVER_TIMEOUT = 60.0
 """Seconds; longer than any timeout of a request, so that a name is not queried again while its answer is pending."""
 _KEEP_ALIVE = 75.0
@@ -30,6 +44,41 @@ _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT:
 
 class RefusedAddressError(OSError):
     """The client refuses to connect to this address."""
+
+
+class _Peer(ResponseHandler):
+    """One connection. It is ended where a server sends interim answers and no other."""
+
+    _interim = 0
+    _awaits_head = True
+
+    def set_response_params(self, **parameters: Any) -> None:
+        """Begin the next response."""
+        self._interim, self._awaits_head = 0, True
+        super().set_response_params(**parameters)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come, and a head by pieces, so that parsing ends soon after the connection."""
+        start = 0
+        while self._awaits_head and self.transport is not None and len(data) - start > _HEAD_PIECE:
+            super().data_received(data[start : start + _HEAD_PIECE])
+            start += _HEAD_PIECE
+        if not start or self.transport is not None:
+            super().data_received(data[start:])
+
+    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
+        """Take a head from the parser."""
+        self._awaits_head = 100 <= data[0].code < 200
+        self._interim += self._awaits_head
+        if self._interim <= MAX_INTERIM:
+            super().feed_data(data, size)
+        elif self.transport is not None:
+            self.abort()
+            self.set_exception(aiohttp.ClientPayloadError(f"more than {MAX_INTERIM} interim answers"))
+
+
+def _peer(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return _Peer(loop)
 
 
 class _Resolver(AbstractResolver):
@@ -75,17 +124,22 @@ def _probed_socket(info: AddrInfoType) -> socket.socket:
     return created
 
 
-def session(*, keep_alive_probes: bool = False) -> aiohttp.ClientSession:
+def session(*, keep_alive_probes: bool = False, unix: str = "") -> aiohttp.ClientSession:
     """Return a session for all requests of one event loop, which must be running. Each request sets its own timeout.
 
-    `keep_alive_probes`: whether TCP probes the peers of silent connections, for answers that last long.
+    `keep_alive_probes`: whether TCP probes the peers of silent connections, for answers that last long. `unix`: the
+    socket that all requests go to.
     """
     factory = _probed_socket if keep_alive_probes else _socket
-    connector = aiohttp.TCPConnector(
+    connector = aiohttp.UnixConnector(unix) if unix else aiohttp.TCPConnector(
         limit=0, resolver=_Resolver(), ttl_dns_cache=30, keepalive_timeout=_KEEP_ALIVE, socket_factory=factory
-    )
+    )  # fmt: skip
+    connector._factory = partial(_peer, asyncio.get_running_loop())  # aiohttp has no setting for it
     return aiohttp.ClientSession(
         connector=connector,
+        max_headers=MAX_HEADERS,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,

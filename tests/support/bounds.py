@@ -1,0 +1,172 @@
+"""Readers of foreign input, hostile peers for them, and what a reading costs this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+MAX_MEMORY = 64 << 20
+"""Bytes that a hostile input may cost."""
+MAX_BLOCKED = 0.5
+"""Seconds of processor time that the event loop may spend on one thing."""
+_GRACE = 20.0
+"""Seconds beyond the time limit of a reader: the machine may be busy."""
+_BEAT = 0.02
+_PIECE = 1 << 16
+
+Case = Callable[[], Awaitable[bool]]
+"""Reads one input; returns whether it was accepted."""
+Script = Callable[[socket.socket], None]
+"""What a peer does with a connection, in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A row of the table of readers in SECURITY.md."""
+
+    name: str
+    """The first column."""
+    bound: str
+    """The second column, made of the constants in the code."""
+    good: Case
+    """An input that is accepted, also while a hostile one is being read."""
+    hostile: Mapping[str, Case] = field(repr=False)
+    """Name → an input. The name begins with `endless`, `slow`, `deep` or `malformed`."""
+    seconds: float = 1.0
+    """The time limit of the reader in this test."""
+    ignores: frozenset[str] = frozenset()
+    """The hostile inputs that are accepted, since the reader skips what is hostile in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What reading one hostile input cost, and what came of it."""
+
+    accepted: bool
+    others_went_on: bool
+    seconds: float
+    memory: int
+    """Bytes at the peak, above those before."""
+    blocked: float
+    """The longest turn of the event loop, in seconds of processor time."""
+
+
+def cost_of(reader: Reader, name: str) -> Cost:
+    """Read a hostile input of a reader, and meanwhile the good one, in an event loop."""
+    return asyncio.run(_cost(reader, reader.hostile[name]))
+
+
+async def _cost(reader: Reader, hostile: Case) -> Cost:
+    await reader.good()  # imports, caches
+    turns: list[float] = []
+    beat = asyncio.create_task(_beat(turns))
+    tracemalloc.start()
+    started = time.monotonic()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        async with asyncio.timeout(reader.seconds + _GRACE):
+            task = asyncio.create_task(_run(hostile))
+            await asyncio.sleep(_BEAT)
+            went_on = await reader.good()
+            accepted = await task
+        seconds = time.monotonic() - started
+        return Cost(accepted, went_on, seconds, tracemalloc.get_traced_memory()[1] - before, max(turns, default=0.0))
+    finally:
+        tracemalloc.stop()
+        beat.cancel()
+
+
+async def _run(case: Case) -> bool:
+    return await case()
+
+
+async def _beat(turns: list[float]) -> None:
+    while True:
+        before = time.thread_time()
+        await asyncio.sleep(_BEAT)
+        turns.append(time.thread_time() - before)
+
+
+def against(script: Script, read: Callable[[int], Awaitable[bool]]) -> Case:
+    """Return the case in which `read` connects to a port of loopback where a peer follows the script."""
+
+    async def case() -> bool:
+        with peer(script) as port:
+            return await read(port)
+
+    return case
+
+
+def inputs(read: Callable[[int], Awaitable[bool]], scripts: Mapping[str, Script]) -> dict[str, Case]:
+    """Return the cases in which `read` meets these peers."""
+    return {name: against(script, read) for name, script in scripts.items()}
+
+
+@contextmanager
+def peer(script: Script) -> Iterator[int]:
+    """Listen on loopback, follow the script on each connection, and yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=_accept, args=(listening, script), daemon=True).start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listening: socket.socket, script: Script) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        threading.Thread(target=_serve, args=(connection, script), daemon=True).start()
+
+
+def _serve(connection: socket.socket, script: Script) -> None:
+    with connection, suppress(OSError):
+        connection.settimeout(30.0)
+        script(connection)
+
+
+def sends(first: bytes, repeated: bytes = b"", *, after: bytes = b"\r\n\r\n") -> Script:
+    """Wait for a request that contains `after`, send `first`, then `repeated` again and again until nobody reads."""
+
+    def script(connection: socket.socket) -> None:
+        _await(connection, after)
+        connection.sendall(first)
+        piece = repeated * max(1, _PIECE // len(repeated)) if repeated else b""
+        while piece:
+            connection.sendall(piece)
+
+    return script
+
+
+def trickles(data: bytes, pause: float = 0.2, *, after: bytes = b"\r\n\r\n") -> Script:
+    """Wait for a request, then send a byte in each `pause`, the last one again and again."""
+
+    def script(connection: socket.socket) -> None:
+        _await(connection, after)
+        for byte in data:
+            connection.sendall(bytes((byte,)))
+            time.sleep(pause)
+        while data:
+            connection.sendall(data[-1:])
+            time.sleep(pause)
+
+    return script
+
+
+def _await(connection: socket.socket, text: bytes) -> None:
+    received = b""
+    while text not in received:
+        piece = connection.recv(_PIECE)
+        if not piece:
+            raise ConnectionError
+        received += piece
