@@ -13,7 +13,10 @@ from lbctl.cli.proxy import unnamed
 from lbctl.importer.compare.differences import ObservedRequest
 from lbctl.importer.compare.processes import NotStartedError
 from lbctl.importer.compare.run import ComparedRequest, MissingProxyError, compare
+from lbctl.importer.compare.sources.removed import Removed
+from lbctl.importer.draft import printable
 from lbctl.importer.run import Imported
+from lbctl.importer.write import place_of
 from lbctl.model.fleet import parse
 from lbctl.model.load import SourceText
 from lbctl.targets.load import complete
@@ -24,15 +27,16 @@ from lbctl.targets.route_trace import explain
 def report(kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics) -> int:
     """Print the table to standard error, and return the exit code: 0 if all compared requests agree."""
     try:
-        rows = compare(kind, files, imported.draft)
+        compared = compare(kind, files, imported.draft)
     except MissingProxyError as error:
         click.echo(f"lbctl: {error}", err=True)
         return 4
     except NotStartedError as error:
         diagnostics.add(Diagnostic("LB987", f"this did not start on loopback: {error}"))
         return 1
+    rows = compared.rows
     routes = _explained(kind, imported, rows)
-    for line in table(rows, routes):
+    for line in (*table(rows, routes), *removed(compared.removed)):
         click.echo(line, err=True)
     for row in rows:
         if row.differences:
@@ -74,6 +78,20 @@ def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
     return [
         *lines,
         f"{agree} of {len(compared)} compared requests agree, {len(rows) - len(compared)} were not compared",
+    ]
+
+
+def removed(items: Sequence[Removed]) -> list[str]:
+    """Return which directives did not run: those that were left out by their subject, and those that close a route."""
+    left_out: dict[str, dict[str, None]] = {}
+    for item in items:
+        if not item.closes:
+            left_out.setdefault(item.reason, {})[printable(item.name)] = None
+    subjects = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in left_out.items())
+    closing = [f"{place_of(item.position)} {printable(item.name)}, {item.reason}" for item in items if item.closes]
+    return [
+        *([f"left out of the comparison: {subjects}"] if subjects else []),
+        *(f"closed in the comparison: {each}" for each in closing),
     ]
 
 

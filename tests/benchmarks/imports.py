@@ -42,7 +42,7 @@ def rows(kind: str, names: Collection[str] = ()) -> Iterator[str]:
 def _row(kind: str, file: Path) -> str:
     result = imported(kind, file)[0]
     try:
-        compared = compare(kind, [str(file)], result.draft)
+        compared = compare(kind, [str(file)], result.draft).rows
     except NotStartedError as error:
         return f"{counts(kind, file)} none | {error} | not |"
     seen = [row for row in compared if not row.skipped]

@@ -11,8 +11,8 @@ from lbctl.apply.placeholders import STAND_IN_CERTIFICATE, STAND_IN_KEY
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 from lbctl.base.records import dataclass
 
-DEAD = f"{LOOPBACK}:9"
-"""Where an address leads that is none of a replica: nothing listens there."""
+_DEAD = 9
+"""The port of `discard`, on which nothing listens today."""
 
 PATIENCE = "10s"
 """How long both proxies wait for the stand-in of a service that decides."""
@@ -28,6 +28,8 @@ class StandIns:
     """The address of a listener, as the fleet writes it → the port on loopback."""
     replicas: Mapping[str, int]
     """The address of a replica, or of a service that decides about requests → the port of its echo server."""
+    dead: int = _DEAD
+    """The port on loopback where an address leads that is none of a replica: nothing listens there."""
 
     @property
     def pem(self) -> str:
@@ -38,10 +40,18 @@ class StandIns:
         """Write the certificate and the key that stand in for those of the source."""
         Path(self.pem).write_text(STAND_IN_CERTIFICATE + STAND_IN_KEY)
 
+    @property
+    def no_files(self) -> str:
+        """The path of a directory that does not exist: no path that begins with it leads to a file."""
+        return str(self.directory / "no-files")
+
     def replica(self, address: str) -> str:
         """Return the address of the echo server of a replica; one that nobody listens on for any other address."""
-        port = self.replicas.get(address) or self.replicas.get(re.sub("^localhost:", "127.0.0.1:", address))
-        return f"{LOOPBACK}:{port}" if port is not None else DEAD
+        return f"{LOOPBACK}:{self.replica_port(address) or self.dead}"
+
+    def replica_port(self, address: str) -> int | None:
+        """Return the port of the echo server of a replica; None for any other address."""
+        return self.replicas.get(address) or self.replicas.get(re.sub("^localhost:", "127.0.0.1:", address))
 
 
 @contextmanager

@@ -28,7 +28,8 @@ from lbctl.importer.compare.places import StandIns, reserved_ports
 from lbctl.importer.compare.processes import NotStartedError, running
 from lbctl.importer.compare.samples import SampleRequest, samples
 from lbctl.importer.compare.sources import envoy, haproxy, nginx
-from lbctl.importer.draft import CLOSED_STATUS, Draft
+from lbctl.importer.compare.sources.removed import CLOSED_HEADER, Removed, Rewritten
+from lbctl.importer.draft import CLOSED_STATUS, Draft, printable
 from lbctl.importer.write import place_of
 from lbctl.targets import target
 
@@ -53,11 +54,21 @@ class ComparedRequest:
     """Why the request was not compared."""
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What sample requests met behind both proxies."""
+
+    rows: list[ComparedRequest]
+    """The requests."""
+    removed: tuple[Removed, ...]
+    """The directives of the configuration that did not run."""
+
+
 class MissingProxyError(Exception):
     """The proxy's program is not on this machine."""
 
 
-def compare(kind: str, files: Sequence[str], draft: Draft) -> list[ComparedRequest]:
+def compare(kind: str, files: Sequence[str], draft: Draft) -> Comparison:
     """Compare a configuration with its fleet. Raises MissingProxyError and NotStartedError."""
     binary = find_binary(target(kind))
     if binary is None:
@@ -68,30 +79,33 @@ def compare(kind: str, files: Sequence[str], draft: Draft) -> list[ComparedReque
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
         base.chmod(0o755)
+        dead = stack.enter_context(reserved_ports(["dead"]))["dead"]
         echo_ports = stack.enter_context(echoes(echoed, sessions.named_by_replicas(draft.fleet)))
         old, new = (
-            _places(base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports)
+            _places(base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports, dead)
             for name in ("before", "after")
         )
-        (old.directory / "main").write_text(_source(kind, files, old))
+        source = _source(kind, files, old)
+        (old.directory / "main").write_text(source.text)
         _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration")
         try:
             config = fleet.configuration(kind, binary, draft, new)
         except ValueError as error:
             raise NotStartedError(f"the fleet: {error}") from None
         _start(stack, kind, binary, new, config, "the fleet")
-        return [_row(draft, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
+        rows = [_row(draft, source, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
                 for sample in samples(draft.fleet)]  # fmt: skip
+        return Comparison(rows, source.removed)
 
 
-def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, int]) -> StandIns:
+def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, int], dead: int) -> StandIns:
     directory.mkdir(mode=0o755)
-    places = StandIns(directory, ports, replicas)
+    places = StandIns(directory, ports, replicas, dead)
     places.write_certificates()
     return places
 
 
-def _source(kind: str, files: Sequence[str], places: StandIns) -> str:
+def _source(kind: str, files: Sequence[str], places: StandIns) -> Rewritten:
     """Return the source for loopback."""
     diagnostics = Diagnostics()
     if kind == "nginx":
@@ -106,7 +120,7 @@ def _source(kind: str, files: Sequence[str], places: StandIns) -> str:
     from lbctl.model.node import plain_value
 
     root = read_envoy(files[0], diagnostics)
-    return envoy.rewrite(plain_value(root) if root is not None else {}, places)
+    return Rewritten(envoy.rewrite(plain_value(root) if root is not None else {}, places))
 
 
 def _start(stack: ExitStack, kind: str, binary: str, places: StandIns, config: str, what: str) -> None:
@@ -122,7 +136,7 @@ def _start(stack: ExitStack, kind: str, binary: str, places: StandIns, config: s
 # ── One request ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _row(draft: Draft, sample: SampleRequest, before: int, after: int) -> ComparedRequest:
+def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, after: int) -> ComparedRequest:
     route = draft.fleet["routes"].get(sample.route, {})
     tls = "tls" in draft.fleet["listeners"][sample.listener]
     nothing = ObservedRequest(0)
@@ -136,6 +150,10 @@ def _row(draft: Draft, sample: SampleRequest, before: int, after: int) -> Compar
     one, other = (_ask(sample, port, tls=tls) for port in (before, after))
     if other.status == CLOSED_STATUS:
         return ComparedRequest(sample, one, other, (), "the import closed the route")
+    if (number := dict(one.answer).get(CLOSED_HEADER)) is not None:
+        item = source.removed[int(number)]
+        why = f"the comparison closed the route: {place_of(item.position)} {printable(item.name)}, {item.reason}"
+        return ComparedRequest(sample, one, other, (), why)
     if one.status == 0 and _speaks_http2(draft, sample.listener):
         return ComparedRequest(sample, one, other, (), "the listener speaks HTTP/2 only")
     if not sample.route and refused(one) and other.status == _NO_ROUTE:

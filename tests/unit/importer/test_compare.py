@@ -36,9 +36,9 @@ DESTINATIONS = {
 def rewritten(kind: str, file: Path, places: StandIns) -> str:
     diagnostics = Diagnostics()
     if kind == "nginx":
-        return nginx.rewrite(read_nginx(str(file), diagnostics), places)
+        return nginx.rewrite(read_nginx(str(file), diagnostics), places).text
     if kind == "haproxy":
-        return haproxy.rewrite(read_haproxy([str(file)], diagnostics), places)
+        return haproxy.rewrite(read_haproxy([str(file)], diagnostics), places).text
     root = read_envoy(str(file), diagnostics)
     assert root is not None
     return envoy.rewrite(plain_value(root), places)
@@ -99,15 +99,26 @@ def test_direct_responses_are_compared_without_error_pages() -> None:
     assert list(differences(fleet, page, observed(404, {}, b'{"error": {}}'))) == []
 
 
-def test_directives_that_write_files_or_run_code_are_dropped(tmp_path: Path) -> None:
-    source = tmp_path / "nginx.conf"
-    source.write_text(
-        "events {} http { server { listen 80; location / { proxy_pass http://10.0.0.1:80; proxy_store /tmp/kept; "
-        "dav_methods PUT; proxy_temp_path /tmp/kept; access_by_lua_file /tmp/kept; } } }"
-    )
-    text = rewritten("nginx", source, StandIns(tmp_path / "own", {"0.0.0.0:80": 20000}, {}))
-    assert "proxy_pass" in text
-    assert [word for word in ("/tmp/kept", "dav_methods", "by_lua") if word in text] == []
+def nginx_text(location: str, directory: Path) -> str:
+    """Return what a comparison runs of a server with this location."""
+    source = directory / "nginx.conf"
+    source.write_text(f"events {{}} http {{ server {{ listen 80; location / {{ {location} }} }} }}")
+    places = StandIns(directory / "own", {"0.0.0.0:80": 20000}, {"10.0.0.1:80": 20001})
+    return rewritten("nginx", source, places)
+
+
+def test_directives_that_write_files_are_left_out(tmp_path: Path) -> None:
+    text = nginx_text("proxy_pass http://10.0.0.1; proxy_store /tmp/kept; proxy_temp_path /tmp/kept;", tmp_path)
+    assert "proxy_pass http://127.0.0.1:20001;" in text
+    assert "/tmp/kept" not in text
+
+
+@pytest.mark.parametrize("directive", ["access_by_lua_file /tmp/kept;", "dav_methods PUT;", "unheard_of on;"])
+def test_directive_that_is_not_listed_closes_its_location(directive: str, tmp_path: Path) -> None:
+    text = nginx_text(f"proxy_pass http://10.0.0.1; {directive}", tmp_path)
+    assert "return 501 closed;" in text
+    assert "proxy_pass" not in text
+    assert directive not in text
 
 
 KEYS: list[dict[str, Any]] = [

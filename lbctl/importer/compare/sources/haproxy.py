@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.importer.compare.places import StandIns
+from lbctl.importer.compare.sources.removed import Rewritten
 from lbctl.importer.haproxy import values as haproxy_values
 from lbctl.importer.statement import Statement
 
@@ -23,7 +24,7 @@ _HAPROXY_RULES = ("lua", "set-dst", "do-resolve", "use-service", "send-spoe-grou
 _HAPROXY_SERVER = {"weight": 1, "maxconn": 1, "backup": 0, "disabled": 0, "cookie": 1}
 
 
-def rewrite(statements: Sequence[Statement], places: StandIns) -> str:
+def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
     """Return the text of a configuration of HAProxy for loopback."""
     lines = ["global", "    maxconn 256"]
     for section in statements:
@@ -33,7 +34,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> str:
             continue
         lines.append(" ".join(map(_quoted, section.tokens)))
         lines += [f"    {line}" for item in section.block for line in _haproxy(item, places)]
-    return "\n".join(lines) + "\n"
+    return Rewritten("\n".join(lines) + "\n")
 
 
 def _haproxy(item: Statement, places: StandIns) -> Iterator[str]:

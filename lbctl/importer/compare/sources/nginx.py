@@ -1,53 +1,66 @@
-"""A configuration of nginx rewritten for loopback."""
+"""A configuration of nginx made anew for loopback, from directives that are known to be harmless."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from lbctl.apply.reserved_ports import LOOPBACK
-from lbctl.importer.compare.places import DEAD, StandIns
+from lbctl.importer.compare.places import StandIns
+from lbctl.importer.compare.sources.nginx_destinations import UPSTREAM_NAME, Destination, Destinations
+from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM, left_out
+from lbctl.importer.compare.sources.nginx_values import accepts, quoted, value_of
+from lbctl.importer.compare.sources.nginx_variables import known_variables
+from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
+from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.nginx import values as nginx_values
 from lbctl.importer.nginx.listeners import bind_of
 from lbctl.importer.statement import Statement
 
-_NGINX_WITHOUT = frozenset(
-    {
-        "user", "pid", "error_log", "access_log", "load_module", "daemon", "worker_processes", "events", "resolver",
-        "stream", "mail", "ssl_trusted_certificate", "ssl_client_certificate", "ssl_verify_client", "ssl_dhparam",
-        "ssl_crl", "health_check", "resolver_timeout", "env", "master_process", "working_directory",
-        "worker_rlimit_nofile", "lock_file", "log_format", "proxy_store", "fastcgi_store", "uwsgi_store", "scgi_store",
-        "proxy_read_timeout", "proxy_connect_timeout"
-    }
-)  # fmt: skip
-_NGINX_PREFIXES = (
-    "ssl_stapling", "proxy_ssl", "grpc_ssl", "js_", "lua_", "perl", "otel_", "opentracing", "proxy_cache_path", "dav_",
-)  # fmt: skip
-_IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.])")
-_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\](?::\d+)?")
-_ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
-"""A variable of the environment, which a template is filled with before nginx reads it."""
-_NETWORKS = frozenset({"allow", "deny", "set_real_ip_from", "geo", "proxy_set_header", "add_header", "return"})
+NOT_LISTED = "not on the list of what a comparison runs"
+_ARGUMENTS = "its arguments are not of the kinds that a comparison runs"
+_ELSEWHERE = "it leads to no replica of the fleet"
+_MAY_LEAD_ELSEWHERE = "its variable may lead to no replica of the fleet"
+_PASSES = {"proxy_pass": "http", "grpc_pass": "grpc"}
+_TEMPORARY = ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
+_SERVER_OPTION = re.compile(
+    r"weight=[0-9]{1,3}|(?:max_fails|max_conns)=[0-9]{1,6}|fail_timeout=[0-9]{1,6}s?|backup|down"
+)
+_ZONE = re.compile(r"zone=([A-Za-z0-9_.-]{1,128})(?::[0-9]+[kKmM]?)?")
+_RATE = re.compile(r"rate=[0-9]{1,6}r/[sm]")
+_IF_VARIABLE = re.compile(r"\$[A-Za-z0-9_]+")
+_MAX_PASSES = 8
+"""How often a server is written again because a location that authorizes requests was closed."""
 
 
-def rewrite(statements: Sequence[Statement], places: StandIns) -> str:
+def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
     """Return the text of a whole configuration of nginx for loopback."""
-    import crossplane
-
-    http = [item for block in _flat(statements) if block.name == "http" for item in block.block] or list(statements)
-    upstreams = {item.args[0] for item in _flat(http) if item.name == "upstream" and item.args}
-    base = [
-        _directive(f"{kind}_temp_path", str(places.directory / kind)) for kind in ("proxy", "client_body", "fastcgi")
-    ]
-    base += [_directive(f"{kind}_temp_path", str(places.directory / kind)) for kind in ("uwsgi", "scgi")]
-    body = [*base, _directive("access_log", "off"), *_nginx(http, places, upstreams, ())]
-    events = {"directive": "events", "line": 1, "args": [], "block": []}
-    whole = [events, {"directive": "http", "line": 1, "args": [], "block": body}]
-    return str(crossplane.build(whole))
+    removals = Removals()
+    http = [item for block in _flat(statements) if block.name == "http" for item in block.block]
+    for item in _flat(statements) if http else ():
+        if item.name != "http":
+            removals.leave_out(item, left_out(item.name) or NOT_LISTED)
+    text = _Nginx(list(_flat(http or statements)), places, removals).text()
+    return Rewritten(text, removals.items)
 
 
-def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
+def own_lines(statements: Sequence[Statement]) -> str:
+    """Return the text of the fleet's own lines for loopback: those that would run in the source too."""
+    kept = [(item.name, [value_of(token) for token in item.args]) for item in statements if not item.is_block]
+    runs = [each for each in kept if any(accepts(kinds, each[1], ()) for kinds in RUN.get(each[0], ()))]
+    return "".join(f"{line(name, *values)}\n" for name, values in runs)
+
+
+def line(name: str, *values: str) -> str:
+    """Return a directive without a block."""
+    return " ".join([name, *map(quoted, values)]) + ";"
+
+
+def _block(head: str, lines: Iterable[str]) -> list[str]:
+    return [f"{head} {{", *(f"    {each}" for each in lines), "}"]
+
+
+def _flat(statements: Iterable[Statement]) -> Iterator[Statement]:
     for item in statements:
         if item.name == "include":
             yield from _flat(item.block)
@@ -55,73 +68,211 @@ def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
             yield item
 
 
-def _directive(name: str, *args: str) -> dict[str, Any]:
-    return {"directive": name, "line": 1, "args": list(args)}
+def _closed(number: int) -> list[str]:
+    """Return the lines of a server or location that answers that the comparison closed it."""
+    return [f"add_header {CLOSED_HEADER} {number} always;", f"return {CLOSED_STATUS} closed;"]
 
 
-def _nginx(
-    statements: Sequence[Statement], places: StandIns, upstreams: set[str], around: tuple[str, ...]
-) -> Iterator[dict[str, Any]]:
-    listened = False
-    for item in _flat(statements):
-        if left_out(item.name):
-            continue
-        if item.name == "server" and item.is_block and next(_named(item, "listen"), None) is None:
-            item = Statement(
-                item.position, item.tokens, (Statement(item.position, ("listen", "80")), *item.block), True
-            )
-        args = _nginx_args(item, places, upstreams, around)
-        if args is None:
-            continue
-        directive: dict[str, Any] = {"directive": item.name, "line": 1, "args": args}
+class _Nginx:
+    """Writes the block `http`."""
+
+    def __init__(self, http: Sequence[Statement], places: StandIns, removals: Removals) -> None:
+        self._http = http
+        self._places = places
+        self._removals = removals
+        self._known = known_variables(http)
+        self._destinations = Destinations(places, self._known)
+        self._closed: dict[str, int] = {}
+        """The paths of the locations of a server that are closed → the number of the directive."""
+
+    def text(self) -> str:
+        """Return the configuration."""
+        lines = [line(f"{name}_temp_path", f"{self._places.directory}/{name}") for name in _TEMPORARY]
+        lines += ["access_log off;", line("root", self._places.no_files)]
+        upstreams = [each for item in self._http if item.name == "upstream" for each in self._upstream(item)]
+        closed: int | None = None
+        servers = []
+        for item in self._http:
+            if item.name == "server" and item.is_block:
+                servers.append(item)
+                continue
+            try:
+                lines += self._directive(item, "http")
+            except ClosedError as error:
+                closed = error.number if closed is None else closed
+        written = [each for item in servers for each in self._server(item, closed)]
+        maps = [each for head, entries in self._destinations.maps() for each in _block(head, entries)]
+        return "\n".join(["events {", "}", *_block("http", [*lines, *upstreams, *maps, *written])]) + "\n"
+
+    def _upstream(self, item: Statement) -> list[str]:
+        """Return an upstream; one that cannot be taken over is left out, and closes what leads to it."""
+        name, servers, lines = value_of(item.args[0]) if item.args else "", list[str](), list[str]()
+        if not UPSTREAM_NAME.fullmatch(name) or name in self._destinations.upstreams:
+            self._removals.leave_out(item, "its name may be an address")
+            return []
+        for each in _flat(item.block):
+            values = [value_of(token) for token in each.args]
+            if each.is_block:
+                self._removals.close(each, NOT_LISTED)
+                return []
+            if each.name == "server" and values:
+                kept = [word for word in values[1:] if _SERVER_OPTION.fullmatch(word)]
+                servers.append(line("server", self._places.replica(nginx_values.address(values[0]) or ""), *kept))
+            elif each.name == "zone" and accepts("name size?", values, ()):
+                lines.append(line("zone", values[0], "1m"))
+            elif any(accepts(kinds, values, self._known) for kinds in UPSTREAM.get(each.name, ())):
+                lines.append(line(each.name, *values))
+            elif reason := left_out(each.name):
+                self._removals.leave_out(each, reason)
+            else:
+                self._removals.close(each, NOT_LISTED)
+                return []
+        self._destinations.upstreams.add(name)
+        return _block(f"upstream {name}", [*lines, *(servers or [line("server", self._places.replica(""))])])
+
+    # ── Servers and locations ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _server(self, item: Statement, closed: int | None) -> list[str]:
+        listens = self._listens(item)
+        if not listens:
+            self._removals.leave_out(item, "it listens on no address of the fleet")
+            return []
+        self._closed = {}
+        try:
+            if closed is not None:
+                raise ClosedError(closed)
+            for _ in range(_MAX_PASSES):
+                before, body = len(self._closed), self._body(item.block, "server")
+                if len(self._closed) == before:
+                    break
+        except ClosedError as error:
+            values = [value_of(word) for each in _flat(item.block) if each.name == "server_name" for word in each.args]
+            body = [line("server_name", *values)] if values and accepts(RUN["server_name"][0], values, ()) else []
+            body += _closed(error.number)
+        return _block("server", [*listens, *body])
+
+    def _listens(self, item: Statement) -> list[str]:
+        """Return where a server listens: on the ports that stand in for those of the fleet, and nowhere else."""
+        listens = [each for each in _flat(item.block) if each.name == "listen"]
+        tls = any(each.tokens == ("ssl", "on") for each in _flat(item.block))
+        lines = dict[str, str]()
+        for values in [[value_of(token) for token in each.args] for each in listens] or [["80"]]:
+            port = self._places.binds.get(bind_of(values[0]) or "") if values else None
+            if port is not None:
+                kept = [word for word in values[1:] if word in {"ssl", "http2", "default_server", "default"}]
+                kept += ["ssl"] if tls and "ssl" not in kept else []
+                lines.setdefault(str(port), line("listen", f"{LOOPBACK}:{port}", *kept))
+        if any(" ssl" in each for each in lines.values()):
+            pem = self._places.pem
+            return [*lines.values(), line("ssl_certificate", pem), line("ssl_certificate_key", pem)]
+        return list(lines.values())
+
+    def _location(self, item: Statement) -> list[str]:
+        values = [value_of(token) for token in item.args]
+        if not any(accepts(kinds, values, ()) for kinds in ("regex", "==|~|~*|^~ regex")):
+            raise self._removals.close(item, _ARGUMENTS)
+        try:
+            body = self._body(item.block, "location")
+        except ClosedError as error:
+            self._closed[values[-1]] = error.number
+            body = _closed(error.number)
+        return _block(" ".join(["location", *map(quoted, values)]), body)
+
+    def _body(self, block: Sequence[Statement], scope: str) -> list[str]:
+        """Return the lines of a block. Raises ClosedError if one of them must not run, and answers may depend on it."""
+        lines = [each for item in _flat(block) for each in self._directive(item, scope)]
+        for item in _flat(block):
+            found = self._destination(item) if item.name in _PASSES else None
+            if found is not None and found.variable:
+                lines += self._guard(item, found.variable, scope)
+        return lines
+
+    def _guard(self, item: Statement, variable: str, scope: str) -> list[str]:
+        """Return what closes a location where the variable of its destination names no replica."""
+        closed = self._removals.close(item, _MAY_LEAD_ELSEWHERE)
+        if scope != "location":
+            raise closed
+        return _block(f'if (${variable} = "")', _closed(closed.number))
+
+    def _destination(self, item: Statement) -> Destination | None:
+        values = [value_of(token) for token in item.args]
+        return self._destinations.of(values[0], _PASSES[item.name]) if len(values) == 1 else None
+
+    # ── Directives ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _directive(self, item: Statement, scope: str) -> list[str]:
+        """Return the lines of a directive; none for one that is left out. Raises ClosedError if it must not run."""
         if item.is_block:
-            directive["block"] = list(_nginx(item.block, places, upstreams, (*around, item.name)))
-        yield directive
-        if item.name == "listen" and "ssl" in item.args and not listened:
-            listened = True
-            yield _directive("ssl_certificate", places.pem)
-            yield _directive("ssl_certificate_key", places.pem)
+            return self._nested(item, scope)
+        values = [value_of(token) for token in item.args]
+        if item.name in _PASSES:
+            if (found := self._destination(item)) is None:
+                raise self._removals.close(item, _ELSEWHERE)
+            return [line(item.name, found.url)]
+        if item.name == "auth_request" and values and (asked := values[0].partition("?")[0]) in self._closed:
+            raise ClosedError(self._closed[asked])
+        if item.name in {"limit_req", "limit_req_zone", "limit_conn_zone"}:
+            return [self._limit(item, values)]
+        if item.name == "auth_basic_user_file":
+            return [line(item.name, f"{self._places.no_files}/users")]
+        if any(accepts(kinds, values, self._known) for kinds in RUN.get(item.name, ())):
+            return [line(item.name, *values)]
+        self._leave_out(item)
+        return []
 
+    def _leave_out(self, item: Statement) -> None:
+        """Record a directive that does not run. Raises ClosedError if answers may be other ones without it."""
+        if item.name == "listen":
+            return
+        if item.name in RUN:
+            raise self._removals.close(item, _ARGUMENTS)
+        reason = left_out(item.name)
+        if not reason:
+            raise self._removals.close(item, NOT_LISTED)
+        self._removals.leave_out(item, reason)
 
-def left_out(name: str) -> bool:
-    """Return whether a directive would read, write or run what is not the comparison's own."""
-    return (
-        name in _NGINX_WITHOUT
-        or name.startswith((*_NGINX_PREFIXES, "ssl_certificate"))
-        or name.endswith("_temp_path")
-        or "_by_lua" in name
-    )
+    def _limit(self, item: Statement, values: list[str]) -> str:
+        """Return a limit; requests above it are refused at once, and never wait."""
+        zones = [match[1] for word in values if (match := _ZONE.fullmatch(word))]
+        if len(zones) == 1 and item.name == "limit_req":
+            burst = [word for word in values if re.fullmatch("burst=[0-9]{1,6}", word)]
+            return line(item.name, f"zone={zones[0]}", *burst, *(["nodelay"] if burst else []))
+        if len(zones) == 1 and accepts("text", values[:1], self._known):
+            return line(item.name, values[0], f"zone={zones[0]}:1m", *filter(_RATE.fullmatch, values))
+        raise self._removals.close(item, _ARGUMENTS)
 
+    def _nested(self, item: Statement, scope: str) -> list[str]:
+        """Return a block within a block."""
+        values = [value_of(token) for token in item.args]
+        if item.name == "location" and scope in {"server", "location"}:
+            return self._location(item)
+        if item.name in {"map", "geo", "split_clients"} and scope == "http":
+            return self._variable(item, values)
+        if item.name == "upstream" and scope == "http":
+            return []
+        if item.name == "limit_except" and accepts("word+", values, ()):
+            return _block(" ".join([item.name, *values]), self._body(item.block, item.name))
+        if item.name == "if" and self._is_condition(values):
+            written = [values[0], *values[1:2], *map(quoted, values[2:])]
+            return _block(f"if ({' '.join(written)})", self._body(item.block, item.name))
+        if item.name in {"if", "limit_except"}:
+            raise self._removals.close(item, _ARGUMENTS)
+        self._leave_out(item)
+        return []
 
-def _named(item: Statement, name: str) -> Iterator[Statement]:
-    return (each for each in _flat(item.block) if each.name == name)
+    def _is_condition(self, values: list[str]) -> bool:
+        """Whether a condition is one on variables: those on files look at this machine."""
+        if not values or not _IF_VARIABLE.fullmatch(values[0]) or not accepts("text", values[:1], self._known):
+            return False
+        if len(values) != 3:
+            return len(values) == 1
+        kind = {"=": "text", "!=": "text", "~": "regex", "~*": "regex", "!~": "regex", "!~*": "regex"}.get(values[1])
+        return kind is not None and accepts(kind, values[2:], self._known)
 
-
-def _nginx_args(item: Statement, places: StandIns, upstreams: set[str], around: tuple[str, ...]) -> list[str] | None:
-    """Return the arguments of a directive for loopback; None for one to leave out."""
-    args = list(item.args)
-    if item.name == "listen":
-        port = places.binds.get(bind_of(args[0]) or "")
-        kept = [word for word in args[1:] if word in {"ssl", "http2", "default_server", "default"}]
-        return [f"{LOOPBACK}:{port}", *kept] if port is not None else None
-    if item.name == "server" and around[-1:] == ("upstream",):
-        address = nginx_values.address(args[0]) or ""
-        kept = [word for word in args[1:] if word not in {"resolve"} and not word.startswith(("slow_start", "service"))]
-        return [places.replica(address), *kept]
-    if item.name.endswith("_pass") and args and not args[0].startswith(("http://$", "https://$", "$", "grpc://$")):
-        return [_nginx_url(args[0], places, upstreams)]
-    args = [_ENVIRONMENT.sub("stand-in", word) for word in args]
-    if item.name in _NETWORKS:
-        return args
-    return [_IPV6.sub(DEAD, _IPV4.sub(lambda match: places.replica(match[0]), word)) for word in args]
-
-
-def _nginx_url(url: str, places: StandIns, upstreams: set[str]) -> str:
-    scheme, _, rest = url.rpartition("://")
-    authority = re.split(r"[/$]", rest, maxsplit=1)[0]
-    tail = rest[len(authority) :]
-    plain = {"https": "http", "grpcs": "grpc"}.get(scheme, scheme or "http")
-    if authority in upstreams:
-        return f"{plain}://{authority}{tail}"
-    port = {"https": 443, "grpcs": 443}.get(scheme, 80)
-    return f"{plain}://{places.replica(nginx_values.address(authority, port) or '')}{tail}"
+    def _variable(self, item: Statement, values: list[str]) -> list[str]:
+        """Return a block that sets a variable; one that cannot be taken over closes what uses the variable."""
+        if not values or values[-1].removeprefix("$") not in self._known:
+            self._removals.leave_out(item, "it uses what a comparison has not")
+            return []
+        entries = [line(quoted(value_of(each.name)), *map(value_of, each.args)) for each in _flat(item.block)]
+        return _block(" ".join([item.name, *map(quoted, values)]), entries)

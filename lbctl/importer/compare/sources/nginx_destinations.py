@@ -1,0 +1,84 @@
+"""Where requests of a configuration of nginx go in a comparison: to an upstream, or to the stand-in of a replica.
+
+No part of a destination is the file's. Where it has a variable, a `map` of the comparison's own leads the texts that
+name an upstream or a replica to it; any other text gives an empty destination, which closes the location.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from lbctl.apply.reserved_ports import LOOPBACK
+from lbctl.base.records import dataclass
+from lbctl.importer.compare.places import StandIns
+from lbctl.importer.compare.sources.nginx_values import is_harmless, quoted
+from lbctl.importer.nginx.values import address
+
+UPSTREAM_NAME = re.compile(r"(?![0-9.]+$|unix)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""The name of an upstream that nginx takes for no address, whatever follows it."""
+_URL = re.compile(r"(?:(https?|grpcs?)://)?([^/?]*)(.*)", re.DOTALL)
+_PATH = re.compile(r"\$(?:\{(?:request_uri|uri|document_uri)\}|(?:request_uri|uri|document_uri)(?!\w)).*", re.DOTALL)
+"""A variable with a path, which ends the name of the host in front of it."""
+_PORTS = {"https": 443, "grpcs": 443}
+"""The ports of schemes where a URL names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The argument of `proxy_pass` or `grpc_pass`."""
+
+    url: str
+    """The argument."""
+    variable: str = ""
+    """The variable that is empty where the request must not be forwarded; empty for a destination without one."""
+
+
+class Destinations:
+    """The destinations of a configuration."""
+
+    def __init__(self, places: StandIns, known: Collection[str]) -> None:
+        self.upstreams: set[str] = set()
+        self._places = places
+        self._known = known
+        self._maps: dict[tuple[str, str], str] = {}
+
+    def of(self, text: str, protocol: str) -> Destination | None:
+        """Return the destination for an argument, `protocol` being `http` or `grpc`; None if it leads elsewhere."""
+        match = _URL.fullmatch(text.replace("$scheme://", "http://", 1) if text.startswith("$scheme:") else text)
+        if match is None or not is_harmless(text, self._known) or not (match[1] or protocol).startswith(protocol):
+            return None
+        scheme, host, path = match[1] or "", match[2], match[3]
+        if tail := _PATH.search(host):
+            host, path = host[: tail.start()], tail[0] + path
+        if path[:1] not in {"", "/", "?"}:
+            path = f"${{{self._variable('path', path)}}}"
+        if "$" in host:
+            variable = self._variable("host" if scheme else protocol, host)
+            return Destination(f"{protocol}://${{{variable}}}{path}", variable)
+        if not scheme and protocol == "http":
+            return None
+        if host in self.upstreams:
+            return Destination(f"{protocol}://{host}{path}")
+        port = self._places.replica_port(address(host, _PORTS.get(scheme, 80)) or "")
+        return Destination(f"{protocol}://{LOOPBACK}:{port}{path}") if port is not None else None
+
+    def maps(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the head of each `map` that the destinations need, with its lines."""
+        for (kind, source), name in self._maps.items():
+            entries = ["volatile;", "default /;", f'"~^[/?]" {quoted(source)};']
+            if kind != "path":
+                entries = ['default "";', *(f"{quoted(key)} {quoted(to)};" for key, to in self._known_hosts(kind))]
+            yield f"map {quoted(source)} ${name}", entries
+
+    def _variable(self, kind: str, source: str) -> str:
+        return self._maps.setdefault((kind, source), f"lbctl_{kind}_{len(self._maps)}")
+
+    def _known_hosts(self, kind: str) -> Iterator[tuple[str, str]]:
+        """Yield the texts that name an upstream or a replica, and where each leads."""
+        schemes = {"host": ("",), "http": ("http://", "https://"), "grpc": ("grpc://", "grpcs://", "")}[kind]
+        found = {name: name for name in self.upstreams}
+        for place, port in self._places.replicas.items():
+            names = {place, place.removesuffix(":80"), place.removesuffix(":443")}
+            found |= {name: f"{LOOPBACK}:{port}" for name in names if name not in self.upstreams}
+        yield from ((f"{scheme}{name}", to) for name, to in found.items() for scheme in schemes)

@@ -1,0 +1,120 @@
+"""Kinds of arguments of nginx that a comparison takes over, and the quotes that they get."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from lbctl.importer.nginx.values import milliseconds
+
+_ESCAPE = re.compile(r"\\([\"'\\trn])")
+_ESCAPED = {"t": "\t", "r": "\r", "n": "\n"}
+_WRITTEN = {"\t": "\\t", "\r": "\\r", "\n": "\\n", "\\": "\\\\", '"': '\\"'}
+_BARE = re.compile(r"[A-Za-z0-9_./:=@*-]+")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))?")
+_ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
+"""A variable of the environment, which a template is filled with before nginx reads it."""
+_PATTERNS = {
+    kind: re.compile(pattern)
+    for kind, pattern in {
+        "flag": "on|off",
+        "number": r"[0-9]{1,6}",
+        "size": r"[0-9]{1,9}[kKmMgG]?",
+        "status": r"[1-9][0-9]{2}",
+        "changed": r"=(?:[1-9][0-9]{2})?",
+        "header": r"[A-Za-z0-9_-]{1,256}",
+        "word": r"[A-Za-z0-9_.+*/-]{1,256}",
+        "variable": r"\$(?!lbctl_)[A-Za-z_][A-Za-z0-9_]*",
+        "name": r"[A-Za-z_][A-Za-z0-9_.-]{0,127}",
+    }.items()
+}
+_HARMLESS = re.compile(
+    r"(?:arg|cookie|http|sent_http|sent_trailer|upstream|ssl|proxy_protocol|tcpinfo|realip_remote)_\w+|[0-9]"
+    r"|args|binary_remote_addr|body_bytes_sent|bytes_sent|connection|connection_requests|connection_time|content_length"
+    r"|content_type|document_uri|host|https|http2|http3|invalid_referer|is_args|limit_conn_status|limit_rate"
+    r"|limit_req_status|msec|nginx_version|pipe|proxy_add_x_forwarded_for|proxy_host|proxy_port|query_string"
+    r"|remote_addr|remote_port|remote_user|request|request_body|request_completion|request_id|request_length"
+    r"|request_method|request_time|request_uri|scheme|secure_link|secure_link_expires|server_addr|server_name"
+    r"|server_port|server_protocol|status|time_iso8601|time_local|uri"
+)
+"""Variables of nginx that come from the request, the answer or the connection: none names a file of this machine."""
+
+
+def value_of(token: str) -> str:
+    """Return the argument that nginx gets for a token of the file, with a stand-in for variables of the environment."""
+    text = _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), token)
+    return _ENVIRONMENT.sub("stand-in", text)
+
+
+def quoted(value: str) -> str:
+    """Return the token for an argument: nothing in it ends the token."""
+    if _BARE.fullmatch(value):
+        return value
+    return '"' + "".join(_WRITTEN.get(character, character) for character in value) + '"'
+
+
+def variables(text: str) -> set[str] | None:
+    """Return the variables in a text; None for a dollar sign that begins no variable."""
+    names = {match[1] or match[2] or "" for match in _VARIABLE.finditer(text)}
+    return None if "" in names else names
+
+
+def is_harmless(text: str, known: Collection[str]) -> bool:
+    """Whether a text has only variables of the request, or those in `known`."""
+    if _controls(text):
+        return False
+    names = variables(text)
+    return names is not None and all(_HARMLESS.fullmatch(name) or name in known for name in names)
+
+
+def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
+    """Whether the arguments are of the kinds that the specification lists: `kind`, `kind?`, `kind+` or `kind*`.
+
+    `=a|b` is one of these words.
+    """
+    return _accepts(specification.split(), list(values), known)
+
+
+def _accepts(kinds: Sequence[str], values: Sequence[str], known: Collection[str]) -> bool:
+    if not kinds:
+        return not values
+    kind, count = (kinds[0][:-1], kinds[0][-1]) if kinds[0][-1] in "?+*" else (kinds[0], "")
+    if count in {"?", "*"} and _accepts(kinds[1:], values, known):
+        return True
+    if not values or not _is(kind, values[0], known):
+        return False
+    rest = [f"{kind}*", *kinds[1:]] if count in {"+", "*"} else kinds[1:]
+    return _accepts(rest, values[1:], known)
+
+
+def _is(kind: str, value: str, known: Collection[str]) -> bool:
+    if kind.startswith("="):
+        return value in kind[1:].split("|")
+    if kind in _PATTERNS:
+        return _PATTERNS[kind].fullmatch(value) is not None
+    if kind == "time":
+        return len(value) < 32 and milliseconds(value) is not None
+    if kind == "network":
+        return is_network(value)
+    if kind == "text":
+        return is_harmless(value, known)
+    return not _controls(value) and ("$" not in value or kind == "regex")
+
+
+def is_network(value: str) -> bool:
+    """Whether the value is an IP address or a network, not a name that would be resolved."""
+    try:
+        ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _controls(text: str) -> bool:
+    return any((character < " " and character not in "\t\r\n") or character == "\x7f" for character in text)
+
+
+def named_captures(pattern: str) -> Iterator[str]:
+    """Yield the variables that a regular expression sets."""
+    yield from re.findall(r"\(\?P?[<']([A-Za-z_][A-Za-z0-9_]*)[>']", pattern)

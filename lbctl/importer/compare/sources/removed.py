@@ -1,0 +1,74 @@
+"""What a comparison does not run of a configuration: left out where that changes no answer, or closed.
+
+A closed route responds with `CLOSED_STATUS` and a header that names the directive by its number, so that a row of the
+table shows why its request was not compared. No text of the configuration gets into that answer.
+"""
+
+from __future__ import annotations
+
+from lbctl.base.diagnostics import Position
+from lbctl.base.records import dataclass
+from lbctl.importer.statement import Statement
+
+CLOSED_HEADER = "x-lbctl-closed"
+"""The header of the answer of a route that the comparison closed: the number of the directive among those removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A directive that does not run."""
+
+    position: Position
+    """Where it is in the configuration."""
+    name: str
+    """Its name."""
+    reason: str
+    """Why it does not run."""
+    closes: bool
+    """Whether requests that would meet it are answered with `CLOSED_STATUS` instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A configuration made anew for loopback."""
+
+    text: str
+    """The configuration that runs."""
+    removed: tuple[Removed, ...] = ()
+    """The directives that it lacks; `CLOSED_HEADER` counts them from 0."""
+
+
+class ClosedError(Exception):
+    """A directive must not run, and the block around it has to be closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        """The number of the directive among those removed."""
+
+
+class Removals:
+    """Collects the directives that do not run, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Statement, int] = {}
+        self._items: list[Removed] = []
+
+    @property
+    def items(self) -> tuple[Removed, ...]:
+        """The directives that do not run."""
+        return tuple(self._items)
+
+    def leave_out(self, item: Statement, reason: str) -> None:
+        """Record a directive without which the answers are the same."""
+        self._add(item, reason, closes=False)
+
+    def close(self, item: Statement, reason: str) -> ClosedError:
+        """Record a directive that closes the block around it, and return the exception to raise."""
+        return ClosedError(self._add(item, reason, closes=True))
+
+    def _add(self, item: Statement, reason: str, *, closes: bool) -> int:
+        if item not in self._numbers:
+            self._numbers[item] = len(self._items)
+            self._items.append(Removed(item.position, item.name, reason, closes))
+        return self._numbers[item]
