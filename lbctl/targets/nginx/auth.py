@@ -1,8 +1,7 @@
 """API keys: a request's key decides its tenant, and a request without a valid key is refused.
 
-The keys are in a file of their own, included by name. nginx compares the strings of a map without regard to case, which
-would weaken the keys; so each key is a regular expression that matches exactly itself. nginx cannot compute SHA-256: a
-key of which only the hash is known is refused.
+The keys are in a file of their own, included by name (`key_table`). nginx cannot compute SHA-256: a key of which only
+the hash is known is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from lbctl.ir.routes import ApiKeys, Route
 from lbctl.targets import websocket_key
 from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.client_headers import given
-from lbctl.targets.nginx import external, names, quote
+from lbctl.targets.nginx import external, key_table, names, quote
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.target import File
 from lbctl.targets.token import Token
@@ -70,11 +69,19 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
         message = f"nginx compares no hashes: it refuses {hash_only} of {len(keys)} keys, of which the file has hashes"
         hint = "lbctl key new TENANT --plain -f FILE; the file is then readable by its owner alone"
         context.warn("route.auth.api_keys", (*path, "file"), message, hint)
+    table = key_table.table(item for item in keys if item.key)
+    if table.refused:
+        message = (
+            f"nginx refuses {table.refused} of {len(keys)} keys: too many have the same {key_table.END} last characters"
+        )
+        context.warn(
+            "route.auth.api_keys", (*path, "file"), message, "replace them by random keys: lbctl key new TENANT"
+        )
     name = f"nginx-api-keys-{route.name}.map"
-    scheme = "(?:(?i:bearer) +)?" if accepted.realm is None else "(?i:basic) +"
-    lines = (f"{_key(scheme, item.key)} {item.tenant};\n" for item in keys if item.key)
-    context.files.append(File(name, "".join(lines), secret=True))
-    context.map(source or "", variable, ((Token("default"), Token('""')),), include=_included(context, name))
+    context.files.append(File(name, "".join(table.lines), secret=True))
+    scheme = "(?:(?i:bearer) ++)?" if accepted.realm is None else "(?i:basic) ++"
+    included = _included(context, name)
+    key_table.add_maps(context, source or "", variable, scheme=scheme, file=included, size=len(table.lines))
 
 
 def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: str) -> str | None:
@@ -123,10 +130,6 @@ def _other_protocols(context: RenderContext) -> Token:
         )
         context.map(_PROTOCOLS, _OTHER_PROTOCOLS, entries)
     return Token(_OTHER_PROTOCOLS)
-
-
-def _key(scheme: str, key: str) -> str:
-    return quote.plain(f"~^{scheme}{quote.literal(key)}\\z").text
 
 
 def challenges(context: RenderContext, listener: Listener) -> Token:

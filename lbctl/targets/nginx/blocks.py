@@ -27,6 +27,8 @@ class Map:
     """Whether nginx evaluates the variable anew at each use."""
     include: Token | None = None
     """A file with more entries."""
+    included: int = 0
+    """The number of entries in that file."""
 
     @property
     def is_short(self) -> bool:

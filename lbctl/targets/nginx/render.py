@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
+from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.proxies import Proxy
@@ -45,7 +46,8 @@ def render(view: View) -> Bundle:
     busy.warn(context)
     fallback_limits.warn(context)
     main = File(_main(view.proxy), names.finished(text, view.proxy), sources, credentials.in_text(view))
-    return Bundle((main, *context.files), (*context.diagnostics, *placeless(view)))
+    files = (replace(item, text=names.finished(item.text, view.proxy)) for item in context.files)
+    return Bundle((main, *files), (*context.diagnostics, *placeless(view)))
 
 
 def _without_dollar(text: str, sources: dict[int, Path], files: Iterable[File]) -> tuple[str, dict[int, Path]]:
@@ -176,7 +178,7 @@ def _connections(view: View) -> int:
 
 def _map_hash(context: RenderContext) -> tuple[int, int] | None:
     """Return the size of the hash tables of maps, and of their buckets; None where nginx's own are enough."""
-    most, longest = max((len(item.entries) for item in context.maps), default=1), _longest(context)
+    most, longest = max((len(item.entries) + item.included for item in context.maps), default=1), _longest(context)
     if most <= _FEW and longest <= _FITS:
         return None
     return _power(4 * most, 2048), _power(2 * longest, 128)

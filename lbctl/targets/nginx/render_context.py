@@ -45,12 +45,13 @@ class RenderContext:
         entries: Iterable[tuple[Token, Token]],
         volatile: bool = False,
         include: Token | None = None,
+        included: int = 0,
     ) -> str:
         """Add a map and return its variable.
 
-        `source` is text of lbctl's own, in which `$name` means the variable.
+        `source` is text of lbctl's own, in which `$name` means the variable. `include`: a file with `included` entries.
         """
-        self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include))
+        self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include, included))
         return variable
 
     def condition(self, source: str, patterns: tuple[str, ...], path: Path = (), may_give_up: bool = False) -> str:

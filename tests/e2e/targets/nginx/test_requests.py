@@ -465,6 +465,44 @@ def test_full_pool_answers_503_at_once(directory: Path) -> None:
     assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable")
 
 
+def test_api_keys_are_compared_as_a_whole(directory: Path, replicas: EchoServers) -> None:
+    end = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
+    odd = (
+        "sk-Case",
+        "SK-CASE",
+        f"a{end}",
+        f"b{end}",
+        end,
+        f"{'x' * 200}{end}",
+        "$lb_x$lb_dollar",
+        "default",
+        "~^.",
+        "Bearer",
+    )
+    odd += ("include", "{;}#", "\\", '"', "'", "/", "[a]", "hostnames", "volatile", "$1", "k" * 256)
+    keys = tuple(ApiKey(f"t{number}", key=key) for number, key in enumerate(odd))
+    route = Route("r", forward_to("p"), auth=Auth(ApiKeys("keys.yaml"), forward_tenant="x-tenant"))
+    view = nginx_view(listener_with_log(directory, Rule("r")), (route,), (Pool("p", (replicas.replica(0),)),))
+    wrong = (
+        "sk-case",
+        end.lower(),
+        end[1:],
+        f"c{end}",
+        f"{'y' * 200}{end}",
+        "k" * 255,
+        "k" * 257,
+        "sk-Case t1",
+        f"a{end}x",
+    )
+    with running(replace(view, api_keys={"r": keys}), directory):
+        for sent in (item for key in odd for item in (key, f"bearer  {key}")):
+            assert send_request(directory, "/", headers={"Authorization": sent})[0] == 200, sent
+        for sent in wrong:
+            assert send_request(directory, "/", headers={"Authorization": sent})[0] == 401, sent
+    tenants = [headers.get("x-tenant") for _, _, headers, _ in replicas.received[0]]
+    assert tenants == [item.tenant for item in keys for _ in range(2)]
+
+
 def test_api_key_sets_the_tenant_and_is_required(directory: Path, replicas: EchoServers) -> None:
     keys = (ApiKey("acme", key='sk-"$\\Abc'), ApiKey("hashed", sha256="0" * 64), ApiKey("other", key="k2"))
     limit = (RateLimit("tenant", requests=1, per=60_000, burst=2),)
