@@ -92,6 +92,11 @@ def _database(what: str, place: Path) -> DoctorResult:
     if version > VERSION:
         finding = f"written by a newer lbctl (in version {version} of its tables, this one knows {VERSION})"
         return DoctorResult(what, "failed", finding, "install the lbctl that wrote it")
+    damaged = sorted(item.name for item in place.glob(f"{DATABASE}.damaged-*Z"))
+    if damaged:
+        finding = f"the database was damaged: {', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} kept"
+        todo = "the log of serve names what was lost; then remove the file"
+        return DoctorResult(what, "warn", finding, todo)
     return DoctorResult(what, "ok", "writable, for its owner alone")
 
 

@@ -52,6 +52,8 @@ class Observed:
     """The sources of telemetry."""
     unsaved: str = ""
     """Why what is decided is not saved; empty where it is."""
+    state_notes: Sequence[str] = ()
+    """What was repaired, what was lost and what is unsafe of the saved state."""
     dry_run: bool = False
     """Whether nothing is sent to proxies."""
     rolled_back: bool = False
@@ -115,6 +117,8 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
         yield _critical("picker", "", text, "lbctl doctor")
     if observed.unsaved:
         yield _warning("store", "", f"decisions are not saved: {observed.unsaved}", "lbctl doctor")
+    for note in observed.state_notes:
+        yield _warning("state", "", note, "lbctl doctor")
 
 
 def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:

@@ -63,8 +63,8 @@ class Views(DecisionViews, Operations):
         found = Observed(
             self.ready() or self.unseen(), files, pools, proxies,
             xds_proxies(topology, xds_kinds()).named if topology else (), self._parts.member is None,
-            time.time() - self._since, picker, sources, self._unsaved(), self._parts.options.dry_run,
-            self._parts.rollbacks.history.rollback is not None, self.rollouts().rollouts,
+            time.time() - self._since, picker, sources, self._unsaved(), self._parts.audit.notes,
+            self._parts.options.dry_run, self._parts.rollbacks.history.rollback is not None, self.rollouts().rollouts,
         )  # fmt: skip
         return schema.Status(
             version=__version__,

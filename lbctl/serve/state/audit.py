@@ -29,6 +29,11 @@ class AuditLog:
         """Why the state cannot be written; empty where the last write succeeded."""
         return self._state.problem
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired, what was lost and what is unsafe since the state was opened."""
+        return self._state.notes
+
     async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
         """Append a record. Raises NotSavedError: what cannot be recorded must not be done."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -38,6 +38,10 @@ class UnusableError(StoreError):
     """The store answers and must not be used: a wrong password, another product's keys, a newer version's state."""
 
 
+class UnwritableError(StoreError):
+    """The disk takes no writes now, for example because it is full."""
+
+
 class LeaseHeldError(StoreError):
     """Another process holds the lease. `holder`: which one, for people."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -11,9 +12,10 @@ from pathlib import Path
 
 from lbctl.base.diagnostics import show
 from lbctl.base.errors import reason_of
-from lbctl.serve.state.interface import StoreError
+from lbctl.serve.state.interface import StoreError, UnwritableError
 
 _LONGEST_PID = 32
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LockFile:
@@ -40,8 +42,9 @@ class LockFile:
                 return False
             if not _names(self._file, handle):
                 return False
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            with suppress(OSError):  # a full disk: the pid is for people
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             opened.pop_all()
             self._handle, self._directory = handle, directory
             return True
@@ -99,14 +102,19 @@ def open_private(file: Path) -> int:
 
 @contextmanager
 def as_store_error(directory: Path) -> Iterator[None]:
-    """Translate an OSError inside to a StoreError with the reason of the operating system."""
+    """Translate an OSError inside to a StoreError with the reason of the operating system.
+
+    It is an UnwritableError if the disk is full.
+    """
     try:
         yield
     except (BlockingIOError, StoreError):
         raise
     except (OSError, ValueError) as error:
         reason = reason_of(error).lower()
-        raise StoreError(f"the state directory {show(str(directory))} cannot be used: {reason}") from error
+        is_full = isinstance(error, OSError) and error.errno in _FULL
+        kind = UnwritableError if is_full else StoreError
+        raise kind(f"the state directory {show(str(directory))} cannot be used: {reason}") from error
 
 
 def _names(file: Path, handle: int) -> bool:

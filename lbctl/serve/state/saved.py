@@ -42,6 +42,8 @@ _HISTORY_FILES = "history/files/"
 _ROLLBACK = "rollback"
 _AUDIT_KEPT = 5000
 """Records of the audit log that are kept."""
+_MAX_LOSSES = 10
+"""Messages about lost records that are kept."""
 _PAUSE = 0.2
 """Seconds between two attempts to acquire a lease that another process holds."""
 _T = TypeVar("_T")
@@ -60,13 +62,19 @@ class SavedState:
         self.problem = ""
         """Why the last write failed; empty where it succeeded."""
         self._store = store
-        self._lost = lost
+        self._losses: list[str] = []
+        self._log_loss = lost
         self._written: dict[str, StoreEntry] = {}
         self._turn = asyncio.Lock()
         self._last_audit: tuple[int, str] | None = None
         """Number and hash of the newest record of the audit log; None before it was read."""
         self._newest_seen: tuple[int, str] = (0, "")
         """The newest one that this process knows of: the chain goes on from it where the store was emptied."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired, what was lost and what is unsafe since the store was opened."""
+        return (*self._store.notes(), *self._losses)
 
     @property
     def location(self) -> str:
@@ -86,7 +94,7 @@ class SavedState:
                 await asyncio.sleep(_PAUSE)
                 continue
             for note in self._store.notes():
-                self._lost(note)
+                self._log_loss(note)
             return self.lease
 
     def take(self, lease: Lease) -> None:
@@ -285,6 +293,12 @@ class SavedState:
     async def _load(self, key: str, parse: Callable[[str], _T], description: str) -> _T | None:
         entry = await self._entry(key)
         return self._parsed(entry, parse, description) if entry else None
+
+    def _lost(self, message: str) -> None:
+        """Log that a record is lost, and keep the message for `notes`."""
+        if message not in self._losses and len(self._losses) < _MAX_LOSSES:
+            self._losses.append(message)
+        self._log_loss(message)
 
     def _parsed(self, entry: StoreEntry, parse: Callable[[str], _T], description: str) -> _T | None:
         try:

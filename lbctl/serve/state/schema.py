@@ -20,6 +20,10 @@ _OLD_TABLES = ("fleet", "discovered", "drains", "live", "overrides")
 _OVERRIDE_KEYS = ("kind", "pool", "replica", "value", "reason", "since", "until")
 
 
+UNREADABLE = (sqlite3.Error, ValueError, TypeError, OverflowError, MemoryError)
+"""The exceptions of a damaged file: Python's module also fails to decode SQLite's own messages about it."""
+
+
 class DamagedError(Exception):
     """This lbctl cannot use the file as a state; the message says why."""
 
@@ -39,8 +43,9 @@ def prepare(database: sqlite3.Connection) -> None:
     damaged = [str(row[0]) for row in _rows(database) if _entry(row) is None]
     if damaged:
         raise DamagedError(f"the content of {', '.join(damaged)} is not what was written")
-    if database.execute("SELECT epoch, revision FROM leader").fetchone() is None:
-        raise DamagedError("it holds no epoch")
+    leader = database.execute("SELECT epoch, revision FROM leader").fetchone()
+    if leader is None or not all(isinstance(item, int) for item in leader):
+        raise DamagedError("it has no epoch")
 
 
 def schema_of(database: sqlite3.Connection) -> int:
@@ -65,20 +70,19 @@ def salvage(damaged: sqlite3.Connection, database: sqlite3.Connection) -> tuple[
     copied: list[str] = []
     lost: list[str] = []
     with database:
-        for row in _readable(damaged):
-            entry = _entry(row)
+        for key, entry in readable(damaged):
             if entry is None:
-                lost.append(str(row[0]))
+                lost.append(key)
             else:
                 write(database, entry.key, entry.value)
                 copied.append(entry.key)
-        database.execute("UPDATE leader SET epoch = ?", (_epoch_of(damaged),))
+        database.execute("UPDATE leader SET epoch = ?", (epoch_of(damaged),))
     return copied, lost
 
 
-def _epoch_of(damaged: sqlite3.Connection) -> int:
+def epoch_of(damaged: sqlite3.Connection) -> int:
     """The epoch of the file; where it is unreadable, the clock, which is ahead of any epoch counted up from 1."""
-    with suppress(sqlite3.Error, TypeError, ValueError):
+    with suppress(*UNREADABLE):
         return int(damaged.execute("SELECT epoch FROM leader").fetchone()[0])
     return int(time.time())
 
@@ -87,15 +91,18 @@ def _rows(database: sqlite3.Connection) -> Iterator[tuple[object, ...]]:
     yield from database.execute("SELECT key, value, version, checksum FROM entries ORDER BY key")
 
 
-def _readable(damaged: sqlite3.Connection) -> Iterator[tuple[object, ...]]:
-    """The rows up to the first that cannot be read, from either end."""
+def readable(damaged: sqlite3.Connection) -> Iterator[tuple[str, StoreEntry | None]]:
+    """Yield each key up to the first row that cannot be read, from either end, with its entry.
+
+    The entry is None if it is not as it was written.
+    """
     read_keys: set[object] = set()
     for order in ("ASC", "DESC"):
-        with suppress(sqlite3.Error):
+        with suppress(*UNREADABLE):
             for row in damaged.execute(f"SELECT key, value, version, checksum FROM entries ORDER BY rowid {order}"):
                 if row[0] not in read_keys:
                     read_keys.add(row[0])
-                    yield row
+                    yield str(row[0]), _entry(row)
 
 
 def _entry(row: tuple[object, ...]) -> StoreEntry | None:

@@ -2,7 +2,8 @@
 
 The lease is a lock file: one process at a time has the state, and the lock of a killed process is free at once. A
 database that cannot be used is renamed; the entries in it that are still as they were written are copied into a new
-database.
+database. If the disk is full, the process leads with the entries that it has read, and each write first tries to open
+the database again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from lbctl.serve.state.interface import (
     LeaseHeldError,
     StoreEntry,
     StoreError,
+    UnwritableError,
     changes_between,
     matches,
 )
@@ -43,6 +45,8 @@ _SET_ASIDE = 3
 """How many renamed damaged databases are kept."""
 _POLL_INTERVAL = 0.5
 """Seconds between two reads of `watch`."""
+_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
+"""SQLite's primary result codes of a disk that takes no writes."""
 
 
 class SqliteStore:
@@ -55,6 +59,9 @@ class SqliteStore:
         self._lease: Lease | None = None
         self._database: sqlite3.Connection | None = None
         self._turn = threading.Lock()
+        self._unwritable: tuple[StoreEntry, ...] | None = None
+        """The entries of a database that cannot be written yet; None: it is open."""
+        self._reopening = threading.Lock()
 
     @classmethod
     def open(cls, directory: Path) -> SqliteStore:
@@ -107,31 +114,60 @@ class SqliteStore:
         if not self._lock.acquire():
             raise LeaseHeldError(self.location, self._lock.holder())
         try:
-            self._open_leading()
-            with self._transaction() as database:
-                database.execute("UPDATE leader SET epoch = epoch + 1")
-                epoch = database.execute("SELECT epoch FROM leader").fetchone()[0]
+            epoch = self._lead()
         except BaseException:
             self._lock.release()
             raise
         self._lease = Lease(f"the process {os.getpid()}", epoch)
         return self._lease
 
+    def _lead(self) -> int:
+        """Open the database as its leader, and return the new epoch. If the disk is full, its entries are kept."""
+        self._unwritable = None
+        try:
+            self._open_leading()
+            with self._transaction() as database:
+                database.execute("UPDATE leader SET epoch = epoch + 1")
+                return int(database.execute("SELECT epoch FROM leader").fetchone()[0])
+        except UnwritableError:
+            self._close_database()
+            self._unwritable, epoch = _read_only(self.directory / DATABASE)
+            return epoch + 1
+
+    def _reopen(self) -> None:
+        """Open the database that could not be written before. Raises StoreError while it still cannot be."""
+        with self._reopening:
+            if self._unwritable is None or self._lease is None:
+                return
+            try:
+                self._open_leading()
+                with self._transaction() as database:
+                    database.execute("UPDATE leader SET epoch = ?", (self._lease.epoch,))
+            except StoreError:
+                self._close_database()
+                raise
+            self._unwritable = None
+
     def _renew(self) -> Lease:
         lease = self._lease
         if lease is None or not self._lock.held():
             raise FencedError(f"the lock of {self.location} is lost")
+        if self._unwritable is not None:
+            return lease
         with self._transaction() as database:
             _check_epoch(database, lease.epoch)
         return lease
 
     def _close(self) -> None:
         with self._turn:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+            self._close_database()
             self._lease = None
             self._lock.release()
+
+    def _close_database(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +193,9 @@ class SqliteStore:
             await asyncio.sleep(_POLL_INTERVAL)
 
     def _read(self, prefix: str) -> tuple[StoreEntry, ...]:
+        kept = self._unwritable
+        if kept is not None:
+            return tuple(entry for entry in kept if entry.key.startswith(prefix))
         query = "SELECT key, value, version FROM entries WHERE substr(key, 1, ?) = ? ORDER BY key"
         with self._transaction("BEGIN") as database:
             rows = database.execute(query, (len(prefix), prefix)).fetchall()
@@ -177,9 +216,13 @@ class SqliteStore:
             database.execute("DELETE FROM entries WHERE key = ?", (key,))
 
     def _check_directory(self) -> None:
-        """Raise FencedError where the directory was removed or replaced: a write would go to a file without a name."""
+        """Raise FencedError where the directory was removed or replaced: a write would go to a file without a name.
+
+        Raises StoreError where the database cannot be written yet.
+        """
         if self._lease is not None and not self._lock.held():
             raise FencedError(f"the directory {self.location} is not the one that this process has locked")
+        self._reopen()
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
@@ -190,8 +233,8 @@ class SqliteStore:
                 with self._database:
                     self._database.execute(begin)
                     yield self._database
-            except sqlite3.Error as error:
-                raise StoreError(f"the state in {self.directory}: {error}") from error
+            except schema.UNREADABLE as error:
+                raise _store_error(self.directory, error) from error
 
     # ── The file ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,9 +252,7 @@ class SqliteStore:
     def _open_leading(self) -> None:
         """Open the database with the lease. The good entries of a damaged one are copied into a new one."""
         file = self.directory / DATABASE
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        self._close_database()
         try:
             self._database = _prepared(file)
         except DamagedError as damage:
@@ -255,10 +296,10 @@ def _prepared(file: Path) -> sqlite3.Connection:
     database = _connect(file)
     try:
         schema.prepare(database)
-    except sqlite3.DatabaseError as error:
+    except schema.UNREADABLE as error:
         database.close()
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-            raise StoreError(f"the state in {file.parent}: {error}") from error
+            raise _store_error(file.parent, error) from error
         raise DamagedError(str(error)) from error
     except BaseException:
         database.close()
@@ -298,13 +339,38 @@ def _salvaged(aside: Path, database: sqlite3.Connection) -> str:
             copied, lost = schema.salvage(damaged, database)
         finally:
             damaged.close()
-    except sqlite3.Error:
+    except schema.UNREADABLE:
         return "empty"
     finally:
         for place in beside:
             place.unlink(missing_ok=True)
     content = f"with what is good of it: {', '.join(sorted(copied))}" if copied else "empty"
     return f"{content}; lost: {', '.join(sorted(lost))}" if lost else content
+
+
+def _store_error(directory: Path, error: Exception) -> StoreError:
+    """Return the error with which the store answers."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    kind = UnwritableError if code in _FULL else StoreError
+    return kind(f"the state in {directory}: {error}")
+
+
+def _read_only(file: Path) -> tuple[tuple[StoreEntry, ...], int]:
+    """Return the entries of a database that cannot be written, sorted by key, and its epoch.
+
+    A connection with exclusive locking needs no file of its own, so that it also reads the write-ahead log.
+    """
+    entries: dict[str, StoreEntry] = {}
+    epoch = int(time.time())
+    with suppress(*schema.UNREADABLE):
+        database = _connect(file)
+        try:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            entries = {key: entry for key, entry in schema.readable(database) if entry is not None}
+            epoch = schema.epoch_of(database)
+        finally:
+            database.close()
+    return tuple(entries[key] for key in sorted(entries)), epoch
 
 
 def _check_epoch(database: sqlite3.Connection, epoch: int) -> None:
