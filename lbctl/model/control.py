@@ -124,8 +124,8 @@ class Api(Section):
     )
     token_file: v.FilePath | None = Field(
         None,
-        description="Holds the tokens, one a line: `name:role:token` with the role read or operate, or a token alone. "
-        "Without it: one is made in the state directory.",
+        description="Holds the tokens, one a line: `name:role:token` with the role read, operate or picker, or a token "
+        "alone. Without it: one is made in the state directory.",
     )
     tls: ApiTls | None = Field(None, description="Without it plain text, on loopback alone.")
 

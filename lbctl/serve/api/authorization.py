@@ -82,10 +82,9 @@ class Authorization:
     async def allowed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse a request without the token that it needs, and forward a write where this process does not lead."""
         reading = request.method in ("GET", "HEAD") or _canonical(request) in _QUESTIONS
-        if not _is_public(request) and (self._access.guarded or not reading or _joins(request)):
+        if not _is_public(request) and (self._access.guarded or not reading or joins(request)):
             principal = await self._principal(request)
-            if principal.role == "read" and not reading:
-                raise RefusedRequest(403, f"the token of {principal.name} may read, and not operate")
+            _check_role(principal, request, reading=reading)
             ACTOR.set(principal.name)
             target = None if reading else self._serving.forwards_to()
             if target is not None:
@@ -121,12 +120,26 @@ async def _forwarded(request: web.Request, target: LeaderAddress) -> web.Respons
         raise RefusedRequest(503, str(error)) from None
 
 
+def _check_role(principal: Principal, request: web.Request, *, reading: bool) -> None:
+    """Raise RefusedRequest if the role of a token does not permit the request."""
+    name = principal.name
+    if principal.role == "picker" and _canonical(request) != _TABLES:
+        raise RefusedRequest(403, f"the token of {name} has the role picker: it may follow the tables of picks alone")
+    if principal.role == "read" and not reading:
+        raise RefusedRequest(403, f"the token of {name} may read, and not operate")
+    if principal.role == "read" and joins(request):
+        raise RefusedRequest(403, f"the token of {name} may read: a picker joins with one of the role picker")
+
+
 def _is_public(request: web.Request) -> bool:
     return request.path in _PUBLIC or _canonical(request) in _PUBLIC
 
 
-def _joins(request: web.Request) -> bool:
-    """Return whether the request makes every picker connect to an address: a web page can send it too."""
+def joins(request: web.Request) -> bool:
+    """Return whether a picker joins the others, which connect to its address then and count its requests.
+
+    It is given what only pickers may know. A web page can send such a request too.
+    """
     return _canonical(request) == _TABLES and bool(request.query.keys() & _JOINING)
 
 

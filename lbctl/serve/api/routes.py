@@ -114,7 +114,7 @@ ROUTES = (
         errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "there are 32 pickers already")),
         parameters=(
             Parameter("id", "query", "What names the picker among others"),
-            Parameter("address", "query", "Where the others send their counts, as IP:PORT; it needs the token always"),
+            Parameter("address", "query", "Where the others send counts, as IP:PORT; needs the role picker or operate"),
         ),
     ),
     ApiRoute("overrides", "GET", "/api/v1/overrides", "What operators hold", schema.Overrides),

@@ -8,6 +8,7 @@ import re
 from aiohttp import web
 
 from lbctl.base.hosts import is_ip, is_loopback
+from lbctl.serve.api.authorization import joins
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MOST_STREAMS
 from lbctl.serve.api.events import MOST_CLIENTS, EventSubscription, TooManyClientsError
@@ -42,7 +43,7 @@ class StreamHandlers:
         feed, peer = self._serving.pick_feed, _peer(request)
         if feed.followers >= MOST_PICKERS:
             raise RefusedRequest(503, f"there are {MOST_PICKERS} pickers already")
-        with feed.subscribe(peer) as subscription:
+        with feed.subscribe(peer, trusted=joins(request)) as subscription:
             return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
     async def live(self, request: web.Request) -> web.StreamResponse:

@@ -1,7 +1,8 @@
-"""The tokens of the API: who may read, and who may operate.
+"""The tokens of the API and their roles.
 
-A line of the token file is `name:role:token`, with the role `read` or `operate`. A line without a name is the token of
-`operator`, who may operate. Empty lines and lines that begin with `#` are ignored.
+A line of the token file is `name:role:token`. The role `read` may read, `operate` may also write, and `picker` may
+follow the tables of replicas and join the exchange of pickers. A line without a name is the token of `operator`, who
+may operate. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Literal, cast
 
 from lbctl.base.records import dataclass
 
-Role = Literal["read", "operate"]
-_LINE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._@-]{0,62}):(read|operate):(\S+)")
+Role = Literal["read", "operate", "picker"]
+_LINE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9._@-]{0,62}):(read|operate|picker):(\S+)")
 
 
 @dataclass(frozen=True, slots=True)

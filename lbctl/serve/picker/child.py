@@ -170,7 +170,7 @@ class PickerChild:
         files = [tls.certificate, tls.key, tls.client_ca] if tls else None
         writer.write(wire.line("settings", id=own, bind=[bind.host, bind.port], tls=files))
         self._writer = writer
-        with suppress(ConnectionError), self._feed.subscribe((own, str(bind))) as subscription:
+        with suppress(ConnectionError), self._feed.subscribe((own, str(bind)), trusted=True) as subscription:
             while (lines := await subscription.next()) is not None:
                 writer.write(lines)
                 await writer.drain()

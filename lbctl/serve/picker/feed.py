@@ -89,6 +89,8 @@ class Feed:
         self._ramps = Ramps()
         self._samples = NewSamples()
         self._subscriptions: dict[FeedSubscription, tuple[str, str] | None] = {}
+        self._trusted: set[FeedSubscription] = set()
+        """The subscriptions that also get what only pickers may know."""
         self._news = asyncio.Event()
 
     def follow(self, served: PublishedFleet) -> None:
@@ -120,18 +122,22 @@ class Feed:
         return len(self._subscriptions)
 
     @contextmanager
-    def subscribe(self, peer: tuple[str, str] | None = None) -> Iterator[FeedSubscription]:
+    def subscribe(self, peer: tuple[str, str] | None = None, *, trusted: bool = False) -> Iterator[FeedSubscription]:
         """Yield a subscription that begins with whole tables.
 
         `peer`: the id of the picker and the address at which the others reach it; None: it exchanges no counts.
+        `trusted`: it also gets the ids of the other pickers, by which they recognise each other.
         """
         subscription = FeedSubscription(self._first_lines())
         self._subscriptions[subscription] = peer
+        if trusted:
+            self._trusted.add(subscription)
         self._put_peers()
         try:
             yield subscription
         finally:
             del self._subscriptions[subscription]
+            self._trusted.discard(subscription)
             self._put_peers()
 
     def close(self) -> None:
@@ -170,7 +176,9 @@ class Feed:
 
     def _put_peers(self) -> None:
         peers = dict(peer for peer in self._subscriptions.values() if peer is not None)
-        self._put(wire.line("peers", peers=peers))
+        line = wire.line("peers", peers=peers)
+        for subscription in self._trusted:
+            subscription.put(line)
 
     def _put(self, line: bytes) -> None:
         for subscription in self._subscriptions:

@@ -7,11 +7,12 @@ because proxies cannot reach it. The pauses between attempts grow, and differ be
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import secrets
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
 
@@ -30,6 +31,8 @@ _CONNECT, _SILENT = 5.0, 45.0
 """Seconds to connect, and without a byte: the control plane sends one every fifteen."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _DATA = b"data: "
+_FORBIDDEN, _MAX_REASON = 403, 4096
+"""The status of an answer to a token without the needed role, and the bytes of its reason that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,11 @@ class RemoteLink:
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
         """`own` and `address` are what the other pickers get of this one: its id, and where it listens.
 
-        Without a token it follows the tables alone, since the control plane asks for one before it names an address.
-        Raises UnusableAuthorityError.
+        Without a token, or with one that may not join, it follows the tables alone. Raises UnusableAuthorityError.
         """
         self._query = {"id": own, "address": address}
         self._control_plane = control_plane
+        self._has_warned = False
         try:
             self._tls = ssl.create_default_context(cafile=control_plane.ca) if control_plane.ca else None
         except OSError as error:
@@ -88,7 +91,7 @@ class RemoteLink:
         pause, is_away = _FIRST_PAUSE, False
         while True:
             try:
-                async for line in self._lines():
+                async for line in self._joined_lines():
                     follower.apply(line)
                     pause, is_away = _FIRST_PAUSE, False
                 reason = "the stream has ended"
@@ -100,7 +103,25 @@ class RemoteLink:
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _lines(self) -> AsyncIterator[bytes]:
+    async def _joined_lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines of one stream, of the tables alone if the token may not join.
+
+        Raises what aiohttp raises, and _RefusedError.
+        """
+        try:
+            async for line in self._lines(self._query if self._control_plane.token() else {}):
+                yield line
+            return
+        except _RefusedError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            if not self._has_warned:
+                log.warn("this picker exchanges no counts: its token needs the role `picker`", why=str(error))
+            self._has_warned = True
+        async for line in self._lines({}):
+            yield line
+
+    async def _lines(self, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """Yield the lines of one stream. Raises what aiohttp raises, and _RefusedError."""
         place, token = self._control_plane, self._control_plane.token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -109,14 +130,14 @@ class RemoteLink:
             aiohttp.ClientSession(timeout=timeout, read_bufsize=wire.MOST_LINE) as session,
             session.get(
                 place.url.rstrip("/") + _PATH,
-                params=self._query if token else {},
+                params=query,
                 headers=headers,
                 ssl=self._tls or True,
                 allow_redirects=False,
             ) as response,
         ):
             if response.status != 200:
-                raise _RefusedError(f"it answered {response.status}")
+                raise _RefusedError(response.status, await _reason_of(response))
             log.event("the control plane sends tables", url=place.url)
             async for text in response.content:
                 if text.startswith(_DATA):
@@ -124,4 +145,17 @@ class RemoteLink:
 
 
 class _RefusedError(Exception):
-    """The control plane answers, and not with tables."""
+    """The control plane answers, and not with tables. The message says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(f"it answered {status}: {reason}" if reason else f"it answered {status}")
+
+
+async def _reason_of(response: aiohttp.ClientResponse) -> str:
+    """Return the reason that an answer of the control plane gives; empty if it gives none."""
+    try:
+        reason = json.loads(await response.content.read(_MAX_REASON))["error"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return reason if isinstance(reason, str) and reason.isprintable() else ""
