@@ -89,14 +89,15 @@ pick_option = options_of("explain_pick")
 @click.argument("pool", metavar="POOL")
 @click.argument("paths", metavar="[PATH…]", nargs=-1)
 @pick_option("--session", metavar="KEY", help="The value of the pool's first session key.")
+@pick_option("--tenant", metavar="NAME", help="Tenant that sends the request.")
 @pick_option("--body", metavar="FILE", help="The request's body; a running picker is sent its beginning.")
 @pick_option("--region", metavar="NAME", help="Where the asking proxy runs.")
 @pick_option("--zone", metavar="NAME", help="Where the asking proxy runs.")
 @pick_option("-o", "form", type=form_choice, default="table", show_default=True, help="The form.")
 @server_options()
 def pick(
-    pool: str, paths: tuple[str, ...], session: str | None, body: str | None, region: str | None, zone: str | None,
-    form: str, server: str, token_file: str | None, tls_ca: str | None,
+    pool: str, paths: tuple[str, ...], session: str | None, tenant: str | None, body: str | None, region: str | None,
+    zone: str | None, form: str, server: str, token_file: str | None, tls_ca: str | None,
 ) -> int:  # fmt: skip
     """Which replica the picker would name for a request to POOL, and why.
 
@@ -107,7 +108,7 @@ def pick(
     """
     from lbctl.cli.explain_pick import PickQuery, answer, explain_running
 
-    query = PickQuery(pool, session, body, region, zone, form)
+    query = PickQuery(pool, session, tenant, body, region, zone, form)
     if not paths:
         return explain_running(query, ServeClient(server, token_file, tls_ca))
     given = click.get_current_context().get_parameter_source

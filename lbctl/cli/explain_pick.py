@@ -42,6 +42,8 @@ class PickQuery:
     """The name of the pool."""
     session: str | None
     """The value of its first session key."""
+    tenant: str | None
+    """The tenant that sends the request."""
     body: str | None
     """The path of the file with the request's body."""
     region: str | None
@@ -70,8 +72,9 @@ def explain_running(query: PickQuery, remote: ServeClient) -> int:
     """Print the explanation of the running picker, and return the exit code."""
     body = _body(query.body)
     question = schema.PickQuestion(
-        query.pool, query.session, _beginning(body) if body else None, len(body) or None, query.region, query.zone
-    )
+        query.pool, query.session, _beginning(body) if body else None, len(body) or None, query.region, query.zone,
+        query.tenant,
+    )  # fmt: skip
     _print(remote.post("/api/v1/picks/explain", question, schema.PickExplanation), query.form)
     return 0
 
@@ -128,7 +131,7 @@ def _features(table: PoolTable, query: PickQuery) -> Features:
         headers, body = request_of(table.policy, query.session, _body(query.body))
     except ValueError as error:
         raise click.ClickException(f"{table.pool}: {error}") from None
-    return read(table, headers, body, len(body), place=Place(query.region, query.zone))
+    return read(table, headers, body, len(body), place=Place(query.region, query.zone), tenant=query.tenant or "")
 
 
 def _body(path: str | None) -> bytes:

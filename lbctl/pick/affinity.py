@@ -8,7 +8,8 @@ Of a prompt not every block is stored: all of the first eight, then four in each
 one. A conversation that goes on finds the last block of its previous request; other prompts that share a beginning find
 at least four fifths of it.
 
-Adapters are few, as the files name them: of each, the time of its last request is kept for every replica.
+Sessions and prompts belong to a tenant: a tenant cannot find out what another one has sent by sending it too. Adapters
+are few, as the files name them: of each, the time of its last request is kept for every replica, whoever sent it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class AffinityMemory:
         self._turn(now)
         if features.session is None:
             return None
-        entry = self._get(_session_key(features.pool, features.session))
+        entry = self._get(_session_key(features))
         if entry is None or entry[0] not in self._names:
             return None
         return CachedPrefix(self._names[entry[0]], min(entry[1], features.prompt_tokens))
@@ -92,7 +93,7 @@ class AffinityMemory:
         if features.adapter is not None:
             self._adapters.setdefault((features.pool, features.adapter), {})[holder] = now
         if features.session is not None:
-            self._young[_session_key(features.pool, features.session)] = (holder, round(features.prompt_tokens))
+            self._young[_session_key(features)] = (holder, round(features.prompt_tokens))
         for depth in stored_depths(len(features.prefix)):
             key = features.prefix[depth - 1]
             holders = self._get(key) or ()
@@ -134,6 +135,8 @@ def stored_depths(length: int) -> Sequence[int]:
     return depths if not length or depths[-1] == length else [*depths, length]
 
 
-def _session_key(pool: str, session: str) -> int:
-    digest = hashlib.blake2b(f"{pool}\0{session}".encode("utf-8", "replace"), digest_size=8).digest()
+def _session_key(features: Features) -> int:
+    """Return the key of a session, which is that of one tenant in one pool."""
+    text = f"{features.pool}\0{features.tenant}\0{features.session}"
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big")

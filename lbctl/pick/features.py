@@ -29,7 +29,8 @@ class Features:
     session: str | None = None
     """The value of the first session key that the request has; a long one is shortened to a hash."""
     prefix: tuple[int, ...] = ()
-    """Chain hashes of the prompt's beginning: the n-th stands for the first n blocks, with pool, model and adapter."""
+    """Chain hashes of the prompt's beginning: the n-th stands for the first n blocks, with the pool, tenant, model and
+    adapter."""
     body_bytes: int = 0
     """The length of the whole body, as far as it is known."""
     prompt_tokens: float = 0.0
@@ -44,6 +45,8 @@ class Features:
     """The regions that the route allows (data residency); empty: any."""
     place: Place = NOWHERE
     """Where the asking proxy runs, for the pool's `locality`."""
+    tenant: str = ""
+    """The tenant that sends the request, who shares no memory with others; empty if the route knows none."""
 
 
 def read(
@@ -55,11 +58,13 @@ def read(
     subset: frozenset[str] | None = None,
     regions: frozenset[str] = frozenset(),
     place: Place = NOWHERE,
+    tenant: str = "",
 ) -> Features:
     """Return the features of a request.
 
     `headers` have lower-case names. `body` is the beginning of the body, or all of it; `body_length` is the length of
-    the whole, None where it is unknown. Whatever a client sends, nothing is raised.
+    the whole, None where it is unknown. `tenant` is the name that the proxy has authenticated. Whatever a client sends,
+    nothing is raised.
     """
     policy = table.policy
     length = max(len(body), body_length or 0)
@@ -68,12 +73,12 @@ def read(
     document = parsed if isinstance(parsed, dict) else {}
     model = document.get("model")
     adapter = model if isinstance(model, str) and model in table.adapters else None
-    rules = policy.prefix
+    rules, seed = policy.prefix, f"{table.pool}\0{tenant}\0{table.model}\0{adapter}"
     is_whole = bool(document) and len(beginning) == length
     return Features(
         pool=table.pool,
         session=_session(policy, headers, document),
-        prefix=prompt.chain(document, f"{table.pool}\0{table.model}\0{adapter}", rules) if rules and document else (),
+        prefix=prompt.chain(document, seed, rules) if rules and document else (),
         body_bytes=length,
         prompt_tokens=prompt.tokens(document if is_whole else None, length),
         model=model if isinstance(model, str) else None,
@@ -81,6 +86,7 @@ def read(
         subset=subset,
         regions=regions,
         place=place,
+        tenant=tenant,
     )
 
 

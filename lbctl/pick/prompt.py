@@ -30,7 +30,7 @@ Document = dict[str, object]
 def chain(document: Document, seed: str, rules: Prefix) -> tuple[int, ...]:
     """Return the hash of each whole block of the prompt's beginning, with all that precedes it.
 
-    `seed` distinguishes prompts that share no cache: those of other pools, models and adapters.
+    `seed` distinguishes prompts that share no cache: those of other pools, tenants, models and adapters.
     """
     text = _beginning(document, rules.block * rules.blocks)
     digest = hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=8)

@@ -40,6 +40,7 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
         "body": content.decode(),
         "length": max(len(content), length),
         "place": [question.region, question.zone],
+        "tenant": question.tenant or "",
     })  # fmt: skip
     if answer is None or answer["explanation"] is None:
         raise NotSavedError("the picker of this control plane does not run, or has no table of the pool yet")

@@ -94,5 +94,5 @@ def _read(table: PoolTable, question: PickerQuestion) -> Features:
     caller = question.caller
     return features.read(
         table, question.headers, question.body, question.body_length,
-        subset=question.subset, regions=caller.regions, place=caller.place,
+        subset=question.subset, regions=caller.regions, place=caller.place, tenant=caller.tenant,
     )  # fmt: skip

@@ -29,6 +29,7 @@ from lbctl.serve.picker.service import PickService
 _PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
 _MOST_DATAGRAM = 8 << 10
 _NOTHING = HttpAnswer(204)
+_TENANT = "x-lbctl-tenant"
 _STRUCTURED = re.compile(
     rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
@@ -88,7 +89,10 @@ class HttpApi:
 
     def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
         values = _values(query)
-        caller = Caller(pool, _header(request, "x-lbctl-proxy"), *_where(values), leaves_busy=values.get("busy") == "1")
+        caller = Caller(
+            pool, _header(request, "x-lbctl-proxy"), *_where(values), leaves_busy=values.get("busy") == "1",
+            tenant=_header(request, _TENANT),
+        )  # fmt: skip
         named = _header(request, "x-lbctl-pick-id")
         name = named if _NAME.fullmatch(named) else ""
         question = PickerQuestion(caller, request.headers, request.body, _body_length(request), id=name)
@@ -102,7 +106,8 @@ class HttpApi:
         names = ("proxy", "region", "zone", "pool", "regions", "busy")
         proxy, region, zone, pool, regions, busy = (_header(request, f"x-lbctl-{name}") for name in names)
         allowed = frozenset(item for item in regions.split(",") if item)
-        caller = Caller(pool, proxy, allowed, Place(region or None, zone or None), leaves_busy=busy == "1")
+        place, tenant = Place(region or None, zone or None), _header(request, _TENANT)
+        caller = Caller(pool, proxy, allowed, place, leaves_busy=busy == "1", tenant=tenant)
         question = PickerQuestion(caller, request.headers, request.body, _body_length(request))
         picked = self._service.pick(question)
         if not picked.addresses:

@@ -27,6 +27,8 @@ class Caller:
     """Where it runs."""
     leaves_busy: bool = False
     """Whether the request goes on to another replica where the picked one is busy."""
+    tenant: str = ""
+    """The tenant that it has authenticated; empty if the route knows none."""
 
 
 class PickerQuestion(NamedTuple):

@@ -177,14 +177,16 @@ def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
 def question_of(values: Mapping[str, Any]) -> PickerQuestion:
     """Return the question of a line of kind `explain`. Raises WireError."""
     pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")
-    headers, length = values.get("headers"), values.get("length")
+    headers, length, tenant = values.get("headers"), values.get("length"), values.get("tenant", "")
     if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
         raise WireError("place: not a list of a region and a zone")
     if not isinstance(headers, dict) or not all(_is_text(name) and _are_texts(headers[name]) for name in headers):
         raise WireError("headers: not an object of lists of texts")
     if type(length) is not int or not 0 <= length <= _MAX_LENGTH:
         raise WireError(f"length: not an integer from 0 to {_MAX_LENGTH}")
-    return PickerQuestion(Caller(pool, place=Place(*place)), headers, body.encode(), length)
+    if not _is_text(tenant):
+        raise WireError("tenant: not a text")
+    return PickerQuestion(Caller(pool, place=Place(*place), tenant=tenant), headers, body.encode(), length)
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

@@ -10,6 +10,7 @@ cluster would have without the picker. Envoy's access log reports to the picker 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from envoy.config.cluster.v3 import cluster_pb2
@@ -33,6 +34,7 @@ from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.ir.proxies import picker_asked
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets.envoy import auth, sources
 from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
 from lbctl.targets.envoy.protos import address, duration, extension, pack
 
@@ -48,6 +50,9 @@ CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
 """The names of the picker's clusters, for questions and for the ends of requests; no pool has such a name."""
 FILTER = "lbctl.pick"
 _BODY_LENGTH = "x-lbctl-body-length"
+_TENANT = "x-lbctl-tenant"
+_TENANT_FORMAT = f"%DYNAMIC_METADATA({sources.NAMESPACE}:{auth.TENANT})%"
+_NO_FORMATS: Mapping[str, str] = MappingProxyType({})
 _PATH, _READY_PATH = "/envoy?path=", "/ready"
 _READY_ANSWER = "lbctl picker ready"
 _REPLICAS, _ID = "x-lbctl-replicas", "x-lbctl-pick-id"
@@ -125,9 +130,10 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
         values["x-lbctl-regions"] = ",".join(route.regions)
     if busy.statuses(route, pool):
         values["x-lbctl-busy"] = "1"
+    formats = {_TENANT: _TENANT_FORMAT} if route.auth is not None else {}
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
     body = {"max_request_bytes": _MAX_BODY, "allow_partial_message": True} if reads else None
-    settings = {"http_service": _service(pick.timeout, values), "with_request_body": body}
+    settings = {"http_service": _service(pick.timeout, values, formats), "with_request_body": body}
     return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings))}
 
 
@@ -182,9 +188,13 @@ def _pools(route: Route) -> tuple[str, ...]:
     return route.action.pools if isinstance(route.action, Forward) else ()
 
 
-def _service(timeout: int, values: dict[str, str]) -> dict[str, object]:
-    """Return the service that is asked, with headers that no client can write. Envoy adds the client's path."""
-    headers = [{"key": key, "value": value.replace("%", "%%")} for key, value in values.items()]
+def _service(timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS) -> dict[str, object]:
+    """Return the service that is asked, with headers that no client can write. Envoy adds the client's path.
+
+    `formats` are headers whose values Envoy computes.
+    """
+    literal = {key: value.replace("%", "%%") for key, value in values.items()}
+    headers = [{"key": key, "value": value} for key, value in (literal | dict(formats)).items()]
     return {
         "server_uri": {"uri": "http://picker.lbctl", "cluster": CLUSTER, "timeout": duration(timeout)},
         "path_prefix": _PATH,

@@ -41,6 +41,8 @@ class LuaPick:
     """The headers that may name a session."""
     body: int
     """1 if the beginning of the body is sent."""
+    tenant: int
+    """1 if requests of the route may have a tenant."""
     backend: Token
     """The beginning of the names of the backend's slots; empty where it has none."""
 
@@ -138,6 +140,7 @@ def _question(route: Route, pool: Pool, view: View) -> LuaPick:
         timeout=settings.timeout,
         headers=tuple(map(quote.lua, settings.session_headers)),
         body=int(settings.reads_bodies),
+        tenant=int(route.auth is not None),
         backend=quote.lua(f"{slots.PREFIX}{backend}." if slotted else ""),
     )
 

@@ -184,6 +184,8 @@ class PickSubrequest:
     """The URL of the question."""
     proxy: Token
     """The name of this proxy."""
+    tenant: Token | None
+    """The variable with the tenant; None: the route knows none."""
     headers: tuple[tuple[Token, Token], ...]
     """(name, variable) of the headers that may name a session."""
     body: Token | None

@@ -111,8 +111,11 @@ def question_path(route_number: int, pool: str) -> str:
     return f"/.lbctl/pick/{route_number}/{pool}"
 
 
-def question(route: Route, route_number: int, pool: Pool, view: View) -> PickSubrequest:
-    """Return the location that asks the picker, in at most the time that the fleet gives it."""
+def question(route: Route, route_number: int, pool: Pool, view: View, tenant: Token | None) -> PickSubrequest:
+    """Return the location that asks the picker, in at most the time that the fleet gives it.
+
+    `tenant`: the variable with the tenant of the request; None: the route knows none.
+    """
     policy = pool.balance.pick
     assert policy is not None
     sources = ((name, names.header(name)) for name in policy.session_headers)
@@ -121,6 +124,7 @@ def question(route: Route, route_number: int, pool: Pool, view: View) -> PickSub
         path=quote.plain(question_path(route_number, pool.name)),
         target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
+        tenant=tenant,
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
         body=BODY[0] if reads_body(pool) else None,
         connect=connect,

@@ -218,12 +218,17 @@ class Routes:
         """Return the locations that ask the picker for requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
         return tuple(
-            pick.question(route, self.numbers[route.name], self.context.view.pools[pool], self.context.view)
+            self._question(route, pool)
             for route in routes
             if isinstance(route.action, Forward)
             for pool in _reached(route.action)
             if self._picks(pool)
         )
+
+    def _question(self, route: Route, pool: str) -> PickSubrequest:
+        number = self.numbers[route.name]
+        tenant = auth.tenant(self.context, route, number)
+        return pick.question(route, number, self.context.view.pools[pool], self.context.view, tenant)
 
     def _forwarding(self, listener: Listener, inlet: Inlet, route: Route, rule: Rule, pool: str) -> Location:
         action = route.action

@@ -1,9 +1,9 @@
 -- Asks the picker for a replica. Whatever goes wrong, no replica is named, and HAProxy chooses by itself.
 local HOST, PORT, PROXY, PAUSE = "127.0.0.1", 18002, "site-haproxy", 1000
 local QUESTIONS = {
-  { target = "/pick/stable", timeout = 200, body = 1 == 1, slots = "SLOT.stable.", headers = { "x-session-id", "x-correlation-id", } },
-  { target = "/pick/stable?busy=1", timeout = 200, body = 1 == 1, slots = "SLOT.stable.", headers = { "x-session-id", "x-correlation-id", } },
-  { target = "/pick/stable", timeout = 200, body = 1 == 1, slots = "SLOT.stable.", headers = { "x-session-id", "x-correlation-id", } },
+  { target = "/pick/stable", timeout = 200, body = 1 == 1, tenant = 1 == 1, slots = "SLOT.stable.", headers = { "x-session-id", "x-correlation-id", } },
+  { target = "/pick/stable?busy=1", timeout = 200, body = 1 == 1, tenant = 0 == 1, slots = "SLOT.stable.", headers = { "x-session-id", "x-correlation-id", } },
+  { target = "/pick/stable", timeout = 200, body = 1 == 1, tenant = 0 == 1, slots = "SLOT.stable.", headers = { "x-session-id", "x-correlation-id", } },
 }
 local SLOTS = Map.new("slots.map", Map._str)
 local LONGEST_HEADER, LONGEST_LINE, MOST_LINES = 4096, 1024, 32
@@ -17,21 +17,33 @@ local function first(headers, name)
   return headers[name] and headers[name][0] or ""
 end
 
+local function is_header_value(value)
+  return #value <= LONGEST_HEADER and not value:find("[%c]")
+end
+
 local function add_session(request, headers, question)
   for _, name in ipairs(question.headers) do
     local value = first(headers, name)
-    if value ~= "" and #value <= LONGEST_HEADER and not value:find("[%c]") then
+    if value ~= "" and is_header_value(value) then
       request[#request + 1] = name .. ": " .. value
     end
   end
 end
 
+-- The request to the picker; nothing where its tenant cannot be named.
 local function written(txn, question, id)
   local headers = txn.http:req_get_headers()
   local has_body = question.body and first(headers, "content-type"):lower():find("^application/json") ~= nil
   local body = has_body and txn.sf:req_body() or ""
   local method = has_body and "POST " or "GET "
   local request = { method .. question.target .. " HTTP/1.0", "host: " .. HOST, "x-lbctl-proxy: " .. PROXY }
+  if question.tenant then
+    local tenant = txn:get_var("txn.tenant") or ""
+    if not is_header_value(tenant) then
+      return nil
+    end
+    request[#request + 1] = "x-lbctl-tenant: " .. tenant
+  end
   add_session(request, headers, question)
   request[#request + 1] = "x-lbctl-pick-id: " .. id
   request[#request + 1] = "x-lbctl-body-length: " .. (first(headers, "content-length"):match("^%d+$") or #body)
@@ -123,8 +135,12 @@ core.register_action("lbctl_pick", { "http-req" }, function(txn, number)
     txn:set_var("proc.pick_pause", now + question.timeout + PAUSE)
   end
   local id = txn.f:uuid()
+  local request = written(txn, question, id)
+  if not request then
+    return
+  end
   txn:set_var("txn.pick_id", id) -- before the question: a client that leaves meanwhile ends this function
-  local replica, answered = ask(written(txn, question, id), question.timeout)
+  local replica, answered = ask(request, question.timeout)
   if not answered then
     txn:set_var("proc.pick_pause", milliseconds() + PAUSE)
     txn:set_var("txn.pick_id", "late-" .. id) -- it may still be answered, and nobody follows it

@@ -21,6 +21,8 @@ class PickQuestion:
     """The region of the asking proxy; None: it has none."""
     zone: str | None = None
     """The zone of the asking proxy; None: it has none."""
+    tenant: str | None = None
+    """The tenant that sends the request; None: none that the route knows."""
 
 
 @dataclass(frozen=True, slots=True)
