@@ -51,10 +51,11 @@ def _check_binds(ctx: Context) -> None:
 
 
 def _check_revocation_lists(ctx: Context) -> None:
-    for name, listener in ctx.fleet.listeners.items():
-        if listener.tls is not None and listener.tls.client_crl is not None and listener.tls.client_ca is None:
-            path = ("listeners", name, "tls", "client_crl")
-            ctx.error("LB142", "no client is asked for a certificate that could be revoked", path, "client_ca: FILE")
+    asked = {("listeners", name, "tls"): listener.tls for name, listener in ctx.fleet.listeners.items()}
+    for path, tls in {**asked, ("control", "xds", "tls"): ctx.fleet.control.xds.tls}.items():
+        if tls is not None and tls.client_crl is not None and tls.client_ca is None:
+            message = "no client is asked for a certificate that could be revoked"
+            ctx.error("LB142", message, (*path, "client_crl"), "client_ca: FILE")
 
 
 def _listener(name: str, listener: model.Listener, rules: tuple[ir.Rule, ...]) -> ir.Listener:

@@ -41,7 +41,9 @@ def control(section: model.Control) -> ir.Control:
     """Resolve the control plane's settings."""
     return ir.Control(
         xds_bind=address(section.xds.bind),
-        xds_tls=maybe(section.xds.tls, lambda tls: ir.ServerTls(tls.certificate, tls.key, tls.client_ca)),
+        xds_tls=maybe(
+            section.xds.tls, lambda tls: ir.ServerTls(tls.certificate, tls.key, tls.client_ca, tls.client_crl)
+        ),
         unmatched_nodes=section.xds.unmatched_nodes,
         api_bind=address(section.api.bind),
         api_token_file=section.api.token_file,

@@ -101,6 +101,8 @@ class ServerTls:
     """The path of its private key."""
     client_ca: str | None = None
     """Authorities of required client certificates; None: none is required."""
+    client_crl: str | None = None
+    """Their revocation lists; None: no certificate is revoked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,7 +327,8 @@ REFERENCES = (
     code_page(
         "LB142",
         "a revocation list without an authority",
-        "A listener has `client_crl` and no `client_ca`: clients are asked for no certificate.",
+        "A listener, or the port for Envoys, has `client_crl` and no `client_ca`: clients are asked for no "
+        "certificate.",
         "Add `client_ca`, or leave the list out.",
     ),
     code_page(

@@ -100,6 +100,11 @@ class XdsTls(Section):
     client_ca: v.FilePath | None = Field(
         None, description="Whose certificates proxies must show (mTLS), PEM. Needed beyond loopback."
     )
+    client_crl: v.FilePath | None = Field(
+        None,
+        description="With `client_ca`: the revocation lists of its authorities, PEM: one for each. A proxy whose "
+        "certificate is on one is refused, and every proxy once a list has expired.",
+    )
 
 
 class ApiTls(Section):

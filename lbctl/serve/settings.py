@@ -111,8 +111,12 @@ def _rooted_tls(source: FleetSource | None, path: tuple[str, ...], tls: ServerTl
     if tls is None:
         return None
     authority = tls.client_ca and _rooted(source, (*path, "client_ca"), tls.client_ca)
+    revoked = tls.client_crl and _rooted(source, (*path, "client_crl"), tls.client_crl)
     return ServerTls(
-        _rooted(source, (*path, "certificate"), tls.certificate), _rooted(source, (*path, "key"), tls.key), authority
+        _rooted(source, (*path, "certificate"), tls.certificate),
+        _rooted(source, (*path, "key"), tls.key),
+        authority,
+        revoked,
     )
 
 

@@ -34,6 +34,7 @@ _OWN_FILES = (
     ("control", "xds", "tls", "certificate"),
     ("control", "xds", "tls", "key"),
     ("control", "xds", "tls", "client_ca"),
+    ("control", "xds", "tls", "client_crl"),
     ("control", "api", "tls", "certificate"),
     ("control", "api", "tls", "key"),
     ("control", "api", "token_file"),

@@ -167,7 +167,7 @@ class PickerChild:
     async def _send(self, writer: asyncio.StreamWriter, places: tuple[Address, ServerTls | None]) -> None:
         bind, tls = places
         own = secrets.token_hex(8)
-        files = [tls.certificate, tls.key, tls.client_ca] if tls else None
+        files = [tls.certificate, tls.key, tls.client_ca, tls.client_crl] if tls else None
         writer.write(wire.line("settings", id=own, bind=[bind.host, bind.port], tls=files))
         self._writer = writer
         with suppress(ConnectionError), self._feed.subscribe((own, str(bind)), trusted=True) as subscription:

@@ -6,6 +6,8 @@ the request pass at the proxy; the other streams go on. More streams than allowe
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import grpc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
@@ -13,6 +15,9 @@ from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
 from lbctl.serve.picker.health import PROCESSOR, PickerHealth
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.credentials import ServerCredentials
 
 MOST_STREAMS = 20_000
 _MOST_MESSAGE = 8 << 20
@@ -35,7 +40,7 @@ class GrpcServer:
     """Serves external processing and health on one address."""
 
     def __init__(
-        self, picking: Picking, health: PickerHealth, credentials: grpc.ServerCredentials | None,
+        self, picking: Picking, health: PickerHealth, credentials: ServerCredentials | None,
         *more: grpc.GenericRpcHandler,
     ) -> None:  # fmt: skip
         """`more`: handlers of other services on the same port."""
@@ -48,13 +53,14 @@ class GrpcServer:
 
     async def start(self, bind: Address) -> int:
         """Listen, and return the port. Raises CannotBindError."""
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MOST_STREAMS)
+        revoked = self._credentials.interceptors() if self._credentials else ()
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MOST_STREAMS, interceptors=revoked)
         server.add_generic_rpc_handlers(self._handlers)
         try:
             if self._credentials is None:
                 port = server.add_insecure_port(str(bind))
             else:
-                port = server.add_secure_port(str(bind), self._credentials)
+                port = server.add_secure_port(str(bind), self._credentials.server())
         except (RuntimeError, OSError) as error:
             raise CannotBindError(f"the picker cannot listen on {bind}: {reason_of(error)}") from None
         await server.start()

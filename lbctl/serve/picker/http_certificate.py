@@ -40,4 +40,7 @@ def _context(tls: ServerTls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED if tls.client_ca else ssl.CERT_NONE
     context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_crl:
+        context.load_verify_locations(tls.client_crl)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     return context

@@ -13,7 +13,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -35,6 +35,9 @@ from lbctl.serve.picker.http_certificate import HttpCertificate
 from lbctl.serve.picker.link import explanation_line, report
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.credentials import ServerCredentials
 
 _GRACE = 1.0
 """Seconds that open streams get at the end."""
@@ -161,13 +164,13 @@ async def _polled() -> AsyncIterator[None]:
         yield
 
 
-def _credentials(tls: ServerTls | None) -> grpc.ServerCredentials | None:
+def _credentials(tls: ServerTls | None) -> ServerCredentials | None:
     if tls is None:
         return None
     from lbctl.xds.protocol.credentials import CredentialsError, ServerCredentials
 
     try:
-        return ServerCredentials(tls).server()
+        return ServerCredentials(tls)
     except CredentialsError as error:
         raise CannotBindError(str(error)) from None
 

@@ -12,12 +12,16 @@ import ssl
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import read_regular
 from lbctl.ir.proxies import ServerTls
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.revocation import Revocations, RevokedClients
 
 _LOG = logging.getLogger(__name__)
 _Stamp = tuple[tuple[int, int, int, int] | None, ...]
@@ -39,7 +43,7 @@ class ServerCredentials:
         self._tls = tls
         self._lock = threading.Lock()
         self._stamp = self._read_stamp()
-        self._initial = self._read()
+        self._initial, self._revocations = self._read()
         self._pending: grpc.ServerCertificateConfiguration | None = None
         self._retry_at = math.inf
         self.problem = ""
@@ -51,6 +55,18 @@ class ServerCredentials:
             self._changed_configuration,  # type: ignore[arg-type]  # None means no change, which the stubs lack
             require_client_authentication=self._tls.client_ca is not None,
         )
+
+    def interceptors(self) -> tuple[RevokedClients, ...]:
+        """Return what refuses calls by revoked clients; nothing without a `client_crl`."""
+        if self._tls.client_crl is None:
+            return ()
+        from lbctl.xds.protocol.revocation import RevokedClients
+
+        return (RevokedClients(self._current_revocations),)
+
+    def _current_revocations(self) -> Revocations | None:
+        self.check()
+        return self._revocations
 
     def check(self) -> str:
         """Reload the files if they have changed, and return their `problem`. Thread-safe."""
@@ -69,7 +85,7 @@ class ServerCredentials:
 
     def _load(self) -> None:
         try:
-            self._pending = self._read()
+            self._pending, self._revocations = self._read()
         except CredentialsError as error:
             self._retry_at = time.monotonic() + _RETRY
             self._set_problem(str(error))
@@ -85,20 +101,31 @@ class ServerCredentials:
         self.problem = problem
 
     def _paths(self) -> tuple[Path, ...]:
-        paths = (self._tls.certificate, self._tls.key, self._tls.client_ca)
+        paths = (self._tls.certificate, self._tls.key, self._tls.client_ca, self._tls.client_crl)
         return tuple(Path(item) for item in paths if item is not None)
 
     def _read_stamp(self) -> _Stamp:
         return tuple(_stamp(path) for path in self._paths())
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _read(self) -> tuple[grpc.ServerCertificateConfiguration, Revocations | None]:
         """Read the files before and after the check, so that exactly the checked content is used."""
         before = self._contents()
         self._check()
         if self._contents() != before:
             raise CredentialsError("the files are being written")
-        certificate, key, *authorities = before
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], *authorities)
+        certificate, key, *clients = before
+        configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], *clients[:1])
+        return configuration, self._read_revocations(*clients)
+
+    def _read_revocations(self, authorities: bytes = b"", lists: bytes = b"") -> Revocations | None:
+        if self._tls.client_crl is None:
+            return None
+        from lbctl.xds.protocol.revocation import RevocationError, read
+
+        try:
+            return read(lists, authorities)
+        except RevocationError as error:
+            raise CredentialsError(f"{self._tls.client_crl}: {error}") from None
 
     def _contents(self) -> list[bytes]:
         try:

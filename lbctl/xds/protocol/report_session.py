@@ -75,6 +75,11 @@ class ReportSession(ABC):
                 self._server.node_status.refuse_reports(self, self._identity.node.id, "")
                 self._forget()
 
+    @property
+    def context(self) -> Context:
+        """The call."""
+        return self._context
+
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream from the server's side at any time."""
         self._call.end(code, reason)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -34,6 +35,9 @@ from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server_context import ServerContext, Service
 from lbctl.xds.protocol.session import StreamSession
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS
+
+if TYPE_CHECKING:
+    from lbctl.xds.protocol.revocation import RevokedClients
 
 _SERVICES: dict[str, tuple[str, str | None]] = {
     "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
@@ -123,6 +127,7 @@ class XdsServer:
         self._latency_receiver = latency_receiver
         self._report_sessions: set[ReportSession] = set()
         self._credentials: ServerCredentials | None = None
+        self._revoked: Sequence[RevokedClients] = ()
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -141,7 +146,8 @@ class XdsServer:
         Raises BindError or CredentialsError.
         """
         self._credentials = await asyncio.to_thread(ServerCredentials, self._tls) if self._tls else None
-        server = grpc.aio.server(options=_options(self._limits))
+        self._revoked = self._credentials.interceptors() if self._credentials else ()
+        server = grpc.aio.server(options=_options(self._limits), interceptors=self._revoked)
         server.add_generic_rpc_handlers([self._handlers(*item) for item in _SERVICES.items()])
         server.add_generic_rpc_handlers(list(self._report_handlers()))
         port = self._listen(server)
@@ -190,8 +196,16 @@ class XdsServer:
         return sum(session.retry_rejected() for session in tuple(self._sessions))
 
     def check_certificate(self) -> str:
-        """Reload a changed certificate now, not at the next handshake; return its problem, or an empty string."""
-        return self._credentials.check() if self._credentials else ""
+        """Reload changed files now, not at the next handshake, and end the streams of clients that are revoked.
+
+        Returns the problem of the files, or an empty string.
+        """
+        problem = self._credentials.check() if self._credentials else ""
+        for revoked in self._revoked:
+            for session in self._all_sessions():
+                if reason := revoked.refusal(session.context):
+                    session.end(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is refused: {reason}")
+        return problem
 
     async def stop(self, grace: float) -> None:
         """Accept no new streams, and end the open ones spread over at most `grace` seconds.

@@ -115,6 +115,11 @@ class StreamSession:
         self._close()
         await self._call.abort(code, reason)
 
+    @property
+    def context(self) -> Context:
+        """The call."""
+        return self._context
+
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream from the server's side at any time."""
         self._call.end(code, reason)

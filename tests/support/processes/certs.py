@@ -39,11 +39,11 @@ class Authority:
         self.ca = directory / f"{name.replace(' ', '-')}.crt"
         self.ca.write_bytes(certificate)
 
-    def revoke(self, *pairs: Pair) -> bytes:
+    def revoke(self, *pairs: Pair, expired: bool = False) -> bytes:
         """Return the list of revoked certificates in PEM: those of `pairs`, and no others."""
         now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._subject)
-        builder = builder.last_update(now - _DAY).next_update(now + _DAY)
+        builder = builder.last_update(now - 2 * _DAY).next_update(now + (-_DAY if expired else _DAY))
         for pair in pairs:
             serial = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number
             revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - _DAY).build()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,10 +13,13 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, 
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
+from lbctl.ir.proxies import ServerTls
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.service import PickService
+from lbctl.xds.protocol.credentials import ServerCredentials
+from tests.support.processes.certs import Authority
 
 HOST = "127.0.0.1"
 PROCESS, CHECK = "/envoy.service.ext_proc.v3.ExternalProcessor/Process", "/grpc.health.v1.Health/Check"
@@ -111,5 +115,30 @@ def test_address_in_use_is_an_error_with_the_address() -> None:
             with pytest.raises(CannotBindError, match=f"cannot listen on {HOST}:{port}"):
                 await second.start(Address(HOST, port))
             await first.stop(0.1)
+
+    asyncio.run(run())
+
+
+def test_client_whose_certificate_is_revoked_is_refused(tmp_path: Path) -> None:
+    authority, lists = Authority(tmp_path / "pki"), tmp_path / "revoked.crl"
+    own, kept, lost = authority.issue("localhost"), authority.issue("edge-1"), authority.issue("edge-2")
+    lists.write_bytes(authority.revoke(lost))
+    files = (own.certificate, own.key, authority.ca, lists)
+    service = PickService()
+    service.set_table("chat", TABLE)
+
+    async def run() -> None:
+        credentials = ServerCredentials(ServerTls(*map(str, files)))
+        server = GrpcServer(service, PickerHealth(lambda: True, _never), credentials)
+        port = await server.start(Address(HOST, 0))
+        for pair, code in ((kept, grpc.StatusCode.OK), (lost, grpc.StatusCode.UNAUTHENTICATED)):
+            shown = (file.read_bytes() for file in (authority.ca, pair.key, pair.certificate))
+            async with grpc.aio.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(*shown)) as channel:
+                call = channel.unary_unary(CHECK)(b"")
+                assert await call.code() == code
+                stream = channel.stream_stream(PROCESS)()
+                await stream.done_writing()
+                assert await stream.code() == code
+        await server.stop(0.1)
 
     asyncio.run(run())

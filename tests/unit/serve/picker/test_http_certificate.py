@@ -16,8 +16,8 @@ from tests.support.processes.ports import HOST
 QUESTION = b"GET /health HTTP/1.1\r\n\r\n"
 
 
-def _tls(pair: Pair, authority: Authority) -> ServerTls:
-    return ServerTls(str(pair.certificate), str(pair.key), str(authority.ca))
+def _tls(pair: Pair, authority: Authority, lists: Path | None = None) -> ServerTls:
+    return ServerTls(str(pair.certificate), str(pair.key), str(authority.ca), lists and str(lists))
 
 
 async def _answer(port: int, authority: Authority, pair: Pair | None) -> bytes:
@@ -58,5 +58,22 @@ def test_client_needs_a_certificate_and_renewals_are_used(tmp_path: Path) -> Non
             certificate.renew()
             assert await _answer(port, later, later_client) == b"HTTP/1.1 200 OK\r\n"
             assert await _answer(port, later, client) == b""
+
+    asyncio.run(run())
+
+
+def test_revoked_client_is_refused(tmp_path: Path) -> None:
+    authority, lists = Authority(tmp_path / "pki"), tmp_path / "revoked.crl"
+    own, kept, lost = authority.issue("picker", [HOST]), authority.issue("edge-1"), authority.issue("edge-2")
+    lists.write_bytes(authority.revoke(lost))
+    certificate = HttpCertificate(_tls(own, authority, lists))
+
+    async def run() -> None:
+        api = HttpApi(PickService(), bytes)
+        server = await asyncio.get_running_loop().create_server(connections(api), HOST, 0, ssl=certificate.context)
+        async with server, asyncio.timeout(60):
+            port = server.sockets[0].getsockname()[1]
+            assert await _answer(port, authority, kept) == b"HTTP/1.1 200 OK\r\n"
+            assert await _answer(port, authority, lost) == b""
 
     asyncio.run(run())

@@ -1,0 +1,121 @@
+"""Which client certificates are revoked, by the lists in a file.
+
+gRPC for Python verifies the chain of a client and reads no revocation list, so that a server asks here in each call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+
+from lbctl.base.records import dataclass
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_BEGIN, _END = b"-----BEGIN X509 CRL-----", b"-----END X509 CRL-----"
+
+
+class RevocationError(Exception):
+    """A file of lists that cannot be used. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """The revocation lists of authorities, each signed by its authority."""
+
+    lists: tuple[x509.CertificateRevocationList, ...]
+    """At least one."""
+
+    def refusal(self, certificate: bytes) -> str:
+        """Return why a client with this certificate (PEM) is refused; empty where it is not.
+
+        As OpenSSL does, it refuses every client of an authority whose list has expired, or that has none.
+        """
+        subject = x509.load_pem_x509_certificate(certificate)
+        mine = [item for item in self.lists if item.issuer == subject.issuer]
+        if not mine:
+            return "there is no revocation list of its authority"
+        if any(item.get_revoked_certificate_by_serial_number(subject.serial_number) for item in mine):
+            return "it is revoked"
+        now = datetime.now(UTC)
+        if all(item.next_update_utc is not None and item.next_update_utc < now for item in mine):
+            return "the revocation list of its authority has expired"
+        return ""
+
+
+def read(lists: bytes, authorities: bytes) -> Revocations:
+    """Read lists and their authorities (PEM). Raises RevocationError."""
+    try:
+        found = tuple(x509.load_pem_x509_crl(block) for block in _blocks(lists))
+        known = x509.load_pem_x509_certificates(authorities)
+    except ValueError:
+        raise RevocationError("this is no revocation list in PEM") from None
+    if not found:
+        raise RevocationError("it holds no revocation list")
+    for item in found:
+        keys = [authority.public_key() for authority in known if authority.subject == item.issuer]
+        if not any(_signed(item, key) for key in keys):
+            raise RevocationError(f"no authority of client_ca has signed the list of {item.issuer.rfc4514_string()}")
+    return Revocations(found)
+
+
+def _blocks(text: bytes) -> list[bytes]:
+    return [_BEGIN + block.partition(_END)[0] + _END + b"\n" for block in text.split(_BEGIN)[1:]]
+
+
+def _signed(item: x509.CertificateRevocationList, key: CertificatePublicKeyTypes) -> bool:
+    try:
+        return item.is_signature_valid(key)  # type: ignore[arg-type]  # a key that cannot sign raises TypeError
+    except (TypeError, InvalidSignature):
+        return False
+
+
+class RevokedClients(grpc.aio.ServerInterceptor):
+    """Refuses calls of clients whose certificate is revoked: UNAUTHENTICATED.
+
+    `current` returns the lists that are in force, and None where there are none.
+    """
+
+    def __init__(self, current: Callable[[], Revocations | None]) -> None:
+        self._current = current
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Return the handler of a call, which asks first who the client is."""
+        handler = await continuation(details)
+        if handler is None or self._current() is None:
+            return handler
+        request, response = (
+            "stream" if streams else "unary" for streams in (handler.request_streaming, handler.response_streaming)
+        )
+        served = getattr(handler, f"{request}_{response}")
+
+        async def answer(request: object, context: _Context) -> Any:
+            await self._refuse(context)
+            return await served(request, context)
+
+        async def answers(request: object, context: _Context) -> AsyncIterator[Any]:
+            await self._refuse(context)
+            async for item in served(request, context):
+                yield item
+
+        make = getattr(grpc, f"{request}_{response}_rpc_method_handler")
+        checked = answers if inspect.isasyncgenfunction(served) else answer
+        return make(checked, handler.request_deserializer, handler.response_serializer)
+
+    async def _refuse(self, context: _Context) -> None:
+        if reason := self.refusal(context):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is refused: {reason}")
+
+    def refusal(self, context: _Context) -> str:
+        """Return why the client of a call is refused; empty where it is not."""
+        lists = self._current()
+        certificates = context.auth_context().get("x509_pem_cert", ())
+        return next(filter(None, (lists.refusal(item) for item in certificates)), "") if lists else ""
