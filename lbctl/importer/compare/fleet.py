@@ -14,7 +14,7 @@ from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.proxies import version_text
 from lbctl.importer.compare.places import PATIENCE, StandIns
-from lbctl.importer.compare.sources import nginx
+from lbctl.importer.compare.sources import haproxy, nginx
 from lbctl.importer.draft import Draft
 from lbctl.importer.nginx.read import read as read_nginx
 from lbctl.importer.write import text
@@ -36,10 +36,7 @@ def configuration(kind: str, binary: str, draft: Draft, places: StandIns) -> str
     _write_secrets(draft, places)
     diagnostics = Diagnostics()
     source = parse([SourceText("compared.yaml", text(local, kind, "").encode(), str(places.directory))], diagnostics)
-    own = {
-        str(places.directory / name): _own(kind, text, places.directory).encode()
-        for name, text in draft.own_files().items()
-    }
+    own = {str(places.directory / name): _own(kind, text, places).encode() for name, text in draft.own_files().items()}
     loaded = complete(replace(source, target_contents=own), diagnostics) if source is not None else None
     if loaded is None:
         raise ValueError("; ".join(str(item) for item in diagnostics if item.severity == "error"))
@@ -68,11 +65,11 @@ def _include(draft: Draft, kind: str) -> dict[str, Any]:
     return {"include": kept} if kept else {}
 
 
-def _own(kind: str, text: str, directory: Path) -> str:
+def _own(kind: str, text: str, places: StandIns) -> str:
     """Return the own lines that the source runs too."""
-    if kind != "nginx":
-        return text
-    file = directory / "own-lines"
+    if kind == "haproxy":
+        return haproxy.own_lines(text, places)
+    file = places.directory / "own-lines"
     file.write_text(text)
     return nginx.own_lines(read_nginx(str(file), Diagnostics()))
 

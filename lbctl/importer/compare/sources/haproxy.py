@@ -1,72 +1,243 @@
-"""A configuration of HAProxy rewritten for loopback."""
+"""A configuration of HAProxy made anew for loopback, from sections and keywords that are known to be harmless."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from lbctl.apply.reserved_ports import LOOPBACK
+from lbctl.base.diagnostics import Position
 from lbctl.importer.compare.places import StandIns
-from lbctl.importer.compare.sources.removed import Rewritten
+from lbctl.importer.compare.sources import haproxy_keywords as keywords
+from lbctl.importer.compare.sources import haproxy_rules as rules
+from lbctl.importer.compare.sources.haproxy_values import accepts, line, quoted, value_of
+from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
+from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.haproxy import values as haproxy_values
+from lbctl.importer.haproxy.tokens import TokenError, split_line
 from lbctl.importer.statement import Statement
 
-_HAPROXY_SECTIONS = frozenset({"defaults", "frontend", "backend", "listen", "userlist"})
-_HAPROXY_WITHOUT = frozenset(
-    {
-        "log", "log-format", "log-format-sd", "log-tag", "errorfile", "errorfiles", "http-check", "email-alert",
-        "filter", "source", "external-check", "server-state-file-name", "load-server-state-from-file", "monitor",
-        "dispatch", "use-fcgi-app"
-    }
-)  # fmt: skip
-_HAPROXY_OPTIONS = frozenset({"httpchk", "external-check", "tcp-check", "log-health-checks", "httplog", "socket-stats"})
-_HAPROXY_RULES = ("lua", "set-dst", "do-resolve", "use-service", "send-spoe-group", "set-src", "normalize-uri")
-_HAPROXY_SERVER = {"weight": 1, "maxconn": 1, "backup": 0, "disabled": 0, "cookie": 1}
+_SECTIONS = frozenset({"defaults", "frontend", "backend", "listen", "userlist"})
+_PROXIES = frozenset({"frontend", "backend", "listen"})
+RULES = ("http-request", "http-response", "http-after-response", "tcp-request", "tcp-response")
+_SERVER = {"weight": "number", "maxconn": "number", "backup": "", "disabled": "", "cookie": "text"}
+NOT_LISTED = "not on the list of what a comparison runs"
+NOT_RUN = "it has a word that is not on the list of what a comparison runs"
 
 
 def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
     """Return the text of a configuration of HAProxy for loopback."""
+    removals = Removals()
     lines = ["global", "    maxconn 256"]
+    inherited: dict[str, ClosedError | None] = {}
+    latest = ""
     for section in statements:
-        if section.name not in _HAPROXY_SECTIONS or ("mode", "tcp") in {item.tokens for item in section.block}:
+        head = [value_of(word) for word in section.tokens]
+        if reason := _skipped(section, head):
+            removals.leave_out(section, reason)
             continue
-        if section.name == "listen" and not any(item.name == "server" for item in section.block):
+        base = head[-1] if head[-2:-1] == ["from"] else latest
+        writer = _Section(section.block, places, removals)
+        body, closed = writer.body(inherited.get(base))
+        if closed is not None and head[0] in _PROXIES:
+            body = [line(answer("http-request", closed.number)), *body]
+        if head[0] == "defaults":
+            latest = head[1] if head[1:2] and head[1] != "from" else "*"
+            inherited[latest] = closed
+        lines += [line(head), *(f"    {each}" for each in body)]
+    return Rewritten("\n".join(lines) + "\n", removals.items)
+
+
+def own_lines(text: str, places: StandIns) -> str:
+    """Return the text of the fleet's own lines for loopback: those that would run in the source too."""
+    items = []
+    for number, each in enumerate(text.splitlines(), 1):
+        try:
+            tokens = split_line(each)
+        except TokenError:
             continue
-        lines.append(" ".join(map(_quoted, section.tokens)))
-        lines += [f"    {line}" for item in section.block for line in _haproxy(item, places)]
-    return Rewritten("\n".join(lines) + "\n")
+        if tokens:
+            items.append(Statement(Position("own", number), tuple(item.text for item in tokens)))
+    section = _Section(items, places, Removals())
+    kept = []
+    for item in items:
+        try:
+            kept += section.lines(item)
+        except ClosedError:
+            continue
+    return "".join(f"{each}\n" for each in kept)
 
 
-def _haproxy(item: Statement, places: StandIns) -> Iterator[str]:
-    if item.name in _HAPROXY_WITHOUT or (item.name == "option" and item.args[:1] and item.args[0] in _HAPROXY_OPTIONS):
-        return
-    if item.name in {"default-server", "stats"} or any(word.startswith(_HAPROXY_RULES) for word in item.args[:2]):
-        return
-    if item.name == "bind":
-        yield from _binds(item, places)
-    elif item.name in {"server", "server-template"}:
-        yield from _server(item, places)
-    else:
-        yield " ".join(map(_quoted, item.tokens))
+def _skipped(section: Statement, head: list[str]) -> str:
+    """Return why a section is left out; empty for one that is taken over."""
+    if section.name not in _SECTIONS:
+        return keywords.LEFT_OUT.get(section.name, NOT_LISTED)
+    if ("mode", "tcp") in {item.tokens for item in section.block}:
+        return "TCP"
+    if section.name == "listen" and not any(item.name == "server" for item in section.block):
+        return "no server"
+    return "" if accepts("name+", head) else "its name"
 
 
-def _binds(item: Statement, places: StandIns) -> Iterator[str]:
-    for bind in haproxy_values.binds(item.args[0]):
-        if bind is not None and bind in places.binds:
-            yield f"bind {LOOPBACK}:{places.binds[bind]}" + (f" ssl crt {places.pem}" if "ssl" in item.args else "")
+def answer(kind: str, number: int) -> list[str]:
+    """Return the words of a rule that answers that the comparison closed the route."""
+    return [kind, "return", "status", str(CLOSED_STATUS), "content-type", "text/plain", "string", "closed",
+            "hdr", CLOSED_HEADER, str(number)]  # fmt: skip
 
 
-def _server(item: Statement, places: StandIns) -> Iterator[str]:
-    template = item.name == "server-template"
-    name, rest = (f"{item.args[0]}1", item.args[2:]) if template else (item.args[0], item.args[1:])
-    address = haproxy_values.server_address(rest[0]) or ""
-    kept: list[str] = []
-    for index, word in enumerate(rest[1:], 1):
-        if word in _HAPROXY_SERVER:
-            kept += rest[index : index + 1 + _HAPROXY_SERVER[word]]
-    yield " ".join(["server", _quoted(name), places.replica(address), *map(_quoted, kept)])
+class _Section:
+    """Writes a section."""
 
+    def __init__(self, block: Sequence[Statement], places: StandIns, removals: Removals) -> None:
+        self._block = block
+        self._places = places
+        self._removals = removals
+        self._words = {item: [value_of(word) for word in item.tokens] for item in block}
+        self._known = rules.usable_acls(self._words.values())
+        self._writers: dict[str, Callable[[list[str]], list[str] | None]] = {
+            "acl": self._acl,
+            "balance": self._balance,
+            "bind": self._binds,
+            "default_backend": self._backend,
+            "force-persist": self._conditional,
+            "ignore-persist": self._conditional,
+            "redirect": self._redirect,
+            "server": self._server,
+            "server-template": self._server,
+            "stick": self._stick,
+            "stick-table": self._table,
+            "use-server": self._backend,
+            "use_backend": self._backend,
+            **dict.fromkeys(RULES, self._rule),
+        }
 
-def _quoted(word: str) -> str:
-    """Return a word that HAProxy takes as it is."""
-    return "'" + word.replace("'", "'\"'\"'") + "'" if not re.fullmatch(r"[A-Za-z0-9_./:%{}()!=-]+", word) else word
+    def body(self, closed: ClosedError | None) -> tuple[list[str], ClosedError | None]:
+        """Return the lines, and what closes the section."""
+        lines = list[str]()
+        for item in self._block:
+            try:
+                lines += self.lines(item)
+            except ClosedError as error:
+                if item.name in {"http-request", "http-response"}:
+                    lines.append(self._instead(item, error))
+                else:
+                    closed = closed or error
+        return lines, closed
+
+    def _instead(self, item: Statement, error: ClosedError) -> str:
+        """Return the rule that answers in place of one that must not run: under its condition if that one may run."""
+        when = rules.condition(rules.parted(self._words[item][1:])[1], self._known)
+        return line([*answer(item.name, error.number), *(when or [])])
+
+    def lines(self, item: Statement) -> list[str]:
+        """Return the lines of a keyword; none for one that is left out. Raises ClosedError if it must not run."""
+        words = self._words[item]
+        if words[0] in RULES and (reason := rules.left_out(words)):
+            return self._leave_out(item, reason)
+        if words[0] in self._writers:
+            lines = self._writers[words[0]](words)
+            if lines is None:
+                raise self._removals.close(item, NOT_RUN)
+            return lines
+        if words[:2] == ["no", "option"] or words[0] == "option":
+            return self._option(item, words)
+        kinds = keywords.KEYWORDS.get(words[0])
+        if kinds is not None and accepts(kinds, words[1:]):
+            return [line(rules.plain(words))]
+        if kinds is not None:
+            raise self._removals.close(item, NOT_RUN)
+        return self._leave_out(item, keywords.reason(words))
+
+    def _leave_out(self, item: Statement, reason: str) -> list[str]:
+        if not reason:
+            raise self._removals.close(item, NOT_LISTED)
+        self._removals.leave_out(item, reason)
+        return []
+
+    def _option(self, item: Statement, words: list[str]) -> list[str]:
+        at = words.index("option")
+        name, args = words[at + 1] if len(words) > at + 1 else "", words[at + 2 :]
+        if name in {"forwardfor", "originalto"}:
+            if rules.with_options(args, {"except": "network", "header": "header", "if-none": ""}):
+                return [line(words)]
+            raise self._removals.close(item, NOT_RUN)
+        if name in keywords.OPTIONS and accepts(keywords.OPTIONS[name], args):
+            return [line(words)]
+        return self._leave_out(item, keywords.OPTIONS_LEFT_OUT.get(name, ""))
+
+    # ── What keywords become: None for what must not run ─────────────────────────────────────────────────────────────
+
+    def _acl(self, words: list[str]) -> list[str] | None:
+        """Return an ACL; one that must not run is left out, and closes what uses it."""
+        checked = rules.criterion(words[2:])
+        usable = checked is not None and words[1] in self._known
+        return [line(["acl", words[1], *checked])] if checked is not None and usable else []
+
+    def _rule(self, words: list[str]) -> list[str] | None:
+        """Return a rule for requests or responses."""
+        rule, when = rules.parted(words[1:])
+        checked = rules.condition(when, self._known)
+        at = rules.start(words) - 1
+        if rule[:1] == ["inspect-delay"] and words[0].startswith("tcp"):
+            return [line(words)] if accepts("time", rule[1:]) and not when else None
+        action = rules.action(rule[at:])
+        return [line([words[0], *rule[:at], *action, *checked])] if action is not None and checked is not None else None
+
+    def _redirect(self, words: list[str]) -> list[str] | None:
+        rule, when = rules.parted(words)
+        action, checked = rules.action(rule), rules.condition(when, self._known)
+        return [line([*action, *checked])] if action is not None and checked is not None else None
+
+    def _conditional(self, words: list[str]) -> list[str] | None:
+        checked = rules.condition(words[1:], self._known)
+        return [line([words[0], *checked])] if checked else None
+
+    def _backend(self, words: list[str]) -> list[str] | None:
+        """Return which backend or server gets requests: whatever its name is, it is one of the file."""
+        rule, when = rules.parted(words)
+        checked = rules.condition(when, self._known)
+        if checked is None or not (accepts("name name", rule) or accepts("name format", rule)):
+            return None
+        return [line([*rules.plain(rule), *checked])]
+
+    def _balance(self, words: list[str]) -> list[str] | None:
+        if words[1:2] == ["hash"]:
+            return [line(rules.plain(words))] if accepts("expression", words[2:]) else None
+        return [line(words)] if accepts("word+", words[1:]) else None
+
+    def _table(self, words: list[str]) -> list[str] | None:
+        """Return a table, which has no peers."""
+        if "peers" in words[:-1]:
+            at = words.index("peers")
+            words = words[:at] + words[at + 2 :]
+        options = {"type": "name", "len": "number", "size": "size", "expire": "time", "store": "word", "nopurge": "",
+                   "srvkey": "name"}  # fmt: skip
+        return [line(words)] if rules.with_options(words[1:], options) else None
+
+    def _stick(self, words: list[str]) -> list[str] | None:
+        rule, when = rules.parted(words)
+        checked = rules.condition(when, self._known)
+        if checked is None or not accepts("name =on|match|store-request|store-response expression =table? name?", rule):
+            return None
+        return [line([*rules.plain(rule), *checked])]
+
+    def _binds(self, words: list[str]) -> list[str]:
+        found = haproxy_values.binds(words[1]) if len(words) > 1 else []
+        ports = [self._places.binds[bind] for bind in found if bind is not None and bind in self._places.binds]
+        tls = f" ssl crt {quoted(self._places.pem)}" if "ssl" in words else ""
+        return [f"bind {LOOPBACK}:{port}{tls}" for port in ports]
+
+    def _server(self, words: list[str]) -> list[str] | None:
+        """Return a server, which is the stand-in of a replica or has nobody that listens."""
+        template = words[0] == "server-template"
+        name, rest = (f"{words[1]}1", words[3:]) if template else (words[1], words[2:])
+        if not rest or not accepts("name", [name]):
+            return None
+        options, at = list[str](), 1
+        while at < len(rest):
+            kinds = _SERVER.get(rest[at])
+            count = 1 + (1 if kinds else 0)
+            if kinds is not None and accepts(kinds, rest[at + 1 : at + count]):
+                options += rest[at : at + count]
+            at += count if kinds is not None else 1
+        address = haproxy_values.server_address(rest[0]) or ""
+        return [line(["server", name, self._places.replica(address), *options])]

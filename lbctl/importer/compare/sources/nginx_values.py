@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from lbctl.importer.compare.sources import kinds
 from lbctl.importer.nginx.values import milliseconds
 
 _ESCAPE = re.compile(r"\\([\"'\\trn])")
@@ -62,35 +63,18 @@ def variables(text: str) -> set[str] | None:
 
 def is_harmless(text: str, known: Collection[str]) -> bool:
     """Whether a text has only variables of the request, or those in `known`."""
-    if _controls(text):
+    if kinds.has_control(text):
         return False
     names = variables(text)
     return names is not None and all(_HARMLESS.fullmatch(name) or name in known for name in names)
 
 
 def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
-    """Whether the arguments are of the kinds that the specification lists: `kind`, `kind?`, `kind+` or `kind*`.
-
-    `=a|b` is one of these words.
-    """
-    return _accepts(specification.split(), list(values), known)
-
-
-def _accepts(kinds: Sequence[str], values: Sequence[str], known: Collection[str]) -> bool:
-    if not kinds:
-        return not values
-    kind, count = (kinds[0][:-1], kinds[0][-1]) if kinds[0][-1] in "?+*" else (kinds[0], "")
-    if count in {"?", "*"} and _accepts(kinds[1:], values, known):
-        return True
-    if not values or not _is(kind, values[0], known):
-        return False
-    rest = [f"{kind}*", *kinds[1:]] if count in {"+", "*"} else kinds[1:]
-    return _accepts(rest, values[1:], known)
+    """Whether the arguments are of the kinds that the specification lists (`kinds.accepts`)."""
+    return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))
 
 
 def _is(kind: str, value: str, known: Collection[str]) -> bool:
-    if kind.startswith("="):
-        return value in kind[1:].split("|")
     if kind in _PATTERNS:
         return _PATTERNS[kind].fullmatch(value) is not None
     if kind == "time":
@@ -99,7 +83,7 @@ def _is(kind: str, value: str, known: Collection[str]) -> bool:
         return is_network(value)
     if kind == "text":
         return is_harmless(value, known)
-    return not _controls(value) and ("$" not in value or kind == "regex")
+    return not kinds.has_control(value) and ("$" not in value or kind == "regex")
 
 
 def is_network(value: str) -> bool:
@@ -109,10 +93,6 @@ def is_network(value: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _controls(text: str) -> bool:
-    return any((character < " " and character not in "\t\r\n") or character == "\x7f" for character in text)
 
 
 def named_captures(pattern: str) -> Iterator[str]:

@@ -1,0 +1,142 @@
+"""The keywords, options and actions of HAProxy that a comparison runs, and those that it leaves out.
+
+What is in none of the tables closes its section or, as a rule of requests, the requests that meet the rule. So a table
+has only what stores, executes, connects, resolves and loads nothing, and leaves out only what changes no answer that a
+comparison looks at. No word is a path of this machine.
+"""
+
+from __future__ import annotations
+
+KEYWORDS = {
+    "mode": "=http",
+    "timeout": "name time",
+    "hash-type": "word+",
+    "hash-balance-factor": "number",
+    "cookie": "word+",
+    "retries": "number",
+    "retry-on": "word+",
+    "monitor-uri": "text",
+    "errorloc": "number text",
+    "errorloc302": "number text",
+    "errorloc303": "number text",
+    "unique-id-format": "format",
+    "unique-id-header": "header",
+    "http-send-name-header": "header?",
+    "capture": "=request|response|cookie =header|len? header =len? number?",
+    "declare": "=capture =request|response =len number",
+    "disabled": "",
+    "enabled": "",
+    "group": "name =users? word?",
+    "user": "name =password|insecure-password? text? =groups? word?",
+}
+"""Keywords → the kinds of their words."""
+
+OPTIONS = {
+    **dict.fromkeys(
+        (
+            "abortonclose", "accept-invalid-http-request", "accept-invalid-http-response", "allbackups", "forwarded",
+            "h1-case-adjust-bogus-client", "http-buffer-request", "http-ignore-probes", "http-keep-alive",
+            "http-no-delay", "http-pretend-keepalive", "http-restrict-req-hdr-names", "http-server-close",
+            "http-use-proxy-header", "httpclose", "persist", "prefer-last-server"
+        ),
+        "word*",
+    ),
+    "redispatch": "number?",
+}  # fmt: skip
+"""Options → the kinds of their words; `forwardfor` and `originalto` are written by themselves."""
+
+_ANSWER = {
+    "status": "number",
+    "deny_status": "number",
+    "content-type": "text",
+    "string": "text",
+    "lf-string": "format",
+    "hdr": "header format",
+}
+REDIRECT = {
+    "location": "format",
+    "prefix": "format",
+    "scheme": "format",
+    "code": "number",
+    "set-cookie": "word",
+    "clear-cookie": "word",
+    "drop-query": "",
+    "append-slash": "",
+    "ignore-empty": "",
+}
+"""The words of a redirect → the kinds of what follows each."""
+ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
+    **dict.fromkeys(("accept", "allow", "disable-l7-retry", "reject", "silent-drop", "wait-for-handshake"), ("", {})),
+    **dict.fromkeys(("deny", "return", "tarpit"), ("", _ANSWER)),
+    **dict.fromkeys(("add-header", "set-header", "early-hint"), ("header format", {})),
+    **dict.fromkeys(("replace-header", "replace-value"), ("header text format", {})),
+    **dict.fromkeys(("replace-path", "replace-pathq", "replace-uri"), ("text format", {})),
+    **dict.fromkeys(("set-method", "set-path", "set-pathq", "set-query", "set-uri"), ("format", {})),
+    **dict.fromkeys(("set-priority-class", "set-priority-offset", "set-src", "set-src-port"), ("expression", {})),
+    **dict.fromkeys(("track-sc0", "track-sc1", "track-sc2"), ("expression", {"table": "name"})),
+    "auth": ("", {"realm": "text"}),
+    "capture": ("expression", {"len": "number", "id": "number"}),
+    "del-header": ("header", {"-m": "word"}),
+    "redirect": ("", REDIRECT),
+    "set-status": ("number", {"reason": "text"}),
+    "set-timeout": ("=server|tunnel time", {}),
+    "strict-mode": ("=on|off", {}),
+    "wait-for-body": ("", {"time": "time", "at-least": "size"}),
+}
+"""Actions of rules → the kinds of their words, and the words that may follow with the kinds of what follows each."""
+CALLS = {
+    "set-var": "expression",
+    "set-var-fmt": "format",
+    "unset-var": "",
+    "sc-inc-gpc0": "",
+    "sc-inc-gpc1": "",
+    "sc-set-gpt0": "number",
+}
+"""Actions with an argument in parentheses → the kinds of their words."""
+
+_LEFT_OUT = {
+    "logs": "log log-format log-format-sd log-tag log-steps error-log-format stats",
+    "error pages": "errorfile errorfiles http-error",
+    "health checks": "http-check tcp-check external-check email-alert default-server load-server-state-from-file"
+    " server-state-file-name monitor grace",
+    "sources of connections": "source bind-process",
+    "limits, and names": "maxconn fullconn backlog rate-limit max-keep-alive-queue http-reuse description id guid"
+    " max-session-srv-conns clitimeout srvtimeout contimeout persist",
+    "compression": "compression",
+    "HAProxy itself": "global",
+    "other sections": "peers resolvers mailers program cache http-errors ring log-forward fcgi-app crt-store traces"
+    " acme log-profile",
+}
+_OPTIONS_LEFT_OUT = {
+    "logs": "dontlog-normal dontlognull httplog tcplog httpslog log-health-checks log-separate-errors logasap"
+    " socket-stats contstats",
+    "health checks": "external-check httpchk ldap-check mysql-check pgsql-check redis-check smtpchk spop-check"
+    " ssl-hello-chk tcp-check",
+    "connections": "clitcpka independent-streams nolinger splice-auto splice-request splice-response srvtcpka"
+    " tcp-smart-accept tcp-smart-connect tcpka idle-close-on-response h1-case-adjust-bogus-server checkcache"
+    " http-use-htx",
+}
+_ACTIONS_LEFT_OUT = {
+    "logs": "set-log-level do-log",
+    "caches": "cache-use cache-store",
+    "connections": "set-nice set-tos set-mark set-fc-tos set-fc-mark expect-proxy",
+    "paths that are made plain": "normalize-uri",
+    "HAProxy's own figures": "use-service",
+}
+
+
+def _reasons(table: dict[str, str]) -> dict[str, str]:
+    return {name: reason for reason, names in table.items() for name in names.split()}
+
+
+LEFT_OUT, OPTIONS_LEFT_OUT, ACTIONS_LEFT_OUT = map(_reasons, (_LEFT_OUT, _OPTIONS_LEFT_OUT, _ACTIONS_LEFT_OUT))
+"""What is left out → what it concerns."""
+_FILTERS = frozenset({"bwlim-in", "bwlim-out", "cache", "compression", "opentracing", "trace"})
+"""Filters without which answers are the same."""
+
+
+def reason(words: list[str]) -> str:
+    """Return what a line that is left out concerns; empty for one without which answers may be other ones."""
+    if words[0] == "filter":
+        return "filters" if words[1:2] and words[1] in _FILTERS else ""
+    return LEFT_OUT.get(words[1] if words[0] == "no" and len(words) > 1 else words[0], "")

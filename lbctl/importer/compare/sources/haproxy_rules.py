@@ -1,0 +1,126 @@
+"""Rules and conditions of HAProxy that a comparison runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from lbctl.importer.compare.sources import kinds
+from lbctl.importer.compare.sources.haproxy_keywords import ACTIONS, ACTIONS_LEFT_OUT, CALLS
+from lbctl.importer.compare.sources.haproxy_values import accepts, expression, log_format
+from lbctl.importer.compare.sources.nginx_values import is_network
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
+_PREDEFINED = re.compile(
+    r"FALSE|TRUE|HTTP(?:_1\.[01]|_2\.0|_CONTENT|_URL_(?:ABS|SLASH|STAR))?|LOCALHOST|METH_[A-Z]+|REQ_CONTENT|WAIT_END"
+)
+_CALL = re.compile(r"([a-z0-9-]+)\(([A-Za-z0-9_.,-]{1,256})\)")
+_METHODS = kinds.words("found bool int ip bin len str sub reg beg end dir dom")
+_ADDRESSES = re.compile(r"(?:src|dst|\S*_ip|\S*,ip|\S*,ipmask)(?:\(.*\))?")
+
+
+def criterion(words: list[str]) -> list[str] | None:
+    """Return the words of an ACL's criterion with its patterns; None if it is not one that looks at requests only.
+
+    A name among addresses would be resolved when HAProxy starts.
+    """
+    fetch = expression(words[0]) if words else None
+    if fetch is None:
+        return None
+    flags, rest = ["-n"], words[1:]
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        if rest[0] == "-m" and rest[1:2] and rest[1] in _METHODS:
+            flags, rest = [*flags, *rest[:2]], rest[2:]
+        elif rest[0] in {"-i", "-n"}:
+            flags, rest = [*flags, rest[0]] if rest[0] != "-n" else flags, rest[1:]
+        else:
+            return None
+    patterns = rest[1:] if rest[:1] == ["--"] else rest
+    addresses = "ip" in flags or _ADDRESSES.fullmatch(fetch)
+    if not accepts("text*", patterns) or (addresses and not all(map(is_network, patterns))):
+        return None
+    return [fetch, *flags, *(["--"] if patterns[:1] and patterns[0].startswith("-") else []), *patterns]
+
+
+def usable_acls(lines: Iterable[list[str]]) -> frozenset[str]:
+    """Return the names of the ACLs of a section that may run: all their criteria look at requests only."""
+    acls = [words for words in lines if words[0] == "acl" and len(words) > 2]
+    unusable = {words[1] for words in acls if criterion(words[2:]) is None or not _NAME.fullmatch(words[1])}
+    return frozenset(words[1] for words in acls) - unusable
+
+
+def condition(words: list[str], known: Collection[str]) -> list[str] | None:
+    """Return the words of `if …` or `unless …`; None if a part of it must not run."""
+    if not words:
+        return []
+    result, at = words[:1], 1
+    while at < len(words):
+        word = words[at]
+        if word in {"{", "!{"} and "}" in words[at:]:
+            end = words.index("}", at)
+            inner = criterion(words[at + 1 : end])
+            if inner is None:
+                return None
+            result += [word, *inner, "}"]
+            at = end + 1
+            continue
+        name = word.lstrip("!")
+        if word not in {"or", "||", "!"} and name not in known and not _PREDEFINED.fullmatch(name):
+            return None
+        result.append(word)
+        at += 1
+    return result if len(result) > 1 and words[0] in {"if", "unless"} else None
+
+
+def parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words of a rule before its condition, and the condition."""
+    at = next((index for index, word in enumerate(words) if word in {"if", "unless"}), len(words))
+    return words[:at], words[at:]
+
+
+def start(words: list[str]) -> int:
+    """Return the place of the action among the words of a rule, which begin with the keyword."""
+    return 2 if words[0].startswith("tcp") and words[1:2] and words[1] in {"connection", "content", "session"} else 1
+
+
+def left_out(words: list[str]) -> str:
+    """Return what a rule that is left out concerns; empty for one without which answers may be other ones."""
+    found = words[start(words) :]
+    if found[:1] == ["use-service"] and found[1:2] != ["prometheus-exporter"]:
+        return ""
+    return ACTIONS_LEFT_OUT.get(found[0], "") if found else ""
+
+
+def action(words: list[str]) -> list[str] | None:
+    """Return the words of an action; None if it must not run."""
+    if not words:
+        return None
+    if match := _CALL.fullmatch(words[0]):
+        wanted = CALLS.get(match[1])
+        return [words[0], *plain(words[1:])] if wanted is not None and accepts(wanted, words[1:]) else None
+    if words[0] not in ACTIONS:
+        return None
+    wanted, options = ACTIONS[words[0]]
+    count = len(wanted.split())
+    if not accepts(wanted, words[1 : 1 + count]) or not with_options(words[1 + count :], options):
+        return None
+    return [words[0], *plain(words[1:])]
+
+
+def with_options(words: list[str], options: Mapping[str, str]) -> bool:
+    """Whether the words are options of the table, each followed by words of its kinds."""
+    while words:
+        wanted = options.get(words[0])
+        if wanted is None:
+            return False
+        count = len(wanted.split())
+        if not accepts(wanted, words[1 : 1 + count]):
+            return False
+        words = words[1 + count :]
+    return True
+
+
+def plain(words: list[str]) -> Iterator[str]:
+    """Yield the words, with a stand-in for what an expression takes from the environment."""
+    for word in words:
+        yield (log_format(word) or word) if "%[" in word else (expression(word) or word) if "env(" in word else word

@@ -1,0 +1,44 @@
+"""Arguments of a directive compared with the kinds that a table allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Is = Callable[[str, str], bool]
+"""Returns whether a value is of a kind."""
+
+
+def accepts(specification: str, values: Sequence[str], is_kind: Is) -> bool:
+    """Whether the values are of the kinds that the specification lists: `kind`, `kind?`, `kind+` or `kind*`.
+
+    `=a|b` is one of these words.
+    """
+    return _accepts(specification.split(), list(values), is_kind)
+
+
+def _accepts(kinds: Sequence[str], values: Sequence[str], is_kind: Is) -> bool:
+    if not kinds:
+        return not values
+    kind, count = (kinds[0][:-1], kinds[0][-1]) if kinds[0][-1] in "?+*" else (kinds[0], "")
+    if count in {"+", "*"} and len(kinds) == 1:
+        return len(values) >= (count == "+") and all(_is(kind, value, is_kind) for value in values)
+    if count in {"?", "*"} and _accepts(kinds[1:], values, is_kind):
+        return True
+    if not values or not _is(kind, values[0], is_kind):
+        return False
+    rest = [f"{kind}*", *kinds[1:]] if count in {"+", "*"} else kinds[1:]
+    return _accepts(rest, values[1:], is_kind)
+
+
+def _is(kind: str, value: str, is_kind: Is) -> bool:
+    return value in kind[1:].split("|") if kind.startswith("=") else is_kind(kind, value)
+
+
+def has_control(text: str) -> bool:
+    """Whether a text has a control character other than a tab or the end of a line."""
+    return any((character < " " and character not in "\t\r\n") or character == "\x7f" for character in text)
+
+
+def words(*lines: str) -> frozenset[str]:
+    """Return the words of the lines."""
+    return frozenset(word for line in lines for word in line.split())
