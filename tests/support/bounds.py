@@ -141,11 +141,16 @@ def sends(first: bytes, repeated: bytes = b"", *, after: bytes = b"\r\n\r\n") ->
     def script(connection: socket.socket) -> None:
         _await(connection, after)
         connection.sendall(first)
-        piece = repeated * max(1, _PIECE // len(repeated)) if repeated else b""
-        while piece:
-            connection.sendall(piece)
+        endlessly(connection, repeated)
 
     return script
+
+
+def endlessly(connection: socket.socket, piece: bytes) -> None:
+    """Send a piece again and again until nobody reads; an empty one not at all."""
+    pieces = piece * max(1, _PIECE // len(piece)) if piece else b""
+    while pieces:
+        connection.sendall(pieces)
 
 
 def trickles(data: bytes, pause: float = 0.2, *, after: bytes = b"\r\n\r\n") -> Script:
@@ -170,3 +175,31 @@ def _await(connection: socket.socket, text: bytes) -> None:
         if not piece:
             raise ConnectionError
         received += piece
+
+
+def json_peers(start: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> dict[str, Script]:
+    """Return hostile peers for a reader of JSON. Where its answers nest, the hostile value follows `start`."""
+    return {
+        "endless text": sends(head + start + b'"', b"x"),
+        "endless spaces": sends(head + start, b" "),
+        "endless lists": sends(head + start + b"[", b"[],"),
+        "deep": sends(head + start + b"[" * 200_000),
+        "deep and whole": sends(head + start + b"[" * 500 + b"]" * 500 + b"}"),
+        "slow": trickles(head + start),
+        "malformed values": sends(head + start + b"[" + b'{"a":1},' * 1_000_000 + b"1]}"),
+        "malformed type": sends(head + b"[1]"),
+        "malformed types": sends(head + start + b'[1,null,"x",{"name":[1]},{"name":{"a":1}}]}'),
+        "malformed bytes": sends(head + start + b"\xff\xfe}"),
+        "malformed number": sends(head + start + b"9" * 5000 + b"}"),
+        "malformed page": sends(head + b"<html>"),
+    }
+
+
+def mib(count: int) -> str:
+    """Return bytes as MiB."""
+    return f"{count / (1 << 20):g} MiB"
+
+
+def kib(count: int) -> str:
+    """Return bytes as KiB."""
+    return f"{count / (1 << 10):g} KiB"

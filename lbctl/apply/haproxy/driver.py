@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from lbctl.apply.agent_check import AgentCheckServer, AgentStatus, Down
 from lbctl.apply.fleet_files import Locate, digest, with_local_files
@@ -38,6 +39,7 @@ _ROUNDS = 4
 _SUCCESS_REPLIES = ("New server registered.", "Server deleted.")
 _HAS_CONNECTIONS = "still has connections"
 _CANNOT_DELETE = "cannot be removed at runtime"
+_T = TypeVar("_T")
 
 
 class HaproxyUpdater:
@@ -210,10 +212,8 @@ class HaproxyUpdater:
                 progress.fail(answer.failure)
                 return None
             texts.append(answer.texts[0])
-        try:
-            now = await asyncio.to_thread(running.read, *texts)
-        except UnreadableAnswerError as error:
-            progress.fail(f"{runtime.address}: {error}")
+        now = await self._parsed(runtime, progress, running.read, *texts)
+        if now is None:
             return None
         if now.pid != self._pid:
             progress.restarted = self._pid is not None
@@ -225,9 +225,22 @@ class HaproxyUpdater:
             if answer.failure:
                 progress.fail(answer.failure)
                 return None
-            now = replace(now, slots=running.occupants(now.servers, answer.texts[0]))
+            occupied = await self._parsed(runtime, progress, running.occupants, now.servers, answer.texts[0])
+            if occupied is None:
+                return None
+            now = replace(now, slots=occupied)
         progress.now = now
         return now
+
+    async def _parsed(
+        self, runtime: Runtime, progress: Convergence, parse: Callable[..., _T], *arguments: object
+    ) -> _T | None:
+        """Parse answers in a thread, since they may be large; None, with the failure, for what is unreadable."""
+        try:
+            return await asyncio.to_thread(parse, *arguments)
+        except UnreadableAnswerError as error:
+            progress.fail(f"{runtime.address}: {error}")
+            return None
 
     async def _with_limits(
         self, runtime: Runtime, wanted: Desired, now: Running, progress: Convergence

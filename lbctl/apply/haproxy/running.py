@@ -1,13 +1,16 @@
-"""Parses what a running HAProxy reports: its process, its configuration's digest and its servers."""
+"""Parses what a running HAProxy reports: its process, its configuration's digest and its servers.
+
+An answer has some megabytes, so it is parsed line by line: no line or row of it is kept.
+"""
 
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
+from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.targets.haproxy import config_digest, slots
 
@@ -26,7 +29,14 @@ _VALUE = re.compile(r"type=sint value=<(-?[0-9]{1,19})>")
 _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "srv_uweight")
 
 _STAT_HEAD = "# pxname,"
+_LINE = re.compile(r"[^\n]*+\n?")
+MAX_LINE_CHARACTERS = 64 * 1024
+"""The longest line; HAProxy's own have some hundred characters."""
+_MAX_ROW_LINES = 16
+"""Lines of one row of the statistics: what a check has reported may have several."""
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
+_STATE = ("scur", "qcur", "bck", "cookie", *_CONNECTIONS)
+"""The columns of the statistics that a server's state needs."""
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
 _ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
 _OTHER_ENDS = (*_ANSWERS, "cli_abrt")
@@ -158,21 +168,21 @@ def read(info: str, state: str, stat: str) -> Running:
     """Parse the answers to `QUESTIONS`. Raises UnreadableAnswerError."""
     try:
         fields = _info(info)
-        stats = dict(_stat_rows(stat))
+        stats = {place: {name: row.get(name, "") for name in _STATE} for place, row in _stat_rows(stat)}
         servers = dict(_servers(state, stats))
         digest = _digest(fields, servers)
         return Running(int(fields["Pid"]), fields["Version"], digest, servers)
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
+        raise UnreadableAnswerError(f"not an answer of HAProxy's: {reason_of(error)}") from None
 
 
 def pid_and_digest(info: str, state: str) -> tuple[int, str]:
     """Return the process id and the digest from the answers to the first `QUESTIONS`. Raises UnreadableAnswerError."""
-    fields = _info(info)
     try:
+        fields = _info(info)
         return int(fields["Pid"]), _digest(fields, dict(_servers(state, {})))
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
+        raise UnreadableAnswerError(f"not an answer of HAProxy's: {reason_of(error)}") from None
 
 
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
@@ -183,19 +193,24 @@ def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
 
 def counters(text: str) -> WorkerCounters:
     """Parse the answer to `COUNTERS`. Raises UnreadableAnswerError."""
-    info, head, stat = text.partition(_STAT_HEAD)
+    start = text.find(_STAT_HEAD)
+    info = text[: start if start >= 0 else len(text)]
+    servers: dict[Place, ServerCounters] = {}
+    backends: dict[str, BackendCounters] = {}
     try:
-        rows = dict(_stat_rows(head + stat))
-        servers = {place: _counters(row) for place, row in rows.items() if place[1] != _BACKEND}
-        backends = {place[0]: _of_backend(row) for place, row in rows.items() if place[1] == _BACKEND}
+        for place, row in _stat_rows(text, len(info)):
+            if place[1] == _BACKEND:
+                backends[place[0]] = _of_backend(row)
+            else:
+                servers[place] = _counters(row)
         return WorkerCounters(int(_info(info)["Pid"]), servers, occupants(servers, info), backends)
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not an answer of HAProxy's: {error}") from None
+        raise UnreadableAnswerError(f"not an answer of HAProxy's: {reason_of(error)}") from None
 
 
 def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
     """Map each slot among `servers` to its replica, or to its own name; `text` has the answer to `SLOTS`."""
-    replicas = {cells[1]: cells[2] for row in text.splitlines() if len(cells := row.split()) == 3}
+    replicas = {cells[1]: cells[2] for row in _lines(text) if len(cells := row.split()) == 3}
     return {place: replicas.get(place[1], place[1]) for place in servers if slots.is_slot(place[1])}
 
 
@@ -229,18 +244,47 @@ def _of_backend(row: Mapping[str, str]) -> BackendCounters:
 
 
 def _info(text: str) -> dict[str, str]:
-    rows = (row.partition(": ") for row in text.splitlines())
+    rows = (row.strip("\r\n").partition(": ") for row in _lines(text))
     return {key: value for key, colon, value in rows if colon}
 
 
-def _stat_rows(text: str) -> Iterator[tuple[Place, dict[str, str]]]:
-    for row in csv.DictReader(io.StringIO(text.removeprefix("# "))):
+def _stat_rows(text: str, start: int = 0) -> Iterator[tuple[Place, dict[str, str]]]:
+    """Yield the rows of the statistics in `text`, which begin at `start`."""
+    rows = _Rows(text, start + len("# ") * text.startswith("# ", start))
+    for row in csv.DictReader(rows):
+        rows.lines = 0
         yield (row["pxname"], row["svname"]), row
+
+
+class _Rows:
+    """The lines of the statistics. Raises UnreadableAnswerError where a row does not end."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self._lines = _lines(text, start)
+        self.lines = 0
+        """Lines since the last row."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.lines += 1
+        if self.lines > _MAX_ROW_LINES:
+            raise UnreadableAnswerError("a row does not end")
+        return next(self._lines)
+
+
+def _lines(text: str, start: int = 0) -> Iterator[str]:
+    """Yield each line with its end. Raises UnreadableAnswerError for one that is too long."""
+    for match in _LINE.finditer(text, start):
+        if match.end() - match.start() > MAX_LINE_CHARACTERS:
+            raise UnreadableAnswerError(f"a line of more than {MAX_LINE_CHARACTERS:,} characters")
+        yield match[0]
 
 
 def _servers(text: str, stats: Mapping[Place, Mapping[str, str]]) -> Iterator[tuple[Place, RunningServer]]:
     columns: dict[str, int] = {}
-    for row in text.splitlines():
+    for row in _lines(text):
         cells = row.split()
         if cells[:1] == ["#"]:
             columns = {name: place for place, name in enumerate(cells[1:])}

@@ -1,12 +1,14 @@
 """A client of HAProxy's Runtime API, on a Unix socket or a TCP port of loopback.
 
 A failure is text in the reply and not an exception, because a restarting proxy is an ordinary event. The API has no
-authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`.
+authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`. Whatever
+listens there is not trusted: answers have bounds in bytes, lines and time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
@@ -16,9 +18,11 @@ from lbctl.base.hosts import is_ip, is_loopback
 from lbctl.base.records import dataclass
 
 _PROMPT = b"\n> "
-MOST_BYTES = 64 * 1024 * 1024
-"""The maximal size of the answer to `query`, in bytes: that of `show stat` for some hundred thousand servers."""
-_MOST_REPLY = 64 * 1024
+MAX_ANSWER_BYTES = 10 << 20
+"""The maximal size of the answer to `query`, in bytes: that of `show stat` for some 30,000 servers."""
+MAX_LINES = 100_000
+"""The maximal number of lines of that answer."""
+MAX_REPLY_BYTES = 64 * 1024
 """The maximal size of the reply to one command of `send`, in bytes."""
 _SHOWN = 1000
 """Characters that are kept of a reply: one that says why a command is rejected is shown to people."""
@@ -84,12 +88,16 @@ class Runtime:
         async with self._open() as (reader, writer):
             writer.write(f"{command}\n".encode())
             await writer.drain()
-            text = bytearray()
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            texts: list[str] = []
+            size = lines = 0
             while piece := await reader.read(_PIECE):
-                text += piece
-                if len(text) > MOST_BYTES:
+                size += len(piece)
+                lines += piece.count(b"\n")
+                if size > MAX_ANSWER_BYTES or lines > MAX_LINES:
                     raise _EndlessError
-        return Replies((await asyncio.to_thread(text.decode, errors="replace"),))
+                texts.append(decoder.decode(piece))
+        return Replies(("".join((*texts, decoder.decode(b"", final=True))),))
 
     async def _send(self, commands: Sequence[str], texts: list[str]) -> Replies:
         async with self._open() as (reader, writer):
@@ -117,9 +125,9 @@ class Runtime:
     async def _connect(self) -> Streams:
         family, at, rest = self.address.partition("@")
         if not at or family not in ("ipv4", "ipv6"):
-            return await asyncio.open_unix_connection(self.address, limit=_MOST_REPLY)
+            return await asyncio.open_unix_connection(self.address, limit=MAX_REPLY_BYTES)
         host, _, port = rest.rpartition(":")
         host = host.strip("[]")
         if not (is_ip(host) and is_loopback(host)) or not port.isdigit():
             raise OSError("not an address of loopback; the Runtime API has no authentication")
-        return await asyncio.open_connection(host, int(port), limit=_MOST_REPLY)
+        return await asyncio.open_connection(host, int(port), limit=MAX_REPLY_BYTES)

@@ -15,8 +15,19 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
+from lbctl.base.foreign_json import member, records
 from lbctl.ir.proxies import Store
-from lbctl.serve.state.etcd_client import EtcdClient, Rows, decoded, encoded, end_of
+from lbctl.serve.state.etcd_client import (
+    Answer,
+    EtcdClient,
+    Events,
+    Row,
+    encoded,
+    end_of,
+    revision,
+    rows,
+    rows_of_responses,
+)
 from lbctl.serve.state.interface import (
     ABSENT,
     ConflictError,
@@ -94,7 +105,7 @@ class EtcdStore:
         self._epoch = self._highest = epoch
         return Lease(self._member, epoch, self._ttl)
 
-    def _last_epoch(self, rows: Rows) -> int:
+    def _last_epoch(self, rows: list[Row]) -> int:
         value = _value(rows, self._prefix + "epoch") or "0"
         try:
             return int(value)
@@ -122,7 +133,7 @@ class EtcdStore:
         """Release the lease, where this handle has it."""
         held, self._epoch = self._epoch, 0
         if held:
-            await self._client.call("lease/revoke", {"ID": self._leases.pop("leader")})
+            await self._client.call("lease/revoke", {"ID": self._leases.pop("leader")}, bool)
 
     async def leader(self) -> str:
         """Return the member that has the lease; empty where nobody has it."""
@@ -131,17 +142,15 @@ class EtcdStore:
 
     async def usage(self) -> tuple[Usage, ...]:
         """Return the size of etcd's database, and whether it refuses writes since it is full."""
-        status = await self._client.call("maintenance/status", {})
-        alarms = (await self._client.call("maintenance/alarm", {"action": "GET"})).get("alarms", [])
-        names = sorted({str(item.get("alarm", "")) for item in alarms})
-        return (Usage("etcd's database", int(status.get("dbSize", 0)), problem=", ".join(names)),)
+        size = await self._client.call("maintenance/status", {}, lambda answer: int(member(answer, "dbSize", str) or 0))
+        names = await self._client.call("maintenance/alarm", {"action": "GET"}, _alarms)
+        return (Usage("etcd's database", size, problem=", ".join(sorted(names))),)
 
-    async def _holder(self) -> tuple[tuple[str, str] | None, Rows]:
+    async def _holder(self) -> tuple[tuple[str, str] | None, list[Row]]:
         """Return (instance, member) of the leader, and the rows of all keys about the lease."""
         names = [self._prefix + name for name in ("epoch", "holder", "leader")]
         requests = [{"request_range": {"key": encoded(name)}} for name in names]
-        answer = await self._client.call("kv/txn", {"success": requests})
-        rows = [row for each in answer["responses"] for row in each["response_range"].get("kvs", [])]
+        rows = await self._client.call("kv/txn", {"success": requests}, rows_of_responses)
         value = _value(rows, self._prefix + "holder")
         instance, _, member = (value or "").partition(" ")
         if value is not None and not member:
@@ -178,9 +187,9 @@ class EtcdStore:
                 yield change
             current = {entry.key: entry for entry in entries}
             events = self._client.watch(self._entries, end_of(self._entries), revision + 1, _RESYNC)
-            async with aclosing(events) as watched:  # type: ignore[type-var]
-                async for rows in watched:
-                    for change in self._changes(rows, prefixes):
+            async with aclosing(events) as watched:
+                async for changed in watched:
+                    for change in self._changes(changed, prefixes):
                         if change.entry is None:
                             current.pop(change.key, None)
                         elif current.get(change.key) == change.entry:
@@ -189,24 +198,23 @@ class EtcdStore:
                             current[change.key] = change.entry
                         yield change
 
-    def _changes(self, rows: Rows, prefixes: tuple[str, ...]) -> list[KeyChange]:
-        changes = []
-        for row in rows:
-            entry = self._entry(row["kv"])
-            if matches(entry.key, prefixes):
-                changes.append(KeyChange(entry.key, None if row.get("type") == "DELETE" else entry))
-        return changes
+    def _changes(self, events: Events, prefixes: tuple[str, ...]) -> list[KeyChange]:
+        entries = ((kind, self._entry(row)) for kind, row in events)
+        return [
+            KeyChange(entry.key, None if kind == "DELETE" else entry)
+            for kind, entry in entries
+            if matches(entry.key, prefixes)
+        ]
 
     async def _read(self, prefix: str) -> tuple[tuple[StoreEntry, ...], int]:
         """Return the entries with the prefix, sorted by key, and the revision at which they were read."""
         first = self._entries + prefix
         body = {"key": encoded(first), "range_end": encoded(end_of(first))}
-        answer = await self._client.call("kv/range", body)
-        rows = sorted(map(self._entry, answer.get("kvs", [])), key=lambda item: item.key)
-        return tuple(rows), int(answer["header"]["revision"])
+        found, at = await self._client.call("kv/range", body, lambda answer: (rows(answer), revision(answer)))
+        return tuple(sorted(map(self._entry, found), key=lambda item: item.key)), at
 
-    def _entry(self, row: dict[str, Any]) -> StoreEntry:
-        return StoreEntry(decoded(row["key"]).removeprefix(self._entries), _text(row), str(row["mod_revision"]))
+    def _entry(self, row: Row) -> StoreEntry:
+        return StoreEntry(row.key.removeprefix(self._entries), row.value, row.revision)
 
     async def _change(self, key: str, expected: str, epoch: int, request: dict[str, Any]) -> str:
         """Do the request where epoch and version are right, and return the new version."""
@@ -216,14 +224,15 @@ class EtcdStore:
         version = _absent(name) if expected == ABSENT else _compare(name, "MOD", expected)
         failure = [{"request_range": {"key": encoded(leader)}}, {"request_range": {"key": encoded(name)}}]
         body = {"compare": [led, version], "success": [request], "failure": failure}
-        answer = await self._client.call("kv/txn", body)
-        if answer.get("succeeded"):
-            return str(answer["header"]["revision"])
-        rows = [row for each in answer["responses"] for row in each["response_range"].get("kvs", [])]
-        current = _value(rows, leader)
+        changed, at, found = await self._client.call(
+            "kv/txn", body, lambda answer: (_succeeded(answer), revision(answer), rows_of_responses(answer))
+        )
+        if changed:
+            return str(at)
+        current = _value(found, leader)
         if current != str(epoch):
             raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
-        there = next((str(row["mod_revision"]) for row in rows if decoded(row["key"]) == name), "none")
+        there = next((row.revision for row in found if row.key == name), "none")
         raise ConflictError(f"{key} has the version {there}, not {expected or 'none'}")
 
     # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -239,9 +248,9 @@ class EtcdStore:
     async def members(self) -> tuple[Presence, ...]:
         """Return the announcements that have not expired, sorted by name."""
         prefix = f"{self._prefix}members/"
-        answer = await self._client.call("kv/range", {"key": encoded(prefix), "range_end": encoded(end_of(prefix))})
-        rows = answer.get("kvs", [])
-        return presences(sorted((decoded(row["key"]).removeprefix(prefix), _text(row)) for row in rows))
+        body = {"key": encoded(prefix), "range_end": encoded(end_of(prefix))}
+        found = await self._client.call("kv/range", body, rows)
+        return presences(sorted((row.key.removeprefix(prefix), row.value) for row in found))
 
     async def close(self) -> None:
         """Release the lease and close the connections."""
@@ -253,19 +262,35 @@ class EtcdStore:
 
     async def _lease(self, purpose: str, ttl: float, *, anew: bool) -> str:
         if anew or purpose not in self._leases:
-            answer = await self._client.call("lease/grant", {"TTL": str(max(1, math.ceil(ttl)))})
-            self._leases[purpose] = str(answer["ID"])
+            body = {"TTL": str(max(1, math.ceil(ttl)))}
+            self._leases[purpose] = await self._client.call("lease/grant", body, _lease_id)
         return self._leases[purpose]
 
     async def _keep_alive(self, purpose: str) -> bool:
         """Extend a lease of etcd. Returns False where it has ended."""
         if purpose not in self._leases:
             return False
-        answer = await self._client.call("lease/keepalive", {"ID": self._leases[purpose]})
-        return int(answer.get("result", {}).get("TTL", 0)) > 0
+        return await self._client.call("lease/keepalive", {"ID": self._leases[purpose]}, _remaining) > 0
 
     async def _transact(self, compare: list[dict[str, Any]], success: list[dict[str, Any]]) -> bool:
-        return bool((await self._client.call("kv/txn", {"compare": compare, "success": success})).get("succeeded"))
+        return await self._client.call("kv/txn", {"compare": compare, "success": success}, _succeeded)
+
+
+def _succeeded(answer: Answer) -> bool:
+    return member(answer, "succeeded", bool)
+
+
+def _alarms(answer: Answer) -> set[str]:
+    return {member(item, "alarm", str) for item in records(answer, "alarms")}
+
+
+def _lease_id(answer: Answer) -> str:
+    return str(int(member(answer, "ID", str)))
+
+
+def _remaining(answer: Answer) -> int:
+    """Return the seconds that a lease has left; 0 where it has ended."""
+    return int(member(member(answer, "result", dict), "TTL", str) or 0)
 
 
 def _put(key: str, value: str, lease: str = "0") -> dict[str, Any]:
@@ -281,15 +306,10 @@ def _absent(key: str) -> dict[str, Any]:
     return _compare(key, "CREATE", "0")
 
 
-def _unchanged(rows: Rows, key: str) -> dict[str, Any]:
-    revision = next((str(row["mod_revision"]) for row in rows if decoded(row["key"]) == key), "")
-    return _compare(key, "MOD", revision) if revision else _absent(key)
+def _unchanged(rows: list[Row], key: str) -> dict[str, Any]:
+    changed_at = next((row.revision for row in rows if row.key == key), "")
+    return _compare(key, "MOD", changed_at) if changed_at else _absent(key)
 
 
-def _value(rows: Rows, key: str) -> str | None:
-    return next((_text(row) for row in rows if decoded(row["key"]) == key), None)
-
-
-def _text(row: dict[str, Any]) -> str:
-    """Return the value of a row; the gateway leaves an empty one out."""
-    return decoded(row.get("value", ""))
+def _value(rows: list[Row], key: str) -> str | None:
+    return next((row.value for row in rows if row.key == key), None)

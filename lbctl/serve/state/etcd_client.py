@@ -1,4 +1,7 @@
-"""The calls of etcd's JSON gateway that a store needs. Keys and values are text; numbers come as strings."""
+"""The calls of etcd's JSON gateway that a store needs. Keys and values are text; numbers come as strings.
+
+Answers have bounds in bytes, depth and time, and their fields have the types of etcd: anything else is no answer.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,52 @@ import asyncio
 import base64
 import io
 import json
+import re
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 
+from lbctl.base.bounded import lines, whole
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import InvalidJsonError, member, parse_object, records
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
+from lbctl.serve.net import http_client
 from lbctl.serve.state.credentials import password_of, tls_of
 from lbctl.serve.state.interface import StoreError, StoreUnreachableError, UnusableError
 
 _USER = "root"
-_LONGEST_LINE = 4 * 1024 * 1024
+_MAX_SHOWN = 200
+"""Characters that are shown of an answer."""
+MAX_ANSWER_BYTES = 48 << 20
+"""Bytes of one answer."""
+MAX_MESSAGE_BYTES = 16 << 20
 """Bytes of one message of a watch."""
 _REFUSED = ("authentication failed", "permission denied", "user name is empty", "authentication is not enabled")
+WATCH_TIMEOUT = 60.0
+"""Seconds after which a watch ends, so that a server which trickles holds nothing up."""
 _EXPIRED = "invalid auth token"
-Rows = list[dict[str, Any]]
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_T = TypeVar("_T")
+Answer = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """A key with its value."""
+
+    key: str
+    """The key, with the prefix of the store."""
+    value: str
+    """The value; empty where it has none."""
+    revision: str
+    """The revision of the last change."""
+
+
+Events = list[tuple[str, Row]]
+"""Type and row of each event."""
 
 
 class EtcdClient:
@@ -45,8 +75,18 @@ class EtcdClient:
         self._closed = False
         self._token = ""
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer. Raises UnusableError, StoreUnreachableError, and StoreError for every other refusal."""
+    async def call(self, path: str, body: Mapping[str, Any], read: Callable[[Answer], _T]) -> _T:
+        """Return what `read` finds in the answer; it raises ValueError for an answer that is not etcd's.
+
+        Raises UnusableError, StoreUnreachableError, and StoreError for every other refusal.
+        """
+        answer = await self._answer(path, body)
+        try:
+            return read(answer)
+        except ValueError as error:
+            raise self._unreachable(self._servers[0], f"does not answer as etcd does: {reason_of(error)}") from None
+
+    async def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
         if self._store.password_file is not None and not self._token:
             await self._authenticate()
         try:
@@ -57,29 +97,36 @@ class EtcdClient:
         await self._authenticate()
         return await self._post(path, body)
 
-    async def watch(self, first: str, last: str, revision: int, silence: float) -> AsyncIterator[Rows]:
+    async def watch(
+        self, first: str, last: str, revision: int, silence: float
+    ) -> AsyncGenerator[list[tuple[str, Row]]]:
         """Yield the events of keys from `first` to before `last` since that revision.
 
-        Ends after `silence` seconds without any. Raises StoreError.
+        Ends after `silence` seconds without any, and after `WATCH_TIMEOUT`. Raises StoreError.
         """
         request = {"key": encoded(first), "range_end": encoded(last), "start_revision": str(revision)}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._patience, sock_read=silence)
+        timeout = aiohttp.ClientTimeout(total=WATCH_TIMEOUT, sock_connect=self._patience, sock_read=silence)
         server = self._servers[0]
         try:
-            async with self._opened().post(
-                self._address(server, "watch"),
-                json={"create_request": request},
-                headers=self._headers(),
-                timeout=timeout,
-            ) as answer:
-                async for line in answer.content:
-                    message = json.loads(line)
-                    if "error" in message or message.get("result", {}).get("canceled"):
-                        raise self._unreachable(server, f"has ended the watch: {message}")
-                    yield message["result"].get("events", [])
+            async with (
+                self._opened().post(
+                    self._address(server, "watch"),
+                    json={"create_request": request},
+                    headers=self._headers(),
+                    timeout=timeout,
+                    ssl=self._tls or True,
+                ) as answer,
+                aclosing(lines(answer.content.iter_any(), MAX_MESSAGE_BYTES)) as messages,
+            ):
+                async for line in messages:
+                    message = parse_object(line)
+                    result: Answer = member(message, "result", dict)
+                    if "error" in message or result.get("canceled"):
+                        raise self._unreachable(server, f"has ended the watch: {str(message)[:_MAX_SHOWN]}")
+                    yield [(member(event, "type", str), _row(event, "kv")) for event in records(result, "events")]
         except TimeoutError:
             return
-        except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._silent(server, error) from None
 
     async def close(self) -> None:
@@ -93,7 +140,10 @@ class EtcdClient:
         self._token = ""
         password = await asyncio.to_thread(password_of, self._store)
         answer = await self._post("auth/authenticate", {"name": self._store.user or _USER, "password": password})
-        self._token = str(answer["token"])
+        token = str(answer.get("token") or "")
+        if not token.isascii() or not token.isprintable():
+            raise self._unreachable(self._servers[0], "answers with what is not a token")
+        self._token = token
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the servers one after the other until one is connected. Raises StoreError."""
@@ -111,13 +161,14 @@ class EtcdClient:
                 data=io.BytesIO(json.dumps(body).encode()),
                 headers={"content-type": "application/json", **self._headers()},
                 timeout=timeout,
+                ssl=self._tls or True,
             ) as answer:
-                content = json.loads(await answer.read())
+                content = parse_object(await whole(answer.content.iter_any(), MAX_ANSWER_BYTES))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise self._silent(server, error) from None
         if answer.status != 200:
             raise self._refused(server, answer.status, content)
-        return dict(content)
+        return content
 
     def _headers(self) -> dict[str, str]:
         return {"authorization": self._token} if self._token else {}
@@ -126,8 +177,7 @@ class EtcdClient:
         if self._closed:
             raise StoreUnreachableError(f"etcd {self.hosts}: the client is closed")
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
-            self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_LINE)
+            self._session = http_client.session(keep_alive_probes=True)
         return self._session
 
     def _address(self, server: str, path: str) -> str:
@@ -156,12 +206,38 @@ class _NotConnectedError(StoreUnreachableError):
     """No connection was made: the server has not seen the request, and another one may be asked."""
 
 
+def rows(holder: Answer, key: str = "kvs") -> list[Row]:
+    """Return the rows of an answer. Raises ValueError."""
+    return [_parsed(item) for item in records(holder, key)]
+
+
+def rows_of_responses(answer: Answer) -> list[Row]:
+    """Return the rows of all ranges that a transaction has read. Raises ValueError."""
+    return [row for each in records(answer, "responses") for row in rows(member(each, "response_range", dict))]
+
+
+def revision(answer: Answer) -> int:
+    """Return the revision at which an answer was made. Raises ValueError."""
+    return int(member(member(answer, "header", dict), "revision", str))
+
+
+def _row(holder: Answer, key: str) -> Row:
+    return _parsed(member(holder, key, dict))
+
+
+def _parsed(item: Answer) -> Row:
+    key, value = (member(item, name, str) for name in ("key", "value"))
+    if not _BASE64.fullmatch(key) or not _BASE64.fullmatch(value):
+        raise InvalidJsonError("a key or a value is not base64")
+    return Row(_decoded(key), _decoded(value), str(int(member(item, "mod_revision", str))))
+
+
 def encoded(text: str) -> str:
     """Return the text as the gateway takes it."""
     return base64.b64encode(text.encode(errors="surrogateescape")).decode()
 
 
-def decoded(text: str) -> str:
+def _decoded(text: str) -> str:
     """Return what `encoded` has encoded."""
     return base64.b64decode(text).decode(errors="surrogateescape")
 

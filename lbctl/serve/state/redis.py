@@ -152,13 +152,16 @@ class RedisStore:
                             yield change
 
     async def _read(self, prefixes: tuple[str, ...]) -> tuple[StoreEntry, ...]:
-        rows = await self._run(scripts.READ, *prefixes)
+        rows = self._texts(await self._run(scripts.READ, *prefixes), 3)
         return tuple(
             sorted((StoreEntry(*rows[at : at + 3]) for at in range(0, len(rows), 3)), key=lambda item: item.key)
         )
 
     async def _change(self, script: str, key: str, expected: str, epoch: int, *value: str) -> str:
-        result, current = await self._run(script, str(epoch), key, expected, self._channel, *value)
+        answer = await self._run(script, str(epoch), key, expected, self._channel, *value)
+        if not isinstance(answer, list) or len(answer) != 2:
+            raise StoreUnreachableError(f"{self.location} does not answer as Redis does")
+        result, current = answer
         if result == "FENCED":
             raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
         if result == "CONFLICT":
@@ -173,7 +176,7 @@ class RedisStore:
 
     async def members(self) -> tuple[Presence, ...]:
         """Return the announcements that have not expired, sorted by name."""
-        rows = await self._run(scripts.MEMBERS)
+        rows = self._texts(await self._run(scripts.MEMBERS), 2)
         return presences(sorted(zip(rows[::2], rows[1::2], strict=True)))
 
     async def close(self) -> None:
@@ -194,6 +197,12 @@ class RedisStore:
         with self._explained():
             return await self._redis.eval(script, len(self._keys), *self._keys, *arguments)
 
+    def _texts(self, rows: Any, columns: int) -> list[str]:
+        """Return the rows of an answer, one after another. Raises StoreUnreachableError for any other answer."""
+        if not isinstance(rows, list) or len(rows) % columns or not all(isinstance(item, str) for item in rows):
+            raise StoreUnreachableError(f"{self.location} does not answer as Redis does")
+        return rows
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Raise StoreError in place of the client's errors, whose messages hold no password."""
@@ -209,7 +218,7 @@ class RedisStore:
             if "NOAUTH" in str(error).upper() or "WRONGPASS" in str(error).upper():
                 raise UnusableError(f"{self.location} needs a password: {error}") from None
             raise StoreError(f"{self.location}: {error}") from None
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, ValueError, RecursionError) as error:
             raise StoreUnreachableError(f"{self.location} does not answer: {reason_of(error)}") from None
 
 

@@ -1,6 +1,7 @@
 """The connections to a Redis or Valkey server, or to the one that Sentinel says is the primary now.
 
-Sentinels are asked without a user and a password, with the same TLS as the server.
+Sentinels are asked without a user and a password, with the same TLS as the server. Answers have bounds in bytes and
+time.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from lbctl.base.bounded import size
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.credentials import password_of, tls_of
 from lbctl.serve.state.interface import UnusableError
+
+MAX_ANSWER_BYTES = 48 << 20
+"""Bytes of one answer."""
+MAX_VALUE_BYTES = 8 << 20
+"""Bytes of one value in it."""
+
+_READS = 1000
+"""Reads between two turns of the event loop."""
 
 
 def connected(store: Store, ttl: float) -> Any:
@@ -44,9 +54,76 @@ def connected(store: Store, ttl: float) -> Any:
         name, *database = url.path
         options = {**network, "decode_responses": True}
         sentinels: Any = Sentinel(url.hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
-        return sentinels.master_for(name, db=int(database[0]) if database else 0, **settings)
+        for sentinel in sentinels.sentinels:
+            _bound(sentinel)
+        return _bound(sentinels.master_for(name, db=int(database[0]) if database else 0, **settings))
     ((host, port),) = url.hosts
-    return client.Redis(host=host, port=port, db=int(url.path[0]) if url.path else 0, **settings)
+    return _bound(client.Redis(host=host, port=port, db=int(url.path[0]) if url.path else 0, **settings))
+
+
+def _bound(redis: Any) -> Any:
+    """Return the client, whose connections bound what they read from now on."""
+    pool = redis.connection_pool
+    pool.connection_class = type("BoundedConnection", (_BoundedConnection, pool.connection_class), {})
+    return redis
+
+
+class _BoundedConnection:
+    """A connection that ends where an answer is too large."""
+
+    _reader: Any
+
+    async def _connect(self) -> None:
+        await super()._connect()  # type: ignore[misc]
+        self._reader = _BoundedReader(self._reader)
+
+    async def read_response(self, *arguments: Any, **options: Any) -> Any:
+        """Read one answer."""
+        if self._reader is not None:
+            self._reader.size = 0
+        return await super().read_response(*arguments, **options)  # type: ignore[misc]
+
+
+class _BoundedReader:
+    """The stream of a connection. It raises an error of the client where an answer, or a value, is too large.
+
+    What has been received already is read without a pause, so other tasks get a turn now and then.
+    """
+
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self._stream = stream
+        self.size = 0
+        """Bytes of the answer so far."""
+        self._reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def read(self, count: int) -> bytes:
+        """Return what has come, at most `count` bytes."""
+        return await self._counted(await self._stream.read(count))
+
+    async def readexactly(self, count: int) -> bytes:
+        """Return so many bytes."""
+        if not 0 <= count <= MAX_VALUE_BYTES + len(b"\r\n"):
+            raise RedisConnectionError(f"a value of more than {size(MAX_VALUE_BYTES)}")
+        return await self._counted(await self._stream.readexactly(count))
+
+    async def readline(self) -> bytes:
+        """Return a line."""
+        try:
+            return await self._counted(await self._stream.readline())
+        except ValueError:
+            raise RedisConnectionError("a line that does not end") from None
+
+    async def _counted(self, piece: bytes) -> bytes:
+        self._reads += 1
+        if self._reads % _READS == 0:
+            await asyncio.sleep(0)
+        self.size += len(piece)
+        if self.size > MAX_ANSWER_BYTES:
+            raise RedisConnectionError(f"an answer of more than {size(MAX_ANSWER_BYTES)}")
+        return piece
 
 
 async def disconnect(connection: Any) -> None:

@@ -9,14 +9,15 @@ with 10,000 replicas has some ten megabytes; a longer one, a late one and anythi
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import aiohttp
 
+from lbctl.base.bounded import whole
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import parse
 from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.address import Address
@@ -32,9 +33,14 @@ from lbctl.xds.protocol.load_reports import Place
 
 INTERVAL = 5.0
 """Seconds between two readings of a page."""
-MAX_BYTES = 32 << 20
+MAX_BYTES = 24 << 20
 """The largest page that is read."""
-_TIMEOUT = 4.0
+MAX_VALUES = 1_000_000
+"""Values of a page: some 55 for each replica."""
+TIMEOUT = 4.0
+"""Seconds for the whole page."""
+_MAX_SHOWN = 64
+"""Characters that are shown of a text of Envoy's."""
 _PAUSE = 1.0
 """Seconds until Envoys with an admin interface are looked for again, where there is none."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout", "pending_active_hc")
@@ -130,38 +136,33 @@ def _admin_of(text: str) -> Address | None:
 async def _page(client: aiohttp.ClientSession, admin: Address) -> bytes:
     """Return the page of all clusters. Raises UnreadablePageError."""
     try:
-        async with asyncio.timeout(_TIMEOUT):
+        async with asyncio.timeout(TIMEOUT):
             if not admin.path:
                 return await _body(client, str(admin.from_here))
-            async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(admin.path)) as own:
+            async with session(unix=admin.path) as own:
                 return await _body(own, "localhost")
     except TimeoutError:
-        raise UnreadablePageError(f"no whole answer within {_TIMEOUT:g} s") from None
+        raise UnreadablePageError(f"no whole answer within {TIMEOUT:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise UnreadablePageError(reason_of(error)) from None
 
 
 async def _body(client: aiohttp.ClientSession, authority: str) -> bytes:
-    body = bytearray()
     async with client.get(f"http://{authority}/clusters?format=json", allow_redirects=False) as response:
         if response.status != 200:
             raise UnreadablePageError(f"status {response.status}")
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > MAX_BYTES:
-                raise UnreadablePageError(f"a page of more than {MAX_BYTES >> 20} MiB")
-    return bytes(body)
+        return await whole(response.content.iter_any(), MAX_BYTES)
 
 
 def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, ReplicaCondition]:
     """Return the worst condition of each replica over its clusters and addresses. Raises UnreadablePageError."""
     try:
-        clusters = json.loads(page)["cluster_statuses"]
+        clusters = parse(page, MAX_VALUES)["cluster_statuses"]
         conditions: dict[ReplicaKey, ReplicaCondition] = {}
         for key, condition in _all_conditions(clusters, places):
             before = conditions.get(key, condition)
             conditions[key] = max(before, condition, key=lambda item: _BEST_FIRST.index(item.state))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UnreadablePageError("the answer is not a page of Envoy's clusters") from None
     return conditions
 
@@ -188,4 +189,8 @@ def _condition(flags: Mapping[str, Any]) -> ReplicaCondition:
     if ejected := [name for name in _EJECTED if flags.get(name)]:
         return ReplicaCondition("ejected", ", ".join(ejected))
     by_lbctl = flags.get("eds_health_status", "HEALTHY")
-    return _UP if by_lbctl in ("HEALTHY", "UNKNOWN") else ReplicaCondition("draining", f"eds_health_status {by_lbctl}")
+    return (
+        _UP
+        if by_lbctl in ("HEALTHY", "UNKNOWN")
+        else ReplicaCondition("draining", f"eds_health_status {str(by_lbctl)[:_MAX_SHOWN]}")
+    )

@@ -19,7 +19,7 @@ def test_closed_etcd_client_rejects_calls() -> None:
         client = EtcdClient(Store(f"etcd://{HOST}:{free_port()},{HOST}:{free_port()}"), 5.0)
         await client.close()
         with pytest.raises(StoreUnreachableError, match="the client is closed"):
-            await client.call("kv/range", {})
+            await client.call("kv/range", {}, bool)
 
     asyncio.run(call_after_close())
 

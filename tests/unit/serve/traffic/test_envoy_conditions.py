@@ -175,7 +175,7 @@ def test_invalid_page_is_ignored_and_logged(
     warnings: list[dict[str, str]] = []
     monkeypatch.setattr(envoy_conditions.log, "warn", lambda _, **fields: warnings.append(fields))
     if "delay" in more:
-        monkeypatch.setattr(envoy_conditions, "_TIMEOUT", 0.1)
+        monkeypatch.setattr(envoy_conditions, "TIMEOUT", 0.1)
     if reason == "more than":
         monkeypatch.setattr(envoy_conditions, "MAX_BYTES", 1000)
     assert conditions_from(body, ["edge-1"], **more, is_read=lambda: warnings) == {}

@@ -1,0 +1,80 @@
+"""Joins the pieces of an answer up to a bound in bytes. The caller bounds the time, of the whole answer.
+
+Nothing is copied for each piece: the cost of an answer grows with its length and not with the square of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+
+
+class TooLargeError(ValueError):
+    """An answer, or a line of it, has more bytes than its bound. The message states the bound."""
+
+    def __init__(self, what: str, most: int) -> None:
+        super().__init__(f"{what} of more than {size(most)}")
+
+
+class Bounded:
+    """Bytes up to a bound."""
+
+    def __init__(self, most: int, what: str = "an answer") -> None:
+        self._most = most
+        self._what = what
+        self._pieces: list[bytes] = []
+        self.size = 0
+        """The bytes so far."""
+
+    def add(self, piece: bytes) -> None:
+        """Add a piece. Raises TooLargeError."""
+        self.size += len(piece)
+        if self.size > self._most:
+            self._pieces.clear()
+            raise TooLargeError(self._what, self._most)
+        self._pieces.append(piece)
+
+    def take(self) -> bytes:
+        """Return all bytes, and begin anew."""
+        pieces, self._pieces, self.size = self._pieces, [], 0
+        return b"".join(pieces)
+
+
+async def whole(pieces: AsyncIterable[bytes], most: int) -> bytes:
+    """Return all of an answer. Raises TooLargeError."""
+    bounded = Bounded(most)
+    async for piece in pieces:
+        bounded.add(piece)
+    return bounded.take()
+
+
+def whole_of(pieces: Iterable[bytes], most: int) -> bytes:
+    """Return all of an answer. Raises TooLargeError."""
+    bounded = Bounded(most)
+    for piece in pieces:
+        bounded.add(piece)
+    return bounded.take()
+
+
+async def lines(pieces: AsyncIterable[bytes], most: int) -> AsyncGenerator[bytes]:
+    """Yield each line that is not blank, without its end. Raises TooLargeError for one of more than `most` bytes."""
+    rest = Bounded(most, "a line")
+    async for piece in pieces:
+        start = 0
+        while (end := piece.find(b"\n", start)) >= 0:
+            rest.add(piece[start:end])
+            start = end + 1
+            line = rest.take()
+            if line and not line.isspace():
+                yield line
+        rest.add(piece[start:])
+    line = rest.take()
+    if line and not line.isspace():
+        yield line
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people: the largest unit that divides it."""
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if count and count % (1 << shift) == 0:
+            return f"{count >> shift} {unit}"
+    return f"{count} B"

@@ -1,0 +1,105 @@
+"""Parses JSON that another process has written, with bounds on its depth and on the number of its values.
+
+The caller bounds the bytes. That alone does not bound the memory: three bytes of JSON become an object of 64, and nine
+become one of 232. A text that is nested too deep ends the parser or what reads its result by an exception of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+MAX_DEPTH = 64
+"""Lists and objects in one another."""
+MAX_VALUES = 400_000
+"""Values in one text: some 50 MB as Python's objects."""
+
+_NAMES = {dict: "an object", list: "a list", str: "a text", int: "an integer", bool: "true or false"}
+_T = TypeVar("_T")
+_OTHERS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class InvalidJsonError(ValueError):
+    """The text is not JSON, or exceeds a bound. The message states which, without any of the text."""
+
+
+def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
+    """Return the value. Raises InvalidJsonError.
+
+    `max_values` counts commas and opening brackets, also those in strings.
+    """
+    comma, bracket, brace = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+    if text.count(comma) + text.count(bracket) + text.count(brace) > max_values:  # type: ignore[arg-type]
+        raise InvalidJsonError(f"JSON with more than {max_values:,} values")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise InvalidJsonError(_too_deep()) from None
+    except ValueError:  # also bytes that are not UTF-8, and numbers of too many digits
+        raise InvalidJsonError("not JSON") from None
+    if not _is_shallow(text):
+        _check_depth(value)
+    return value
+
+
+def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """Return the object. Raises InvalidJsonError, also for any other value."""
+    value = parse(text, max_values)
+    if not isinstance(value, dict):
+        raise InvalidJsonError("JSON that is not an object")
+    return value
+
+
+def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
+    """Return the value of a key; the empty one of its type where it is absent or null.
+
+    Raises InvalidJsonError for one of another type.
+    """
+    value = holder.get(key)
+    if value is None:
+        return kind()
+    if type(value) is not kind:
+        raise InvalidJsonError(f"{key} is not {_NAMES.get(kind, kind.__name__)}")
+    return value
+
+
+def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the list of objects of a key; an empty one where it is absent or null. Raises InvalidJsonError."""
+    listed: list[Any] = member(holder, key, list)
+    if not all(isinstance(item, dict) for item in listed):
+        raise InvalidJsonError(f"{key} is not a list of objects")
+    return listed
+
+
+def _is_shallow(text: str | bytes | bytearray) -> bool:
+    """Whether the brackets alone show that the text is not too deep; False also where strings have some.
+
+    Each round removes the innermost pairs: a page of megabytes takes milliseconds, where walking it takes a second.
+    """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    brackets = bytes(data.translate(None, _OTHERS))
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return not brackets
+
+
+def _check_depth(value: object) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise InvalidJsonError(_too_deep())
+
+
+def _too_deep() -> str:
+    return f"JSON that is nested more than {MAX_DEPTH} deep"
