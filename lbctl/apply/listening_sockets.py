@@ -1,10 +1,11 @@
-"""Whether an address can be bound, and which process listens at a TCP port, by what /proc shows. Linux only."""
+"""Whether an address can be bound, and which process or user listens at a TCP port, by what /proc shows. Linux only."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,13 +33,17 @@ def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> 
 
 def listening_sockets(port: int) -> set[str] | None:
     """Return the inode numbers of the sockets that listen at the port, on any address; None where nothing says so."""
-    tables = []
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError):
-            tables.append((_PROC / "net" / name).read_text(encoding="ascii"))
-    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    listening = {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port}
-    return listening if tables else None
+    rows = _listening(port)
+    return None if rows is None else {inode for _, inode, _ in rows}
+
+
+def listening_users(host: str, port: int) -> dict[str, int] | None:
+    """Return the inode numbers of the sockets that accept connections to an IP address, each with its user's id.
+
+    None where nothing says so.
+    """
+    rows, accepted = _listening(port), _accepting(host)
+    return None if rows is None else {inode: user for address, inode, user in rows if address in accepted}
 
 
 def owner(sockets: Collection[str]) -> int | None:
@@ -55,6 +60,37 @@ def session_listens(session: int, port: int) -> bool:
     if not sockets:
         return sockets is None
     return any(_holds(pid, sockets) in (True, None) for pid in _processes() if _session(pid) == session)
+
+
+def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
+    """Return address, inode number and user of each socket that listens at the port; None where nothing says so."""
+    tables = []
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            tables.append((_PROC / "net" / name).read_text(encoding="ascii"))
+    rows = [line.split() for table in tables for line in table.splitlines()[1:] if f":{port:04X} " in line]
+    found = []
+    for row in rows:
+        address, _, local_port = row[1].partition(":")
+        if row[3] == _LISTEN and int(local_port, 16) == port:
+            found.append((_packed(address), row[9], int(row[7])))
+    return found if tables else None
+
+
+def _packed(text: str) -> bytes:
+    """Return the bytes of an address of these tables, which has 32-bit numbers in the order of the machine's bytes."""
+    words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
+    return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+
+
+def _accepting(host: str) -> frozenset[bytes]:
+    """Return the addresses at which a socket may listen that accepts connections to this one."""
+    if ":" in host:
+        return frozenset({socket.inet_pton(socket.AF_INET6, host), bytes(16)})
+    packed = socket.inet_pton(socket.AF_INET, host)
+    return frozenset(
+        {packed, bytes(4), bytes(16), bytes(10) + b"\xff\xff" + packed, bytes(10) + b"\xff\xff" + bytes(4)}
+    )
 
 
 def _processes() -> Iterator[int]:

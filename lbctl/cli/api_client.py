@@ -21,7 +21,7 @@ from lbctl.base import ports
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_loopback
 from lbctl.base.records import dataclass
-from lbctl.cli import terminal
+from lbctl.cli import terminal, token_guard
 from lbctl.cli.options import options_of
 from lbctl.serve.api import tokens
 from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
@@ -44,6 +44,7 @@ _LONGEST_PATIENCE = 60.0
 """Seconds to wait for the whole answer of a request that writes, because a reload reads all files first."""
 _LARGEST = 256 * 1024 * 1024
 """The maximal size of an answer in bytes, far above that of the largest fleet."""
+_UNAUTHORIZED = 401
 _NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
 T = TypeVar("T")
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -109,8 +110,16 @@ class ServeClient:
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         if not is_unicode(body):
             raise click.UsageError("an argument is not UTF-8 text, and the API takes no other")
-        answer = self._send(method, path, body, self.token())
+        token = self.token()
+        is_asked_first = method == "GET" and self._is_in_clear
+        answer = self._send(method, path, body, "" if is_asked_first else token)
+        if is_asked_first and token and answer.status == _UNAUTHORIZED:
+            answer = self._send(method, path, body, token)
         return _content(self.url.rstrip("/") + path, answer.status, answer.content)
+
+    @property
+    def _is_in_clear(self) -> bool:
+        return urlsplit(self.url).scheme == "http"
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
         import requests
@@ -119,8 +128,9 @@ class ServeClient:
         deadline = time.monotonic() + patience
         headers = {"authorization": f"Bearer {token}"} if token else {}
         verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
+        is_guarded = bool(token) and self._is_in_clear
         try:
-            with requests.Session() as session:
+            with self._guarded_session() if is_guarded else requests.Session() as session:
                 session.trust_env = False
                 with session.request(
                     method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
@@ -128,8 +138,29 @@ class ServeClient:
                 ) as response:  # fmt: skip
                     content = _read(response, url, deadline)
                     return _Answer(response.status_code, content, str(response.headers.get("date", "")))
+        except token_guard.UntrustedListenerError as error:
+            raise RemoteError(f"no token is sent: {error}") from None
         except (requests.RequestException, OSError) as error:
             raise RemoteError(f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?") from None
+
+    def _guarded_session(self) -> requests.Session:
+        return token_guard.guarded_session(port_of(self.url), self._trusted_users())
+
+    def _trusted_users(self) -> frozenset[int]:
+        return token_guard.trusted_users(Path(self.token_file or _TOKEN), Path(_TOKEN).parent)
+
+    def token_for_stream(self) -> str:
+        """Return the token after a check of the listener, for a connection that another client makes.
+
+        Raises ConnectionError if it may belong to another user.
+        """
+        token = self.token()
+        if token and self._is_in_clear:
+            try:
+                token_guard.check_port(urlsplit(self.url).hostname or "", port_of(self.url), self._trusted_users())
+            except token_guard.UntrustedListenerError as error:
+                raise ConnectionError(f"no token is sent: {error}") from None
+        return token
 
     def token(self) -> str:
         """Return the given token; only for a server on this machine, the one that `serve` created here."""
@@ -255,6 +286,15 @@ def age(seconds: float | None) -> str:
 def plain(cell: str) -> str:
     """Escape control characters, because the text may come from a proxy."""
     return cell if cell.isprintable() else ascii(cell)[1:-1]
+
+
+def port_of(url: str) -> int:
+    """Return the port of a URL of HTTP. Raises UsageError for one that is not a port."""
+    parts = urlsplit(url)
+    try:
+        return parts.port or ports.BY_SCHEME[parts.scheme]
+    except ValueError:
+        raise click.UsageError(f"--server: {plain(url)} has an invalid port") from None
 
 
 def _is_private(url: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbctl.cli import running_fleet
+from lbctl.cli import running_fleet, token_guard
 from lbctl.cli.api_client import NO_TOKEN, RemoteError, ServeClient
 from lbctl.serve.api import tokens
 
@@ -31,6 +31,7 @@ def server_of_fleet(path: str, ca: str | None = None) -> tuple[str, str | None]:
 
     section, options = read_control((path,)), _options(path)
     chosen = settings(options, section.source)
+    token_guard.trust_owner_of(chosen.state)
     token = str(chosen.token) if _holds_one_token(chosen.token) else None
     if options.api_bind is not None:
         return f"{_scheme(chosen)}://{_reachable(options.api_bind)}", token

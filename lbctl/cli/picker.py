@@ -55,7 +55,8 @@ def command(
     from lbctl.serve.picker.remote_link import ControlPlane, follow
 
     return follow(
-        PickerEndpoints(place, tls), ControlPlane(server, ServeClient(server, token_file, tls_ca).token, tls_ca)
+        PickerEndpoints(place, tls),
+        ControlPlane(server, ServeClient(server, token_file, tls_ca).token_for_stream, tls_ca),
     )
 
 

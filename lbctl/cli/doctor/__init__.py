@@ -139,7 +139,8 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     state = running_fleet.state_of(own) if own is not None and options.state is None else None
     place = Path(state) if state else chosen.state
     is_own = bool(state) and running_fleet.is_own(place)  # of another user's serve this one needs nothing
-    yield places.state(place, needed=is_own or options.state is not None or _has_control(source))
+    is_used_here = is_own or (not state and _has_control(source))
+    yield places.state(place, needed=is_used_here or options.state is not None)
     if source is not None:
         yield from places.named(source, chosen)
         yield from store.checks(chosen)

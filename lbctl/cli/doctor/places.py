@@ -14,6 +14,7 @@ from pathlib import Path
 from lbctl.base.diagnostics import dotted, show
 from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import DoctorResult
+from lbctl.cli.token_guard import user_name
 from lbctl.compile.files import file_of, named_files
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.settings import ServeSettings
@@ -49,6 +50,11 @@ def _state(what: str, place: Path, needed: bool) -> DoctorResult:
     if not place.is_dir():
         return DoctorResult(what, "failed", "it is no directory", "give serve another one: --state DIR")
     if not os.access(place, os.R_OK | os.X_OK) or not _can_be_written(place):
+        user = place.stat().st_uid
+        if user != os.geteuid():
+            finding = f"it belongs to {user_name(user)}: only a serve of that user can use it"
+            todo = f"run doctor as {user_name(user)} to check it, or choose another: --state DIR"
+            return DoctorResult(what, "failed" if needed else "skipped", finding, todo)
         finding = "this user cannot write there"
         return DoctorResult(what, "failed" if needed else "warn", finding, "chown it, or choose another: --state DIR")
     mode = stat.S_IMODE(place.stat().st_mode)

@@ -83,6 +83,8 @@ class Endpoints:
         except OSError as error:
             hint = "; a dry run next to another serve needs its own --api-bind" if self._options.dry_run else ""
             raise _refused(f"the API cannot listen on {chosen.control.api_bind}: {reason_of(error)}{hint}") from None
+        except BindError as error:
+            raise _refused(f"the API: {error}") from None
         self._api = api
         address = str(_with_port(chosen.control, "api_bind", port).api_bind)
         self.opened = replace(self.opened, api=address)

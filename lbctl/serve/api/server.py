@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import web
@@ -28,6 +30,8 @@ from lbctl.serve.api.stream_handlers import StreamHandlers
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.serve.state.interface import StoreError
+from lbctl.xds.protocol.identity import UNIX
+from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 
 T = TypeVar("T")
 AGE = "x-lbctl-age"
@@ -65,9 +69,10 @@ class ApiServer:
         self._access = access
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
+        self._socket: PrivateSocket | None = None
 
     async def start(self) -> int:
-        """Bind, serve, and return the port; 0 for a Unix socket. Raises OSError where that cannot be."""
+        """Bind, serve, and return the port; 0 for a Unix socket. Raises OSError and BindError where that cannot be."""
         checks = Authorization(self._serving, self._access)
         app = web.Application(
             client_max_size=LARGEST, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
@@ -92,7 +97,7 @@ class ApiServer:
         await self._runner.setup()
         try:
             self._listening = await self._listen(self._runner)
-        except OSError:
+        except (OSError, BindError):
             await self.stop()
             raise
         name = self._listening.sockets[0].getsockname()
@@ -104,7 +109,14 @@ class ApiServer:
         protocol = ConnectionLimit(runner.server, patience=FIRST_REQUEST).protocol
         patience = FIRST_REQUEST if tls else None
         if bind.path:
-            return await loop.create_unix_server(protocol, bind.path, ssl=tls, ssl_handshake_timeout=patience)
+            self._socket = PrivateSocket(Path(bind.path))
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                self._socket.open(lambda place: _bind(listening, place.removeprefix(UNIX)))
+            except BindError:
+                listening.close()
+                raise
+            return await loop.create_unix_server(protocol, sock=listening, ssl=tls, ssl_handshake_timeout=patience)
         return await loop.create_server(protocol, bind.host, bind.port, ssl=tls, ssl_handshake_timeout=patience)
 
     async def stop(self) -> None:
@@ -116,6 +128,9 @@ class ApiServer:
             for _ in range(_TURNS_OF_AN_ACCEPT):
                 await asyncio.sleep(0)
             listening.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -194,6 +209,11 @@ async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse
         return await handler(request)
     finally:
         connection.end()
+
+
+def _bind(listening: socket.socket, path: str) -> None:
+    listening.bind(path)
+    listening.listen()
 
 
 def _operation(body: type[T], operation: Callable[[T, str], Awaitable[object]]) -> Handler:

@@ -11,6 +11,7 @@ import pytest
 
 from lbctl.cli import api_client, fleet_server, run, running_fleet
 from lbctl.cli.api_client import RemoteError, ServeClient
+from lbctl.cli.doctor import places
 from lbctl.cli.doctor.api import ApiCheck
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.fleet_server import server_of_fleet
@@ -193,10 +194,22 @@ def test_doctor_needs_the_state_of_its_own_user_alone(
 
     monkeypatch.setattr("lbctl.cli.doctor.places.state", state)
     monkeypatch.setattr("lbctl.cli.doctor.programs.programs", lambda _: ())
-    (tmp_path / "fleet.yaml").write_text("version: 1\n")
     os.chown(tmp_path / "own-state", owner, owner)
-    run(["doctor", str(tmp_path / "fleet.yaml"), "--server", running])
-    assert asked == [(tmp_path / "own-state", owner == 0)]
+    for text in ("version: 1\n", f"version: 1\ncontrol: {{state: {tmp_path}/none}}\n"):
+        (tmp_path / "fleet.yaml").write_text(text)
+        run(["doctor", str(tmp_path / "fleet.yaml"), "--server", running])
+    assert asked == 2 * [(tmp_path / "own-state", owner == 0)]
+
+
+@pytest.mark.parametrize(("needed", "state"), [(False, "skipped"), (True, "failed")])
+def test_doctor_advises_no_chown_of_another_users_state(
+    needed: bool, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places.os, "access", lambda *_: False)
+    monkeypatch.setattr(places.os, "geteuid", lambda: os.getuid() + 1)
+    check = places.state(tmp_path, needed=needed)
+    assert (check.state, "chown" in check.todo) == (state, False)
+    assert check.message.endswith("only a serve of that user can use it")
 
 
 @pytest.mark.parametrize("listens", [None, {}, {"xds": 1, "api": None}])

@@ -1,0 +1,118 @@
+"""Which users' processes of this machine may get the token of the API.
+
+Every user can listen at a port of loopback while `serve` does not. So the token is sent over a connection to loopback
+only if the listener belongs to this user, to root, to the owner of the token's file, or to the owner of the state
+directory of `serve`. TLS needs no such check: the certificate proves whose server it is.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lbctl.apply.listening_sockets import listening_sockets, listening_users
+
+if TYPE_CHECKING:
+    import requests
+
+_STATES = "lbctl.cli.token_guard.states"
+"""The key of the command's context with the state directories that its fleet names."""
+_ROOT = 0
+
+
+class UntrustedListenerError(Exception):
+    """The process at the address may be another user's. The message says whose, and what to do."""
+
+
+def trust_owner_of(state: Path) -> None:
+    """Let this command send the token to the owner of the state directory that its fleet names."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(_STATES, []).append(state)
+
+
+def trusted_users(*paths: Path) -> frozenset[int]:
+    """Return the ids of the users that may get the token: root, this one, and the owners of these paths."""
+    context = click.get_current_context(silent=True)
+    states: Iterable[Path] = context.meta.get(_STATES, ()) if context is not None else ()
+    return frozenset({_ROOT, os.geteuid(), *_owners((*paths, *states))})
+
+
+def check_port(host: str, port: int, users: frozenset[int]) -> None:
+    """Raise UntrustedListenerError unless all listeners at the address of loopback belong to these users."""
+    _check(listening_users("127.0.0.1" if host.lower() == "localhost" else host, port), users, f"{host}:{port}")
+
+
+def guarded_session(port: int, users: frozenset[int]) -> requests.Session:
+    """Return a session that sends nothing by HTTP before it has found the listener to belong to one of these users.
+
+    Its requests raise UntrustedListenerError otherwise.
+    """
+    import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3.connection import HTTPConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    class Connection(HTTPConnection):
+        def connect(self) -> None:
+            before = listening_sockets(port) or set()
+            super().connect()
+            _check_peer(self.sock, before, users)
+
+    class Pool(HTTPConnectionPool):
+        ConnectionCls = Connection
+
+    class Adapter(HTTPAdapter):
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, **options)
+            self.poolmanager.pool_classes_by_scheme = {"http": Pool, "https": HTTPSConnectionPool}
+
+    session = requests.Session()
+    session.mount("http://", Adapter())
+    return session
+
+
+def _check_peer(connected: socket.socket, before: set[str], users: frozenset[int]) -> None:
+    """Check the listener of a connection. `before`: the sockets that listened before it was made.
+
+    A listener that was there before and after the connection was made has accepted it.
+    """
+    host, port = connected.getpeername()[:2]
+    found = listening_users(host, port)
+    if found is not None:
+        found = {inode: user for inode, user in found.items() if inode in before}
+    _check(found, users, f"{host}:{port}")
+
+
+def _check(found: dict[str, int] | None, users: frozenset[int], place: str) -> None:
+    if not found:
+        raise UntrustedListenerError(
+            f"the system does not show which user listens at {place}: give control.api.tls to serve, and an https URL"
+        )
+    others = sorted(set(found.values()) - users)
+    if others:
+        names = ", ".join(map(user_name, others))
+        raise UntrustedListenerError(
+            f"{place} belongs to {names}, not to you, root or the owner of the state directory: if serve runs as that "
+            "user, give --fleet PATH with its control.state, or the token file of that directory"
+        )
+
+
+def user_name(user: int) -> str:
+    """Return the name of a user for a message, or its id where it has none."""
+    with suppress(KeyError):
+        return f"the user {pwd.getpwuid(user).pw_name}"
+    return f"the user with the id {user}"
+
+
+def _owners(paths: Iterable[Path]) -> Iterable[int]:
+    for path in paths:
+        with suppress(OSError, ValueError):
+            yield path.stat().st_uid
