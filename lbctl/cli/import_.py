@@ -26,7 +26,8 @@ option = options_of("import")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, shell_complete=completions)
 @option("-f", "out", metavar="OUT", help="Write the fleet there, where no file is yet; default: to standard output.")
 @option("--compare", is_flag=True, help="Start both on loopback, and compare what sample requests meet there.")
-def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -> int:
+@option("--allow-unsandboxed", is_flag=True, help="Compare even if this system cannot confine the proxies.")
+def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool, allow_unsandboxed: bool) -> int:
     """Write a fleet file that does what an existing configuration does.
 
     Each directive becomes the key that means the same, or a comment at its place with file, line and reason; standard
@@ -35,8 +36,9 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
     it needs to serve; exit code 1 if no route serves, or if requests would go to another pool. With -f, lines that no
     key means and that `include` has a place for are written to own/ next to OUT.
 
-    With --compare the configuration and the fleet run on this machine's proxy, before servers that say what reached
-    them; no address of the configuration is asked. Exit code 1 if a request is treated otherwise.
+    With --compare the configuration and the fleet run on this machine's proxy, in front of servers that report what
+    reached them. The proxies are confined: they reach neither files nor addresses of the configuration. Exit code 1 if
+    a request is treated otherwise, and 4 without the proxy's program or on a system that cannot confine it.
     """
     from lbctl.importer.run import run
 
@@ -51,7 +53,7 @@ def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool) -
     if imported is not None and compare:
         from lbctl.cli.import_compare import report
 
-        code = report(kind, files, imported, diagnostics)
+        code = report(kind, files, imported, diagnostics, allow_unsandboxed=allow_unsandboxed)
     show(diagnostics)
     if imported is not None:
         carried, implied, noted = imported.draft.ledger.counts()

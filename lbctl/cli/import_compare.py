@@ -13,6 +13,7 @@ from lbctl.cli.proxy import unnamed
 from lbctl.importer.compare.differences import ObservedRequest
 from lbctl.importer.compare.processes import NotStartedError
 from lbctl.importer.compare.run import ComparedRequest, MissingProxyError, compare
+from lbctl.importer.compare.sandbox.confined import MAX_SECONDS, SandboxUnavailableError, TooSlowError
 from lbctl.importer.compare.sources.removed import Removed
 from lbctl.importer.draft import printable
 from lbctl.importer.run import Imported
@@ -24,13 +25,23 @@ from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import explain
 
 
-def report(kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics) -> int:
+def report(
+    kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics, *, allow_unsandboxed: bool
+) -> int:
     """Print the table to standard error, and return the exit code: 0 if all compared requests agree."""
     try:
-        compared = compare(kind, files, imported.draft)
+        compared = compare(kind, files, imported.draft, allow_unsandboxed=allow_unsandboxed)
     except MissingProxyError as error:
         click.echo(f"lbctl: {error}", err=True)
         return 4
+    except SandboxUnavailableError as error:
+        click.echo(f"lbctl: --compare cannot confine the proxies on this system: {error}", err=True)
+        click.echo("lbctl: if you trust the configuration, add --allow-unsandboxed", err=True)
+        return 4
+    except TooSlowError:
+        message, hint = f"the comparison did not end within {MAX_SECONDS:.0f} s", "import fewer routes at a time"
+        diagnostics.add(Diagnostic("LB987", message, hint=hint))
+        return 1
     except NotStartedError as error:
         diagnostics.add(Diagnostic("LB987", f"this did not start on loopback: {error}"))
         return 1

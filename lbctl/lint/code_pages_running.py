@@ -143,8 +143,8 @@ RUNNING = (
     code_page(
         "LB987",
         "a comparison that could not be made",
-        "One of the two proxies did not start on loopback.",
-        "The message has its own words.",
+        "One of the two proxies did not start on loopback, or the comparison took longer than 60 s.",
+        "The message has the proxy's own words. If it took too long, import fewer routes at a time.",
     ),
     code_page(
         "LB988",

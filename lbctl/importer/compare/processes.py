@@ -1,4 +1,4 @@
-"""Runs a proxy on a configuration for loopback, until the comparison ends."""
+"""Runs a proxy on a configuration for loopback, confined, until the comparison ends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from lbctl.apply.reserved_ports import LOOPBACK
+from lbctl.importer.compare.sandbox.confined import Sandbox
+from lbctl.importer.compare.sandbox.programs import NotAProgramError
 
 _PATIENCE = 20.0
 """Seconds until a proxy listens."""
 _MAX_MESSAGE = 600
+_MAX_READ_BYTES = 1 << 16
 
 
 class NotStartedError(Exception):
@@ -23,11 +27,9 @@ class NotStartedError(Exception):
 
 
 def command(kind: str, binary: str, directory: Path, config: str) -> list[str]:
-    """Return the command that runs the proxy in the foreground."""
+    """Return the command that runs the proxy in the foreground, as one process."""
     if kind == "nginx":
-        globals_ = f"daemon off; pid {directory / 'nginx.pid'}; worker_processes 1;"
-        if "worker_processes" in Path(config).read_text():
-            globals_ = f"daemon off; pid {directory / 'nginx.pid'};"
+        globals_ = f"daemon off; master_process off; pid {directory / 'nginx.pid'};"
         return [binary, "-p", f"{directory}/", "-c", config, "-e", "stderr", "-g", globals_]
     if kind == "haproxy":
         return [binary, "-db", "-f", config]
@@ -35,30 +37,43 @@ def command(kind: str, binary: str, directory: Path, config: str) -> list[str]:
 
 
 @contextmanager
-def running(kind: str, binary: str, directory: Path, config: str, ports: Iterable[int]) -> Iterator[None]:
+def running(
+    kind: str, binary: str, directory: Path, config: str, ports: Iterable[int], sandbox: Sandbox
+) -> Iterator[None]:
     """Run the proxy until the block ends. Raises NotStartedError if it does not listen in time."""
-    log = directory / "output.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command(kind, binary, directory, config), cwd=directory, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, start_new_session=True,
-        )  # fmt: skip
+    listen = list(ports)
     try:
-        _await(process, log, list(ports))
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        confined = sandbox.command(command(kind, binary, directory, config), directory, listen)
+    except NotAProgramError as error:
+        raise NotStartedError(f"{error}; LBCTL_{kind.upper()} names the program itself") from None
+    with (directory / "output.log").open("w+b") as output:
+        process = subprocess.Popen(
+            confined, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            env=sandbox.environment,
+        )  # fmt: skip
+        try:
+            _await(process, output, listen)
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def _await(process: subprocess.Popen[bytes], log: Path, ports: list[int]) -> None:
+def _await(process: subprocess.Popen[bytes], output: BinaryIO, ports: list[int]) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not all(map(_listens, ports)):
         if process.poll() is not None or time.monotonic() > deadline:
-            lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            raise NotStartedError(" / ".join(lines[-3:])[:_MAX_MESSAGE] or "it said nothing")
+            raise NotStartedError(_last_lines(output) or "it wrote nothing")
         time.sleep(0.05)
+
+
+def _last_lines(output: BinaryIO) -> str:
+    """Return the end of what a proxy wrote. The file is not opened again: the proxy may have replaced it."""
+    start = max(0, os.fstat(output.fileno()).st_size - _MAX_READ_BYTES)
+    written = os.pread(output.fileno(), _MAX_READ_BYTES, start).decode(errors="replace")
+    lines = [line.strip() for line in written.splitlines()]
+    return " / ".join([line for line in lines if line][-3:])[:_MAX_MESSAGE]
 
 
 def _listens(port: int) -> bool:

@@ -7,11 +7,13 @@ import ssl
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from lbctl.apply.binaries import find_binary
+from lbctl.apply.binaries import find_program
 from lbctl.apply.reserved_ports import LOOPBACK
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostics, Position
 from lbctl.base.records import dataclass
 from lbctl.importer.compare import fleet, sessions
 from lbctl.importer.compare.differences import (
@@ -27,6 +29,7 @@ from lbctl.importer.compare.echo import echoes
 from lbctl.importer.compare.places import StandIns, reserved_ports
 from lbctl.importer.compare.processes import NotStartedError, running
 from lbctl.importer.compare.samples import SampleRequest, samples
+from lbctl.importer.compare.sandbox.confined import Sandbox, confined
 from lbctl.importer.compare.sources import envoy, haproxy, nginx
 from lbctl.importer.compare.sources.removed import CLOSED_HEADER, Removed, Rewritten
 from lbctl.importer.draft import CLOSED_STATUS, Draft, printable
@@ -34,6 +37,7 @@ from lbctl.importer.write import place_of
 from lbctl.targets import target
 
 _TIMEOUT = 10.0
+_MAX_ANSWER_BYTES = 1 << 20
 _NO_ROUTE = 404
 """What a fleet answers where no route is, to whoever asks: there is nothing to protect."""
 
@@ -68,38 +72,76 @@ class MissingProxyError(Exception):
     """The proxy's program is not on this machine."""
 
 
-def compare(kind: str, files: Sequence[str], draft: Draft) -> Comparison:
-    """Compare a configuration with its fleet. Raises MissingProxyError and NotStartedError."""
-    binary = find_binary(target(kind))
+def compare(kind: str, files: Sequence[str], draft: Draft, *, allow_unsandboxed: bool = False) -> Comparison:
+    """Compare a configuration with its fleet.
+
+    Raises MissingProxyError, NotStartedError, SandboxUnavailableError and TooSlowError.
+    """
+    binary = find_program(target(kind))
     if binary is None:
         raise MissingProxyError(f"--compare needs the program {target(kind).binary}, and it is not on this machine")
+    with tempfile.TemporaryDirectory(prefix="lbctl-compare-", ignore_cleanup_errors=True) as directory:
+        base = Path(directory).resolve()
+        base.chmod(0o711)
+        result = confined(
+            lambda sandbox: _compared(kind, binary, files, draft, sandbox), base, allow_unsandboxed=allow_unsandboxed
+        )
+    if "not_started" in result:
+        raise NotStartedError(result["not_started"])
+    return Comparison([_row_of(item) for item in result["rows"]], tuple(map(_removed_of, result["removed"])))
+
+
+def _compared(kind: str, binary: str, files: Sequence[str], draft: Draft, sandbox: Sandbox) -> dict[str, Any]:
+    """Return the comparison, or why there is none, as values of JSON."""
+    try:
+        return asdict(compare_in(sandbox, kind, binary, files, draft))
+    except NotStartedError as error:
+        return {"not_started": str(error)}
+
+
+def _row_of(values: dict[str, Any]) -> ComparedRequest:
+    before, after = map(_observed_of, (values["before"], values["after"]))
+    sample = SampleRequest(**values["sample"])
+    return ComparedRequest(sample, before, after, tuple(values["differences"]), values["skipped"])
+
+
+def _observed_of(values: dict[str, Any]) -> ObservedRequest:
+    headers, answer = (tuple((name, value) for name, value in values[key]) for key in ("headers", "answer"))
+    return ObservedRequest(**(values | {"headers": headers, "answer": answer}))
+
+
+def _removed_of(values: dict[str, Any]) -> Removed:
+    return Removed(**(values | {"position": Position(**values["position"])}))
+
+
+def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], draft: Draft) -> Comparison:
+    """Compare a configuration with its fleet, both in this sandbox. Raises NotStartedError."""
     pools = draft.fleet["pools"].values()
     echoed = {address: list[str]() for pool in pools for address in addresses(pool)} | services(draft.fleet)
     binds = {name: str(item["bind"]) for name, item in draft.fleet["listeners"].items()}
     with ExitStack() as stack:
-        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbctl-compare-")))
-        base.chmod(0o755)
         dead = stack.enter_context(reserved_ports(["dead"]))["dead"]
         echo_ports = stack.enter_context(echoes(echoed, sessions.named_by_replicas(draft.fleet)))
+        sandbox = replace(sandbox, connect=(*echo_ports.values(), dead))
         old, new = (
-            _places(base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports, dead)
+            _places(sandbox.base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports, dead)
             for name in ("before", "after")
         )
         source = _source(kind, files, old)
         (old.directory / "main").write_text(source.text)
-        _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration")
+        _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration", sandbox)
         try:
             config = fleet.configuration(kind, binary, draft, new)
         except ValueError as error:
             raise NotStartedError(f"the fleet: {error}") from None
-        _start(stack, kind, binary, new, config, "the fleet")
+        _start(stack, kind, binary, new, config, "the fleet", sandbox)
         rows = [_row(draft, source, sample, old.binds[binds[sample.listener]], new.binds[binds[sample.listener]])
                 for sample in samples(draft.fleet)]  # fmt: skip
         return Comparison(rows, source.removed)
 
 
 def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, int], dead: int) -> StandIns:
-    directory.mkdir(mode=0o755)
+    directory.mkdir(mode=0o700)
     places = StandIns(directory, ports, replicas, dead)
     places.write_certificates()
     return places
@@ -123,12 +165,14 @@ def _source(kind: str, files: Sequence[str], places: StandIns) -> Rewritten:
     return Rewritten(envoy.rewrite(plain_value(root) if root is not None else {}, places))
 
 
-def _start(stack: ExitStack, kind: str, binary: str, places: StandIns, config: str, what: str) -> None:
+def _start(
+    stack: ExitStack, kind: str, binary: str, places: StandIns, config: str, what: str, sandbox: Sandbox
+) -> None:
     if kind == "envoy" and not config.endswith((".yaml", ".json")):
         Path(config).rename(f"{config}.yaml")
         config = f"{config}.yaml"
     try:
-        stack.enter_context(running(kind, binary, places.directory, config, places.binds.values()))
+        stack.enter_context(running(kind, binary, places.directory, config, places.binds.values(), sandbox))
     except NotStartedError as error:
         raise NotStartedError(f"{what}: {error}") from None
 
@@ -150,7 +194,8 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
     one, other = (_ask(sample, port, tls=tls) for port in (before, after))
     if other.status == CLOSED_STATUS:
         return ComparedRequest(sample, one, other, (), "the import closed the route")
-    if (number := dict(one.answer).get(CLOSED_HEADER)) is not None:
+    number = dict(one.answer).get(CLOSED_HEADER, "")
+    if one.status == CLOSED_STATUS and number.isdecimal() and int(number) < len(source.removed):
         item = source.removed[int(number)]
         why = f"the comparison closed the route: {place_of(item.position)} {printable(item.name)}, {item.reason}"
         return ComparedRequest(sample, one, other, (), why)
@@ -195,7 +240,7 @@ def _ask(sample: SampleRequest, port: int, *, tls: bool) -> ObservedRequest:
     try:
         connection.request(sample.method, sample.path, sample.body or None, {"host": sample.host, **sample.headers})
         response = connection.getresponse()
-        content = response.read()
+        content = response.read(_MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException):
         return ObservedRequest(0)
     finally:

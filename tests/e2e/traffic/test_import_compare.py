@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lbctl.cli import run as command
 from lbctl.importer.compare import run
 from lbctl.importer.compare.processes import running
+from lbctl.importer.compare.sandbox.confined import Sandbox
 from lbctl.importer.run import KINDS
 from tests.benchmarks.imports import rows
 from tests.support.importer import SAMPLES, envoy_text
@@ -133,15 +135,19 @@ def test_ports_of_the_comparison_are_reserved(
     started: list[int] = []
 
     def start(
-        kind: str, binary: str, directory: Path, config: str, ports: Iterable[int]
+        kind: str, binary: str, directory: Path, config: str, ports: Iterable[int], sandbox: Sandbox
     ) -> AbstractContextManager[None]:
         for port in ports:
             started.append(port)
             with socket.socket() as other, pytest.raises(OSError, match="in use"):
                 other.bind(("127.0.0.1", port))
-        return running(kind, binary, directory, config, ports)
+        return running(kind, binary, directory, config, ports, sandbox)
+
+    def confined(work: Callable[[Sandbox], Any], base: Path, **_: Any) -> Any:
+        return work(Sandbox("landlock", base))
 
     monkeypatch.setattr(run, "running", start)
+    monkeypatch.setattr(run, "confined", confined)
     assert command(["import", kind, str(SAMPLES / kind / sample), "--compare"]) == 0
     assert len(started) == len(set(started)) == 2
     assert "0 were not compared" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""Landlock: rules for the files, and for the TCP ports, that this process and its descendants may use."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+
+from lbctl.importer.compare.sandbox import kernel
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+"""The numbers of the system calls, which are the same for all architectures."""
+_VERSION = 1
+_PATH, _PORT = 1, 2
+
+MIN_VERSION = 4
+"""The first version with rules for TCP: Linux 6.7."""
+_SCOPES_VERSION, _DEVICES_VERSION = 6, 5
+
+_EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIRECTORY, _REMOVE_FILE, _MAKE_DIRECTORY, _MAKE_FILE = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+_ALL = (1 << 15) - 1
+_ALL_WITH_DEVICES = (1 << 16) - 1
+_BIND, _CONNECT = 1, 2
+_SCOPES = 3
+"""No abstract Unix socket and no signal of a process outside of these rules."""
+
+_PROGRAM = _EXECUTE | _READ
+_DEVICE = _READ | _WRITE
+_OWN = _WRITE | _READ | _LIST | _REMOVE_DIRECTORY | _REMOVE_FILE | _MAKE_DIRECTORY | _MAKE_FILE | _REFER | _TRUNCATE
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
+
+
+class _PortRule(ctypes.Structure):
+    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
+def version() -> int:
+    """Return the version of Landlock that the kernel offers. Raises OSError if it offers none."""
+    return kernel.syscall("landlock", _CREATE, None, 0, _VERSION)
+
+
+def restrict(
+    directory: str, programs: Iterable[str], devices: Iterable[str], listen: Iterable[int], connect: Iterable[int]
+) -> None:
+    """Allow only the directory for reading and writing, the programs and devices, and these TCP ports."""
+    offered = version()
+    if offered < MIN_VERSION:
+        raise OSError(f"Landlock of version {offered} has no rules for TCP; version {MIN_VERSION} has (Linux 6.7)")
+    files = _ALL_WITH_DEVICES if offered >= _DEVICES_VERSION else _ALL
+    ruleset = _Ruleset(files, _BIND | _CONNECT, _SCOPES if offered >= _SCOPES_VERSION else 0)
+    size = ctypes.sizeof(ruleset) if offered >= _SCOPES_VERSION else _Ruleset.scopes.offset
+    descriptor = kernel.syscall("landlock_create_ruleset", _CREATE, ctypes.byref(ruleset), size, 0)
+    try:
+        _allow_path(descriptor, directory, _OWN)
+        for file in programs:
+            _allow_path(descriptor, file, _PROGRAM)
+        for file in devices:
+            _allow_path(descriptor, file, _DEVICE)
+        for ports, allowed in ((listen, _BIND), (connect, _CONNECT)):
+            for port in ports:
+                rule = _PortRule(allowed, port)
+                kernel.syscall("landlock_add_rule", _ADD, descriptor, _PORT, ctypes.byref(rule), 0)
+        kernel.syscall("landlock_restrict_self", _RESTRICT, descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _allow_path(ruleset: int, path: str, allowed: int) -> None:
+    opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = _PathRule(allowed, opened)
+        kernel.syscall("landlock_add_rule", _ADD, ruleset, _PATH, ctypes.byref(rule), 0)
+    finally:
+        os.close(opened)

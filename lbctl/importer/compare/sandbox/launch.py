@@ -1,0 +1,71 @@
+"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: confines itself, and becomes a proxy.
+
+This is a program, because the comparison has threads, and a process that has threads cannot enter a user namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+from lbctl.importer.compare.sandbox import calls, kernel, landlock, root
+
+NOT_CONFINED = 125
+"""The exit code if the sandbox cannot be set up."""
+_NOBODY = 65534
+_MAX_FILE_BYTES = 64 << 20
+"""The largest file that a proxy of the comparison can write."""
+_LIMITS = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES))
+
+
+def main(arguments: list[str]) -> None:
+    """Confine this process as the specification says, and run its command; without one, only try."""
+    specification = json.loads(arguments[0])
+    parent = os.getppid()
+    try:
+        _confine(specification)
+        kernel.end_with_parent()
+        if os.getppid() != parent:
+            raise OSError("the comparison has ended")
+        if specification["filtered"]:
+            kernel.filter_calls(calls.program(os.getpid()))
+    except (OSError, KeyError) as error:
+        print(f"the sandbox cannot be set up: {error}", file=sys.stderr)
+        raise SystemExit(NOT_CONFINED) from None
+    if command := specification["command"]:
+        os.execve(command[0], command, {})
+
+
+def _confine(specification: dict[str, Any]) -> None:
+    """Leave everything behind that the method takes away."""
+    directory, programs = specification["directory"], specification["programs"]
+    for limit, value in _LIMITS:
+        resource.setrlimit(limit, (value, value))
+    if os.geteuid() == 0:
+        _own(directory)
+    kernel.forbid_new_privileges()
+    if specification["method"] == "namespaces":
+        root.enter(specification["place"], directory, programs)
+    if specification["method"] == "landlock":
+        landlock.restrict(directory, programs, root.DEVICES, specification["listen"], specification["connect"])
+    kernel.drop_capabilities()
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+
+
+def _own(directory: str) -> None:
+    """Give a directory with its content to the user that root's proxies run as."""
+    os.chown(directory, _NOBODY, _NOBODY)
+    for place, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            os.chown(Path(place, name), _NOBODY, _NOBODY, follow_symlinks=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,52 @@
+"""The files that a program needs to run: itself, its loader and its libraries."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import subprocess
+from pathlib import Path
+
+_LOADER = 3
+"""The type of the program header that names the loader (PT_INTERP)."""
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_MAX_LOADER = 4096
+_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
+_TIMEOUT = 10.0
+
+
+class NotAProgramError(Exception):
+    """A file that is not a program of this machine, such as a script."""
+
+
+def files_of(program: str) -> list[str]:
+    """Return the paths of a program, its loader and its libraries. Raises NotAProgramError."""
+    loader = _loader(program)
+    if loader is None:
+        return [program]
+    listed = subprocess.run(
+        [loader, "--list", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT,
+        check=False, env={},
+    )  # fmt: skip
+    if listed.returncode != 0:
+        raise NotAProgramError(f"the libraries of {program} cannot be listed: {listed.stderr.strip()[:200]}")
+    return list(dict.fromkeys([program, loader, *_LIBRARY.findall(listed.stdout)]))
+
+
+def _loader(program: str) -> str | None:
+    """Return the path of the loader that a program names; None for a program that needs none."""
+    with Path(program).open("rb") as file:
+        header = file.read(_HEADER.size)
+        if header[:6] != b"\x7fELF\x02\x01" or len(header) < _HEADER.size:
+            raise NotAProgramError(f"{program} is not a program of 64 bits, but a script or a file of another kind")
+        fields = _HEADER.unpack(header)
+        start, size, number = fields[5], fields[9], fields[10]
+        for index in range(number):
+            file.seek(start + index * size)
+            kind, _, offset, _, _, length, *_ = _PROGRAM_HEADER.unpack(file.read(_PROGRAM_HEADER.size))
+            if kind == _LOADER:
+                file.seek(offset)
+                return os.fsdecode(file.read(min(length, _MAX_LOADER)).rstrip(b"\0"))
+    return None

@@ -1,0 +1,49 @@
+"""A private file system: a program with its libraries, a few devices, and one directory that can be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from lbctl.importer.compare.sandbox import kernel
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_SIZE = "size=1m,mode=755"
+"""The new root contains directories and empty files only."""
+_KEPT_FLAGS = (
+    (os.ST_RDONLY, kernel.READ_ONLY),
+    (os.ST_NODEV, kernel.NO_DEVICES),
+    (os.ST_NOEXEC, kernel.NO_PROGRAMS),
+)
+"""Flags of the file system below, which a user namespace may not remove."""
+
+
+def enter(place: str, directory: str, programs: Iterable[str]) -> None:
+    """Make `place` the root of this process, with nothing else in it. Raises OSError."""
+    kernel.unshare(kernel.NEW_MOUNTS)
+    kernel.mount("none", "/", None, kernel.PRIVATE | kernel.RECURSIVE)
+    kernel.mount("tmpfs", place, "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES, _SIZE)
+    for file in programs:
+        _show(place, file, kernel.READ_ONLY | kernel.NO_DEVICES)
+    for file in DEVICES:
+        _show(place, file, kernel.NO_PROGRAMS)
+    _show(place, directory, kernel.NO_DEVICES | kernel.NO_PROGRAMS)
+    kernel.mount("none", place, None, kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | kernel.NO_SUID)
+    kernel.change_root(place)
+    os.chdir(directory)
+
+
+def _show(place: str, path: str, flags: int) -> None:
+    """Show a file or directory under its own path in the new root."""
+    target = Path(place + path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if Path(path).is_dir():
+        target.mkdir(exist_ok=True)
+    else:
+        target.touch()
+    kernel.mount(path, str(target), None, kernel.BIND)
+    kept = os.statvfs(path).f_flag
+    for bit, flag in _KEPT_FLAGS:
+        flags |= flag if kept & bit else 0
+    kernel.mount("none", str(target), None, kernel.REMOUNT | kernel.BIND | kernel.NO_SUID | flags)
