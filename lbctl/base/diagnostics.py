@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from lbctl.base.records import dataclass
+from lbctl.base.urls import without_user
 
 Severity = Literal["error", "warning", "note"]
 Path = tuple[str | int, ...]
@@ -134,10 +135,13 @@ def quoting_hint(value: object) -> str:
 
 
 def show(value: object, limit: int = _MAX_SHOWN) -> str:
-    """Format a user's value as YAML writes it: strings quoted, at most `limit` characters, nothing unprintable."""
+    """Format a user's value as YAML writes it: strings quoted, at most `limit` characters, nothing unprintable.
+
+    The user and password of a URL are left out.
+    """
     if value is None or isinstance(value, bool):
         return _LITERALS[value]
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    text = without_user(ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

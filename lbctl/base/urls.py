@@ -1,4 +1,4 @@
-"""URLs for display: the values of a query may be secrets, so they are replaced."""
+"""URLs for display: the user and password of a URL and the values of its query may be secrets, so they are replaced."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import hashlib
 import re
 from collections.abc import Callable
 
+_AUTHORITY = re.compile(r"(//)([^\s/?#'\"]*@|[^\s/?#'\"@]*:(?!\d+[/?#])[^\s'\"@]*@)")
+"""Everything up to the last `@` of the authority. A password may contain a slash that is not escaped."""
 _QUERY = re.compile(r"\?([^#]*)(#.*)?")
 _VALUE = re.compile(r"(^|[&;])([^=&;]*=)?([^&;]+)")
 
 
+def without_user(text: str) -> str:
+    """Replace the user and password of each URL in a text: `redis://ann:secret@host` → `redis://…@host`."""
+    return _AUTHORITY.sub(r"\1…@", text) if "@" in text else text
+
+
 def without_values(url: str) -> str:
-    """Replace the query's values: `?token=abc&x` → `?token=…&…`. The fragment is dropped; it is never sent."""
-    return _replaced(url, lambda _: "…")
+    """Replace user, password and the query's values: `?token=abc&x` → `?token=…&…`.
+
+    The fragment is dropped; it is never sent.
+    """
+    return _replaced(without_user(url), lambda _: "…")
 
 
 def with_digests(url: str) -> str:
-    """Replace each of the query's values with eight hexadecimal digits of its hash, so that two values differ."""
-    return _replaced(url, digest)
+    """Replace user and password, and each of the query's values with a digest, so that two values differ."""
+    return _replaced(without_user(url), digest)
 
 
 def digest(value: str) -> str:

@@ -12,6 +12,7 @@ from lbctl.compile.sources import SourceMap
 from lbctl.ir.diff import Difference, ObjectChange, ReroutedRequests, SettingChange, TrafficChange
 from lbctl.ir.listeners import Rule
 from lbctl.ir.matching import path_text
+from lbctl.ir.secrets import shown_value
 
 _MOST = 12
 """Lines of one kind below one heading; the rest is counted."""
@@ -87,7 +88,7 @@ def match(rule: Rule) -> dict[str, Any]:
         "host": rule.host or None,
         "path": path_text(rule.path),
         "methods": list(rule.methods),
-        "headers": dict(rule.headers),
+        "headers": {name: shown_value(name, value) for name, value in rule.headers},
         "models": list(rule.models),
     }
 
@@ -97,7 +98,7 @@ def conditions(rule: Rule) -> str:
     methods = f"{'|'.join(rule.methods)} " if rule.methods else ""
     path = path_text(rule.path)
     path = f" {path}" if rule.path.kind == "regex" and rule.host else path
-    extra = [f"{name}: {value}" for name, value in rule.headers]
+    extra = [f"{name}: {shown_value(name, value)}" for name, value in rule.headers]
     extra += [f"model {'|'.join(rule.models)}"] if rule.models else []
     return f"{methods}{rule.host}{path}" + (f" with {', '.join(extra)}" if extra else "")
 

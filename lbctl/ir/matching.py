@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from lbctl.base.records import dataclass
 from lbctl.ir.listeners import PathMatch, Rule
+from lbctl.ir.secrets import shown_value
 
 _PATH_RANK = {"exact": 0, "regex": 1, "prefix": 2}
 _ORDER_CRITERIA = ("host", "host", "path", "path", "method", "model", "model", "headers", "name", "name")
@@ -77,7 +78,8 @@ def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:
         yield Criterion("method", "|".join(rule.methods), request.method, request.method in rule.methods)
     for name, wanted in rule.headers:
         values = request.headers.get(name, ())
-        yield Criterion("header", wanted, ", ".join(values) if values else None, wanted in values, name)
+        actual = ", ".join(shown_value(name, value) for value in values) if values else None
+        yield Criterion("header", shown_value(name, wanted), actual, wanted in values, name)
     if rule.models:
         holds = request.model is not None and any(model_matches(model, request.model) for model in rule.models)
         yield Criterion("model", "|".join(rule.models), request.model, holds)

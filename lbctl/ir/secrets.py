@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from lbctl.base.records import dataclass
+from lbctl.base.urls import digest
 
 CREDENTIAL_HEADERS = frozenset(
     ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
 )
 """Lower-case names of request headers whose value certainly lets somebody in."""
 _LIKE_A_CREDENTIAL = re.compile("auth|key|token|secret|password|cookie|credential", re.IGNORECASE)
+_LIKE_A_SESSION = re.compile("sess|sid", re.IGNORECASE)
 _OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate"))
 """Headers of answers with such names: they let nobody in."""
 
@@ -23,6 +25,16 @@ _OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate")
 def may_hold_credential(header: str) -> bool:
     """Return whether the value of a header may let somebody in, by its name: it is shown to nobody but its owner."""
     return header.lower() not in _OF_ANSWERS and _LIKE_A_CREDENTIAL.search(header) is not None
+
+
+def cookie_may_hold_credential(cookie: str) -> bool:
+    """Return whether the value of a cookie may let somebody in, by its name: that of a session does."""
+    return _LIKE_A_CREDENTIAL.search(cookie) is not None or _LIKE_A_SESSION.search(cookie) is not None
+
+
+def shown_value(header: str, value: str) -> str:
+    """Return the value of a header for display: a digest if it may be a credential."""
+    return digest(value) if may_hold_credential(header) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, dotted, quoting_hint, show
+from lbctl.ir.secrets import cookie_may_hold_credential, may_hold_credential
 from lbctl.model import other_names
-from lbctl.model.node import Node, position_of
+from lbctl.model.node import Node, descend, position_of
 from lbctl.model.section import Section
 from lbctl.model.shape import is_named_map, section_at, section_below
 
@@ -44,12 +45,26 @@ def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path
     inner = detail["loc"][:-1] if about_name else detail["loc"]
     code, message, hint = _message(detail, shape, inner)
     below: Path = tuple(detail.get("ctx", {}).get("at", ()))
+    node = descend(root, (*at, *inner, *below))
+    if node is not None and _is_credential(root, (*at, *inner, *below)):
+        message = message.replace(show(node.value), "the value")
     if detail["type"] == "missing":
         position = position_of(root, (*at, *inner[:-1]), key=True)
     else:
         about_key = about_name or detail["type"] == "extra_forbidden" or code in _CODES_ABOUT_KEYS
         position = position_of(root, (*at, *inner, *below), key=about_key)
     return Diagnostic(code, message, position, (*at, *inner, *below), hint)
+
+
+def _is_credential(root: Node, path: Path) -> bool:
+    """Return whether the value at the path may be a credential, so that no message repeats it."""
+    *above, name = path or ("",)
+    if name == "equals" and "pin" in above:
+        pin = descend(root, tuple(above))
+        named = pin.value if pin is not None and isinstance(pin.value, dict) else {}
+        cookie = named.get("cookie")
+        return cookie is None or cookie_may_hold_credential(str(cookie.value))
+    return bool(above) and above[-1] in {"headers", "set"} and may_hold_credential(str(name))
 
 
 def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[str, str, str]:

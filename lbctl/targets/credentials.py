@@ -1,23 +1,23 @@
-"""Whether a rendered text holds credentials: headers of requests that a fleet sets or matches may be such."""
+"""Whether a rendered text holds credentials that the fleet itself contains (`ir.written_credentials`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lbctl.ir import written_credentials
 from lbctl.ir.listeners import Rule
-from lbctl.ir.secrets import may_hold_credential
 from lbctl.ir.snapshot import View
 
 
-def in_headers(view: View, rules: Iterable[Rule]) -> bool:
-    """Return whether one of these rules, or its route, names the value of a header that lets somebody in."""
+def in_rules(view: View, rules: Iterable[Rule]) -> bool:
+    """Return whether one of these rules, or its route, contains a credential."""
     return any(
-        may_hold_credential(name)
+        True
         for rule in rules
-        for name, _ in (*rule.headers, *view.routes[rule.route].request_headers.set)
+        for _ in (*written_credentials.of_rule(rule), *written_credentials.of_route(view.routes[rule.route]))
     )
 
 
 def in_text(view: View) -> bool:
     """Return whether the text of all listeners holds one, so that its owner alone may read it."""
-    return any(in_headers(view, listener.rules) for listener in view.listeners)
+    return any(in_rules(view, listener.rules) for listener in view.listeners)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lbctl.base.urls import digest
+from lbctl.base.urls import digest, with_digests
 from lbctl.ir import routes as r
 from lbctl.ir.listeners import Rule
-from lbctl.ir.secrets import may_hold_credential
+from lbctl.ir.secrets import shown_value
 from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
 from lbctl.ir.shares import of_pools
+from lbctl.ir.written_credentials import is_credential
 
 _KEYS = {"exact": "path", "regex": "path_regex", "prefix": "path_prefix"}
 _LISTENERS = "as the listener"
@@ -52,7 +53,8 @@ def _destination(action: r.Forward) -> Iterator[Setting]:
         for share in action.shares:
             yield ("split", share.pool), percent(100 * shares.get(share.pool, 0.0))
     for index, pin in enumerate(action.pins):
-        yield ("pin", index), f"{pin.kind} {pin.name} equals {pin.value!r}: {pin.pool}"
+        value = digest(pin.value) if is_credential(pin) else repr(pin.value)
+        yield ("pin", index), f"{pin.kind} {pin.name} equals {value}: {pin.pool}"
     if action.sticky:
         yield ("sticky_split", action.sticky.kind), action.sticky.name
         yield ("sticky_split", "ttl"), duration(action.sticky.ttl)
@@ -145,7 +147,7 @@ def _headers(rules: r.HeaderRules) -> Iterator[Setting]:
 
 def _header_values(headers: Iterable[tuple[str, str]]) -> Iterator[Setting]:
     """Yield the headers; the value of one that carries a credential is replaced by its digest."""
-    return entries((name, digest(value) if may_hold_credential(name) else value) for name, value in headers)
+    return entries((name, shown_value(name, value)) for name, value in headers)
 
 
 def _rollout(rollout: r.Rollout) -> Iterator[Setting]:
@@ -170,4 +172,4 @@ def _analysis(analysis: r.Analysis) -> Iterator[Setting]:
     yield ("failures",), analysis.failures
     yield ("on_failure",), analysis.on_failure
     for metric in analysis.metrics:
-        yield ("metrics", metric.name), f"{metric.query} of {metric.source} × {metric.max_ratio:.12g}"
+        yield ("metrics", metric.name), f"{metric.query} of {with_digests(metric.source)} × {metric.max_ratio:.12g}"

@@ -148,7 +148,7 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 
     Envoy compares API keys in plain text, and a header that is set or matched may itself be a credential.
     """
-    return auth.holds_keys(view, listener) or credentials.in_headers(view, listener.rules)
+    return auth.holds_keys(view, listener) or credentials.in_rules(view, listener.rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path as FilePath
 
 from lbctl.base.diagnostics import Path
+from lbctl.ir.secrets import may_hold_credential
 from lbctl.targets.envoy.sources import (
     SECRET_CLUSTERS,
     SECRET_LISTENERS,
@@ -91,7 +92,7 @@ class _Locator:
         """Return the message without the keys of clients and replicas: Envoy may quote what it cannot read."""
         if len(self._bundle.files) == 1:
             return message
-        secrets = {*_keys_below(self._tree, "credentials"), *_check_headers(self._tree)}
+        secrets = {*_keys_below(self._tree, "credentials"), *_check_headers(self._tree), *_compared(self._tree)}
         for key in sorted(filter(None, secrets), key=len, reverse=True):
             message = message.replace(key, "…")
         return message
@@ -163,6 +164,15 @@ def _check_headers(tree: Tree) -> Iterator[str]:
             for item in (*http.get("request_headers_to_add", ()), *grpc.get("initial_metadata", ())):
                 value = str(item.get("header", item).get("value", ""))
                 yield from (value, value.replace("%%", "%"))
+
+
+def _compared(tree: object) -> Iterator[str]:
+    """Yield each text that a header is compared with or set to, where the header may hold a credential."""
+    for item in tree if isinstance(tree, list) else tree.values() if isinstance(tree, dict) else ():
+        yield from _compared(item)
+    if isinstance(tree, dict) and may_hold_credential(str(tree.get("name") or tree.get("key") or "")):
+        compared = tree.get("string_match", {})
+        yield from filter(None, (compared.get("exact"), compared.get("safe_regex", {}).get("regex"), tree.get("value")))
 
 
 def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[str]:

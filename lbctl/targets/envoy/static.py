@@ -70,7 +70,7 @@ def static(view: View, listeners_file: str, clusters_file: str, form: str) -> St
     delivery = Delivery(_routes, lambda built, item: _endpoints(built, item, view), files(directory, form))
     for item in view.listeners:
         built = resources.listener(view, item, delivery)
-        if auth.holds_keys(view, item) or credentials.in_headers(view, item.rules):
+        if auth.holds_keys(view, item) or credentials.in_rules(view, item.rules):
             secret_listeners.resources.append(pack(built))
         else:
             message.static_resources.listeners.append(built)

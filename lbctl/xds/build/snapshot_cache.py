@@ -16,6 +16,7 @@ from functools import cached_property
 from hashlib import blake2b
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.ir import written_credentials
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
@@ -104,6 +105,7 @@ class CachedSnapshot:
         secrets = self.snapshot.secrets
         keys = {item.key for tenant_keys in secrets.api_keys.values() for item in tenant_keys if item.key}
         keys |= {item.value for item in secrets.headers.values()}
+        keys |= written_credentials.of_topology(self.snapshot.topology)
         redacted = message
         for key in sorted(keys, key=len, reverse=True):
             redacted = redacted.replace(key, "…")

@@ -1,0 +1,40 @@
+"""Credentials that a fleet itself contains: values that it writes for headers and cookies by which a client gets in.
+
+A fleet writes such a value where it matches a header, pins a header or cookie, or sets a request header. It is treated
+alike in each of these places: its rendered file is readable by its owner alone, xDS sends it only to guarded clients,
+and messages do not quote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lbctl.ir.listeners import Rule
+from lbctl.ir.routes import Forward, Pin, Route
+from lbctl.ir.secrets import cookie_may_hold_credential, may_hold_credential
+from lbctl.ir.topology import Topology
+
+
+def of_rule(rule: Rule) -> Iterator[str]:
+    """Yield the credentials that the conditions of a rule contain."""
+    return (value for name, value in rule.headers if may_hold_credential(name))
+
+
+def of_route(route: Route) -> Iterator[str]:
+    """Yield the credentials that a route contains."""
+    yield from (value for name, value in route.request_headers.set if may_hold_credential(name))
+    if isinstance(route.action, Forward):
+        yield from (pin.value for pin in route.action.pins if is_credential(pin))
+
+
+def is_credential(pin: Pin) -> bool:
+    """Return whether the value of a pin may let somebody in."""
+    return cookie_may_hold_credential(pin.name) if pin.kind == "cookie" else may_hold_credential(pin.name)
+
+
+def of_topology(topology: Topology) -> frozenset[str]:
+    """Return all credentials that the listeners and routes of a fleet contain, each as the fleet writes it."""
+    rules: Iterable[Rule] = (rule for listener in topology.listeners for rule in listener.rules)
+    conditions = (value for rule in rules for value in of_rule(rule))
+    routes = (value for route in topology.routes for value in of_route(route))
+    return frozenset((*conditions, *routes))
