@@ -33,6 +33,8 @@ _LARGEST = 65_536
 _FITS = 46
 """The most characters of a key that fits nginx's hash tables by default."""
 _DOLLAR = "    geo $lb_dollar "
+_WITHOUT_PUSH = (1, 25, 1)
+"""The first nginx that pushes no answers of replicas' `Link` headers."""
 _FEW = 64
 """The most entries of a map for which nginx's hash tables are large enough by default."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -110,6 +112,7 @@ def _values(context: RenderContext) -> dict[str, object]:
         pick.maps(context)
     return {
         "fragment": context.view.proxy.is_fragment,
+        "pushes": context.view.proxy.version < _WITHOUT_PUSH,
         "uncounted": limits.uncounted(context) if context.view.proxy.is_fragment else (),
         "picker_name": pick.upstream_name(context.view),
         "pick_format": pick.format_name(context.view),

@@ -108,6 +108,13 @@ deny all;
 mirror /x;
 post_action /x;
 proxy_method DELETE;
+ssi on;
+ssi_types *;
+sub_filter prompt changed;
+sub_filter_types *;
+add_after_body /x;
+addition_types *;
+client_body_in_file_only on;
 """
 
 
