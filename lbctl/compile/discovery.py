@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from lbctl.base.diagnostics import Diagnostic, Position, show
 from lbctl.base.paths import is_file
+from lbctl.compile.allowed_files import refusal
 from lbctl.compile.context import Context, FileTarget
 from lbctl.compile.convert import address
 from lbctl.compile.files import file_of, read_regular
@@ -32,7 +33,9 @@ def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
     if pool.discovery is None or pool.discovery.file is None:
         return pool
     node = descend(ctx.source.root, ("pools", name, "discovery", "file", "path"))
-    file = file_of(ctx.source, node) if node is not None else Path()
+    if node is None or refusal(ctx.source, ("pools", name, "discovery", "file", "path"), node) is not None:
+        return pool
+    file = file_of(ctx.source, node)
     content = ctx.source.target_contents.get(str(file))
     data = read_targets(file) if content is None else content
     if data is None:

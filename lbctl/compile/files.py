@@ -16,6 +16,7 @@ from lbctl.base import diagnostics as d
 from lbctl.base.errors import reason_of
 from lbctl.base.paths import is_file, without_links
 from lbctl.base.system_ca import WORD, system_ca
+from lbctl.compile.allowed_files import refusal
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node
 
@@ -31,8 +32,8 @@ _HOLDERS = frozenset({"tls", "auth", "discovery", "upstream", "credentials"})
 def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics) -> None:
     """Report missing and misplaced files.
 
-    LB110 for a file that does not exist (an error if `required`), LB502 for one outside its directory, LB118 for two
-    files of one name. A missing key file is reported by `secrets`.
+    LB110 for a file that does not exist (an error if `required`), LB502 and LB514 for one that the fleet may not name,
+    LB118 for two files of one name. A missing key file is reported by `secrets`.
     """
     file_by_name: dict[str, Path] = {}
     for path, node in named_files(source.root):
@@ -73,6 +74,10 @@ def read_regular(place: Path, most: int) -> bytes:
 
 def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:
     file, written = file_of(source, node), str(node.value)
+    refused = refusal(source, path, node)
+    if refused is not None:
+        yield refused
+        return
     fault = _fault(file, written)
     if fault:
         if path[0] == "routes" or path[2:3] in {("upstream",), ("credentials",)}:

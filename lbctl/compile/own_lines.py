@@ -10,6 +10,7 @@ from typing import Any
 
 from lbctl.base.diagnostics import Path, show
 from lbctl.base.errors import reason_of
+from lbctl.compile.allowed_files import refusal
 from lbctl.compile.context import Context
 from lbctl.compile.files import file_of, leads_out, read_regular
 from lbctl.ir.own_lines import OwnLines
@@ -21,7 +22,10 @@ _MAX_BYTES = 1 << 20
 
 
 def own_lines(ctx: Context, name: str, proxy: model.Proxy) -> tuple[OwnLines, ...]:
-    """Read the own lines of a proxy. Reports LB101, LB102 and LB132 (names), LB130 (files), LB131 (places), LB502."""
+    """Read the own lines of a proxy.
+
+    Reports LB101, LB102 and LB132 (names), LB130, LB502 and LB514 (files), LB131 (places).
+    """
     if proxy.include is None:
         return ()
     written = proxy.include.model_dump(by_alias=True, exclude_none=True)
@@ -79,6 +83,10 @@ def _text(ctx: Context, path: Path) -> str | None:
     if leads_out(ctx.source, node):
         message = f"{show(str(node.value))} leads out of its directory"
         ctx.error("LB502", message, path, "keep the file below the fleet's directory, or write its absolute path")
+        return None
+    refused = refusal(ctx.source, path, node)
+    if refused is not None:
+        ctx.diagnostics.add(refused)
         return None
     file = file_of(ctx.source, node)
     content = ctx.source.target_contents.get(str(file))

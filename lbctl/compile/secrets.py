@@ -17,6 +17,7 @@ from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.compile import key_lines, user_lines
+from lbctl.compile.allowed_files import refusal
 from lbctl.compile.files import file_of, read_regular
 from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
@@ -111,7 +112,9 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
 
 
 def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> Content | None:
-    """Read one key file; None, with the reason in `diagnostics`, if it cannot be used."""
+    """Read one key file; None if it cannot be used. The reason is in `diagnostics`, or `check_files` reports it."""
+    if refusal(source, file.path, file.node) is not None:
+        return None
     text = _text(source, file, required, diagnostics)
     if text is None:
         return None

@@ -127,6 +127,17 @@ SECURITY = (
         "Keep the file below that directory, or write its absolute path, without `..`.",
     ),
     code_page(
+        "LB514",
+        "a file that a fleet may not read",
+        "lbctl reads the file with its own rights and passes its content on: to rendered files, proxies, or servers "
+        "that the fleet names. Without a limit, the author of a fleet could read any file of the machine. Keys, users, "
+        "secrets of headers, own lines and kubeconfigs must be below the fleet's directory, or below a directory that "
+        "the operator allows. No fleet may name a file of the control plane's state, or its tokens.",
+        "Move the file below the fleet's directory, or below /etc/lbctl, /run/secrets, /run/credentials, /etc/ssl, "
+        "/etc/letsencrypt, /etc/haproxy, /etc/nginx, /etc/envoy or ~/.kube. For other places, set LBCTL_FILE_DIRS to "
+        "their directories, separated by colons, where lbctl runs.",
+    ),
+    code_page(
         "LB503",
         "a key file that authenticates no request",
         "It cannot be read, or holds no key: the route is rendered closed.",

@@ -69,6 +69,8 @@ class FleetSource:
     """The objects from which faulty values were removed."""
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
     """Path of a file of targets or of own lines → the content to use instead of reading it."""
+    withheld: tuple[str, ...] = ()
+    """Files and directories of the running control plane, which no fleet may name."""
 
     def names(self, section: str) -> Collection[str]:
         """All names that were written in a section, those of faulty objects included."""

@@ -12,6 +12,7 @@ from lbctl.apply.check import check
 from lbctl.apply.files import write_bundle
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.base.records import dataclass
+from lbctl.compile.allowed_files import allow
 from lbctl.compile.files import files_on_disk
 from lbctl.ir.address import Address
 from lbctl.ir.snapshot import Snapshot
@@ -72,6 +73,8 @@ def prepare_run(
     """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not LAUNCHERS.get(program.kind).compares_hashes)
+    if own_key_file is not None:
+        allow(own_key_file)
     file = place / OVERLAY
     file.write_text(overlay(program.kind, program.binary, program.version, place, own_key_file), encoding="utf-8")
     whole = _load((*paths, str(file)), diagnostics)

@@ -36,6 +36,9 @@ source of metrics |
 Every option has a variable: `LBCTL_`, the command, the option, as in `LBCTL_RENDER_PROXY_VERSION`. What means the same
 for several commands has one for all of them; on the command line an option still comes first.
 
+`LBCTL_FILE_DIRS` has no option: it names directories in addition to those from which a fleet may read keys, separated
+by colons ([which files a fleet may name](configuration.md#which-files-a-fleet-may-name)).
+
 | variable | option | of |
 |---|---|---|
 """

@@ -86,12 +86,14 @@ def read(
     diagnostics: Diagnostics,
     compile_cache: CompileCache,
     own: FleetSource | None = None,
+    withheld: tuple[str, ...] = (),
 ) -> FleetContents:
     """Read the fleet of these texts.
 
     `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
     files of a fleet. `diagnostics` are those of earlier steps. `compile_cache` has the objects of the last fleet.
-    `own` has the section `control` of this process, where the texts are not those of its own files.
+    `own` has the section `control` of this process, where the texts are not those of its own files. `withheld` are the
+    files and directories of this process that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)
@@ -100,7 +102,7 @@ def read(
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
     source = with_control(source, own) if own is not None else source
     targets = _targets(source, target_contents)
-    source = replace(source, target_contents=targets)
+    source = replace(source, target_contents=targets, withheld=withheld)
     loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=compile_cache)
     if loaded is None:
         return FleetContents(tuple(texts), source, None, tuple(diagnostics), targets)

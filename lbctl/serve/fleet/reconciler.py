@@ -52,11 +52,12 @@ class Reconciler:
         history: FleetHistory,
         on_fleet: Callable[[Loaded, bool], Awaitable[None]],
         observer: ChangeObserver,
+        state_directory: str | None = None,
     ) -> None:
         """Start without a fleet.
 
         `on_fleet` is called twice with the first fleet: with False before its snapshot is built, and with True when it
-        can be served.
+        can be served. `state_directory` is where the state is, if the fleet does not decide about it.
         """
         self._paths = paths
         self._publisher = publisher
@@ -65,7 +66,7 @@ class Reconciler:
         self._history = history
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
-        self._reloader = FleetReloader(paths)
+        self._reloader = FleetReloader(paths, state_directory)
         self._reloads = ReloadLog(publisher, metrics, observer)
         self._publications = PublicationLog(publisher, observer, audit)
         self._saver = FleetSaver(publisher, state, history)

@@ -29,7 +29,7 @@ from lbctl.model.load import SourceText, texts
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
-from lbctl.serve.fleet.reader import FleetContents, own_control, read
+from lbctl.serve.fleet.reader import FleetContents, ReadKeys, own_control, read
 from lbctl.serve.state.records import SavedFleet
 from lbctl.targets.load import Loaded
 
@@ -86,8 +86,10 @@ def _unchanged(topology: Topology) -> Topology:
 class FleetReloader:
     """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], state: str | None = None) -> None:
+        """Read nothing yet. `state` is the directory of the state, if the fleet does not decide about it."""
         self._paths = tuple(paths)
+        self._withheld = (state,) if state else ()
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
         self._compile_cache = CompileCache()
@@ -138,9 +140,7 @@ class FleetReloader:
         """
         with self._lock:
             own = own_control(self._paths)
-            as_saved = read(
-                saved.texts, saved.targets, self._certificates, self._new_keys, Diagnostics(), self._compile_cache, own
-            )
+            as_saved = self._contents(saved.texts, saved.targets, self._new_keys, Diagnostics(), own)
             contents = self._reread(saved.texts, saved.targets, as_saved.topology, _unchanged, own)
             files = self._fingerprints.of(contents.files())
             if contents.loaded is None:
@@ -183,11 +183,22 @@ class FleetReloader:
         own: FleetSource | None,
     ) -> FleetContents:
         """Read these texts with all files as they are now, or else with the given content of the target files."""
-        certificates, keys, cache = self._certificates, self._reread_keys, self._compile_cache
-        contents = read(source_texts, {}, certificates, keys, Diagnostics(), cache, own)
+        contents = self._contents(source_texts, {}, self._reread_keys, Diagnostics(), own)
         if contents.topology and not (before and _shrunk(before, contents.topology, discovered)):
             return contents
-        return read(source_texts, targets, certificates, keys, Diagnostics(), cache, own)
+        return self._contents(source_texts, targets, self._reread_keys, Diagnostics(), own)
+
+    def _contents(
+        self,
+        source_texts: Sequence[SourceText],
+        targets: Mapping[str, bytes],
+        keys: ReadKeys,
+        diagnostics: Diagnostics,
+        own: FleetSource | None,
+    ) -> FleetContents:
+        return read(
+            source_texts, targets, self._certificates, keys, diagnostics, self._compile_cache, own, self._withheld
+        )
 
     @property
     def _served_keys(self) -> key_files.ServedKeyFiles:
@@ -236,7 +247,7 @@ class FleetReloader:
             diagnostics = Diagnostics()
             source_texts = texts(paths, diagnostics) if pinned is None else pinned
             own = None if pinned is None else own_control(self._paths)
-            contents = read(source_texts, {}, self._certificates, self._new_keys, diagnostics, self._compile_cache, own)
+            contents = self._contents(source_texts, {}, self._new_keys, diagnostics, own)
             files = self._fingerprints.of(contents.files())
             changed = changed or _changed_file(before, (*fleet_files(paths), *files), began)
             changed = changed or self._unsettled_key_file()

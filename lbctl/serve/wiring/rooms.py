@@ -114,7 +114,7 @@ def build_fleet(
     audit = AuditLog(state, inputs.shared.clock.now if inputs.shared else time.time)
     history = FleetHistory(options.paths, state, restored.history)
     reconciler = Reconciler(
-        options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events
+        options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events, options.state
     )
     return FleetParts(publisher, watcher, audit, history, reconciler)
 

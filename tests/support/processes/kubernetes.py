@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lbctl.compile.allowed_files import allow
 from tests.support.kubernetes import ApiServer, endpoint, serving_api
 from tests.support.processes import edges
 from tests.support.processes.client import Client
@@ -40,6 +41,7 @@ class Deployment:
         self._slices = 0
         self._crowd: list[Replica] = []
         self._kubeconfig = api.kubeconfig(directory / "kubeconfig")
+        allow(self._kubeconfig)  # it is not in the directory of the fleet
 
     def pool(self, **keys: Any) -> dict[str, Any]:
         """Return the pool that follows the deployment."""

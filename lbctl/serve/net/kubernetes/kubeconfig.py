@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.base.errors import reason_of
+from lbctl.base.paths import without_links
+from lbctl.compile.allowed_files import VARIABLE, is_allowed
 from lbctl.compile.files import read_regular
 from lbctl.model import yaml
 from lbctl.model.node import Node
@@ -44,11 +46,15 @@ def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
         return in_cluster(environment=environment)
     if os.pathsep in named:
         raise ClusterError(f"KUBECONFIG names several files, and lbctl reads one: {named}")
-    return read(Path(named))
+    return read(Path(named), of_operator=True)
 
 
-def read(file: Path, context: str | None = None) -> Cluster:
-    """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column."""
+def read(file: Path, context: str | None = None, *, of_operator: bool = False) -> Cluster:
+    """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column.
+
+    A kubeconfig that is neither `of_operator` nor in a directory that the operator allows belongs to the author of the
+    fleet: its tokens and certificates must be below its directory, or below one that the operator allows.
+    """
     try:
         data = read_regular(file, _MAX_BYTES)
     except OSError as error:
@@ -59,15 +65,16 @@ def read(file: Path, context: str | None = None) -> Cluster:
         raise ClusterError(f"{item.position}: {item.message}")
     if root is None:
         raise ClusterError(f"{file}: this is no kubeconfig")
-    return _Reader(file, root).cluster(context)
+    return _Reader(file, root, of_operator or is_allowed(file)).cluster(context)
 
 
 class _Reader:
     """One kubeconfig."""
 
-    def __init__(self, file: Path, root: Node) -> None:
+    def __init__(self, file: Path, root: Node, of_operator: bool) -> None:
         self._file = file
         self._root = root
+        self._of_operator = of_operator
 
     def cluster(self, context: str | None) -> Cluster:
         name = context or _text(self._root, "current-context")
@@ -123,8 +130,8 @@ class _Reader:
         pair = (certificate, key) if certificate is not None and key is not None else None
         if (plugin := _child(user, "exec")) is not None:
             return ExecPlugin(self._command(plugin, server))
-        if token_file := _text(user, "tokenFile"):
-            return TokenFile(self._path(token_file), pair)
+        if (named := _child(user, "tokenFile")) is not None and named.value:
+            return TokenFile(self._readable(named), pair)
         return FixedAccess(CallerIdentity(self._authorization(user), pair))
 
     def _authorization(self, user: Node) -> str:
@@ -160,9 +167,18 @@ class _Reader:
         if named is None or not named.value:
             return None
         try:
-            return read_regular(self._path(str(named.value)), _MAX_BYTES).decode()
+            return read_regular(self._readable(named), _MAX_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise _error(named, f"{show(str(named.value))} cannot be read: {reason_of(error)}") from None
+
+    def _readable(self, named: Node) -> Path:
+        """Return the path of a file that the kubeconfig may name."""
+        file = self._path(str(named.value))
+        below = without_links(file).is_relative_to(without_links(self._file.parent))
+        if not (self._of_operator or below or is_allowed(file)):
+            problem = "is outside the directories from which this kubeconfig may read"
+            raise _error(named, f"{show(str(named.value))} {problem} (add its directory to {VARIABLE})")
+        return file
 
     def _path(self, written: str) -> Path:
         return self._file.parent / Path(written).expanduser()

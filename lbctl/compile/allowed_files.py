@@ -1,0 +1,91 @@
+"""Which files a fleet may name: the border between the author of a fleet and the machine that reads it.
+
+lbctl reads the files that a fleet names with its own rights, and passes on what some of them contain: into rendered
+files, to proxies, and from there to servers that the fleet names. These files must be below the fleet's own directory,
+or below a directory that the operator allows. Certificates, lists of replicas and public keys (JWKS) may be anywhere,
+since their content is checked and only that of their own kind is used. No fleet may name a file of the control plane's
+state, or its tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from lbctl.base import diagnostics as d
+from lbctl.base.paths import exists, is_file, without_links
+from lbctl.model.fleet import FleetSource
+from lbctl.model.node import Node, descend
+
+REFUSED = "LB514"
+VARIABLE = "LBCTL_FILE_DIRS"
+"""The environment variable with further allowed directories, separated as in PATH."""
+DIRECTORIES = (
+    "/etc/lbctl",
+    "/run/secrets",
+    "/run/credentials",
+    "/etc/ssl",
+    "/etc/letsencrypt",
+    "/etc/haproxy",
+    "/etc/nginx",
+    "/etc/envoy",
+)
+"""The directories that are allowed by default, in addition to the fleet's own one."""
+_OWN_IDENTITY = ("/run/secrets/kubernetes.io", "/run/secrets/eks.amazonaws.com", "/run/secrets/azure")
+"""The credentials with which lbctl itself works in a cluster."""
+_KUBE = "~/.kube"
+"""Where kubectl has the kubeconfig of this user."""
+_STATE = "/var/lib/lbctl"
+_TOKEN_FILE = ("control", "api", "token_file")
+
+
+def allow(place: Path) -> None:
+    """Allow a file or directory in this process and in those that it starts."""
+    os.environ[VARIABLE] = os.pathsep.join(filter(None, (os.environ.get(VARIABLE), str(place))))
+
+
+def is_allowed(file: Path) -> bool:
+    """Return whether a file, its links resolved, is below a directory that the operator allows."""
+    resolved = without_links(file)
+    home = os.path.expanduser(_KUBE)  # noqa: PTH111 -- Path.expanduser() raises where there is no home
+    named = (*DIRECTORIES, home, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+    return _is_below(resolved, named) and not _is_below(resolved, _OWN_IDENTITY)
+
+
+def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | None:
+    """Return LB514 for a file that the fleet may not name; None for one that it may."""
+    file, root = Path(source.roots[node.file]) / str(node.value), Path(source.roots[node.file])
+    resolved = without_links(file)
+    shown = d.show(str(node.value)) + ("" if str(resolved) == str(node.value) else f" ({resolved})")
+    if _is_below(resolved, _of_control_plane(source)):
+        message = f"{shown} belongs to the control plane, and no fleet may read it"
+        return d.Diagnostic(REFUSED, message, node.position, path, "a file of its own for each purpose")
+    if not _is_passed_on(path) or _is_below(resolved, (str(root),)) or is_allowed(file) or _holds_nothing(resolved):
+        return None
+    message = f"{shown} is outside the directories from which a fleet may read this"
+    hint = f"move it below the fleet's directory or {DIRECTORIES[0]}, or add its directory to {VARIABLE}"
+    return d.Diagnostic(REFUSED, message, node.position, path, hint)
+
+
+def _is_passed_on(path: d.Path) -> bool:
+    """Return whether lbctl passes on what the file at this place of the fleet contains."""
+    return path[0] == "proxies" or path[-1] in {"file", "kubeconfig"}
+
+
+def _holds_nothing(resolved: Path) -> bool:
+    """Return whether this is a device, a directory or a socket, which lbctl does not read."""
+    return exists(resolved) and not is_file(resolved)
+
+
+def _of_control_plane(source: FleetSource) -> Iterator[str]:
+    yield from source.withheld
+    yield from (os.environ.get("LBCTL_STATE") or _STATE, _STATE, *_OWN_IDENTITY)
+    for named in (("control", "state"), _TOKEN_FILE):
+        node = descend(source.root, named)
+        if node is not None and isinstance(node.value, str):
+            yield str(Path(source.roots[node.file]) / node.value)
+
+
+def _is_below(resolved: Path, places: Iterator[str] | tuple[str, ...]) -> bool:
+    return any(resolved.is_relative_to(without_links(place)) for place in places)

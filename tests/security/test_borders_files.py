@@ -1,0 +1,168 @@
+"""The files that the author of a fleet may name, and those that no fleet may read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.compile import allowed_files
+from lbctl.serve.fleet.reload import FleetReloader
+from lbctl.serve.net.kubernetes import kubeconfig
+from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.targets.load import Loaded, load
+from tests.support.fleets import fleet_of, pool, replica, write_fleet
+
+_TOKEN = "operator:operate:TOKEN-of-the-control-plane"
+Named = Callable[[str], dict[str, Any]]
+_PASSED_ON: dict[str, Named] = {
+    "upstream header": lambda file: _with_pool(upstream={"host": "a.example", "headers": {"x-loot": {"file": file}}}),
+    "credentials": lambda file: _with_pool(credentials={"header": "x-key", "file": file}),
+    "api keys": lambda file: fleet_of(route={"auth": {"api_keys": {"file": file}}}),
+    "users": lambda file: fleet_of(route={"auth": {"basic": {"file": file}}}),
+    "own lines": lambda file: fleet_of(proxies={"n": {"kind": "nginx", "include": {"http": [file]}}}),
+    "kubeconfig": lambda file: fleet_of(
+        pools={"k": {"discovery": {"kubernetes": {"namespace": "n", "service": "s", "kubeconfig": file}}}}
+    ),
+}
+_CHECKED: dict[str, Named] = {
+    "certificate": lambda file: _with_pool(tls={"ca": file}),
+    "jwks": lambda file: fleet_of(route={"auth": {"jwt": {"issuer": "https://i", "jwks_file": file}}}),
+    "targets": lambda file: fleet_of(pools={"f": {"discovery": {"file": {"path": file}}}}),
+}
+passed_on = pytest.mark.parametrize("name", _PASSED_ON)
+any_file = pytest.mark.parametrize("name", [*_PASSED_ON, *_CHECKED])
+
+
+def _with_pool(**keys: Any) -> dict[str, Any]:
+    return fleet_of(pool(replica(), **keys))
+
+
+@pytest.fixture(name="outside")
+def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file outside the fleet's directory, `tmp_path / "fleet"`."""
+    monkeypatch.delenv(allowed_files.VARIABLE, raising=False)
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    file = tmp_path / "elsewhere" / "token"
+    file.write_text(f"{_TOKEN}\n")
+    return file
+
+
+def _loaded(directory: Path, fleet: dict[str, Any]) -> tuple[Loaded | None, list[Diagnostic]]:
+    diagnostics = Diagnostics()
+    loaded = load([str(write_fleet(directory, fleet))], diagnostics)
+    return loaded, list(diagnostics)
+
+
+def _refused(directory: Path, fleet: dict[str, Any]) -> list[Diagnostic]:
+    return [item for item in _loaded(directory, fleet)[1] if item.code == allowed_files.REFUSED]
+
+
+@passed_on
+def test_file_elsewhere_is_not_read(name: str, outside: Path) -> None:
+    loaded, diagnostics = _loaded(outside.parents[1] / "fleet", _PASSED_ON[name](str(outside)))
+    assert loaded is None
+    (refused,) = (item for item in diagnostics if item.severity == "error")
+    assert refused.code == "LB514"
+    assert refused.position is not None
+    assert refused.position.line
+    assert allowed_files.VARIABLE in refused.hint
+    assert "TOKEN" not in " ".join(map(str, diagnostics))
+
+
+@passed_on
+def test_file_elsewhere_need_not_exist_to_be_refused(name: str, outside: Path) -> None:
+    outside.unlink()
+    assert len(_refused(outside.parents[1] / "fleet", _PASSED_ON[name](str(outside)))) == 1
+
+
+@passed_on
+def test_operator_allows_a_directory(name: str, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(allowed_files.VARIABLE, f"/nowhere:{outside.parent}")
+    assert _refused(outside.parents[1] / "fleet", _PASSED_ON[name](str(outside))) == []
+
+
+@passed_on
+def test_link_out_of_an_allowed_directory_is_resolved(
+    name: str, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = outside.parents[1] / "allowed"
+    allowed.mkdir()
+    (allowed / "link").symlink_to(outside)
+    monkeypatch.setenv(allowed_files.VARIABLE, str(allowed))
+    (refused,) = _refused(outside.parents[1] / "fleet", _PASSED_ON[name](str(allowed / "link")))
+    assert str(outside) in refused.message
+
+
+@passed_on
+def test_absolute_path_below_the_fleet_is_read(name: str, outside: Path) -> None:
+    directory = outside.parents[1] / "fleet"
+    assert _refused(directory, _PASSED_ON[name](str(directory / "keys"))) == []
+
+
+@passed_on
+@pytest.mark.parametrize("directory", allowed_files.DIRECTORIES)
+def test_usual_directories_are_allowed(name: str, directory: str, outside: Path) -> None:
+    assert _refused(outside.parents[1] / "fleet", _PASSED_ON[name](f"{directory}/not-here/keys")) == []
+
+
+@pytest.mark.parametrize("name", _CHECKED)
+def test_checked_file_may_be_anywhere(name: str, outside: Path) -> None:
+    assert _refused(outside.parents[1] / "fleet", _CHECKED[name](str(outside))) == []
+
+
+@any_file
+@pytest.mark.parametrize("place", ["/var/lib/lbctl/api-token", "/run/secrets/kubernetes.io/serviceaccount/token"])
+def test_files_of_the_control_plane_are_never_read(
+    name: str, place: str, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(allowed_files.VARIABLE, "/")
+    fleet = {**_PASSED_ON, **_CHECKED}[name](place)
+    (refused,) = _refused(outside.parents[1] / "fleet", fleet)
+    assert "belongs to the control plane" in refused.message
+
+
+@any_file
+@pytest.mark.parametrize("control", [{"state": "state"}, {"api": {"token_file": "state/api-token"}}])
+def test_state_that_the_fleet_names_is_never_read(name: str, control: dict[str, Any], outside: Path) -> None:
+    fleet = {**_PASSED_ON, **_CHECKED}[name]("state/api-token") | {"control": control}
+    assert len(_refused(outside.parents[1] / "fleet", fleet)) == 1
+
+
+def test_serve_withholds_the_state_of_its_option(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(allowed_files.VARIABLE, str(outside.parent))
+    directory = outside.parents[1] / "fleet"
+    write_fleet(directory, _PASSED_ON["upstream header"](str(outside)))
+    assert FleetReloader([str(directory)]).load().refused is None
+    outcome = FleetReloader([str(directory)], str(outside.parent)).load()
+    assert outcome.loaded is None
+    assert "LB514" in [item.code for item in outcome.diagnostics]
+
+
+_KUBECONFIG = """
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://author.example"}}]
+users: [{name: u, user: {tokenFile: FILE}}]
+"""
+
+
+def test_kubeconfig_of_a_fleet_sends_no_foreign_token(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = outside.parents[1] / "fleet" / "kubeconfig"
+    file.write_text(_KUBECONFIG.replace("FILE", str(outside)))
+    with pytest.raises(ClusterError, match=r"kubeconfig:5:.* is outside the directories"):
+        kubeconfig.read(file)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    kubeconfig.ambient()
+    monkeypatch.setenv(allowed_files.VARIABLE, str(outside.parent))
+    kubeconfig.read(file)
+
+
+def test_kubeconfig_of_a_fleet_reads_its_own_token(outside: Path) -> None:
+    file = outside.parents[1] / "fleet" / "kubeconfig"
+    file.write_text(_KUBECONFIG.replace("FILE", "secrets/token"))
+    kubeconfig.read(file)
