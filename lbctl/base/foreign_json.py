@@ -20,6 +20,9 @@ _T = TypeVar("_T")
 _OTHERS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
+Shape = type | list[Any] | dict[Any, Any]
+
+
 class InvalidJsonError(ValueError):
     """The text is not JSON, or exceeds a bound. The message states which, without any of the text."""
 
@@ -61,6 +64,28 @@ def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
         return kind()
     if type(value) is not kind:
         raise InvalidJsonError(f"{key} is not {_NAMES.get(kind, kind.__name__)}")
+    return value
+
+
+def shaped(value: object, shape: Shape, name: str = "it") -> Any:
+    """Return the parts of a value that the shape names, without null. Raises InvalidJsonError for other types.
+
+    A shape is a type, a list with the shape of each item, or a dict with the shape of each key. `...` is any key.
+    """
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            raise InvalidJsonError(f"{name} is not a list")
+        return [shaped(item, shape[0], name) for item in value]
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            raise InvalidJsonError(f"{name} is not an object")
+        if (each := shape.get(...)) is not None:
+            return {key: shaped(item, each, name) for key, item in value.items() if item is not None}
+        return {
+            key: shaped(item, part, str(key)) for key, part in shape.items() if (item := value.get(key)) is not None
+        }
+    if type(value) is not shape:
+        raise InvalidJsonError(f"{name} is not {_NAMES.get(shape, shape.__name__)}")
     return value
 
 

@@ -66,7 +66,8 @@ async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") ->
         "spec": {"resourceAttributes": attributes},
     }
     review = await client.request("POST", _REVIEWS, body=body)
-    return (review.get("status") or {}).get("allowed") is True
+    status = review.get("status")
+    return isinstance(status, dict) and status.get("allowed") is True
 
 
 def _place(path: str) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lbctl.base.foreign_json import Shape
 from lbctl.base.hosts import is_ip
 from lbctl.base.records import dataclass
 from lbctl.compile.gpu_names import gpu_of_label
@@ -25,6 +26,20 @@ from lbctl.model.values import NAME
 Object = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]
 """Name of a node or a pod → its labels."""
+SHAPE: dict[str, Shape] = {
+    "addressType": str,
+    "ports": [{"name": str, "port": int, "protocol": str}],
+    "endpoints": [
+        {
+            "addresses": [str],
+            "conditions": {"ready": bool, "serving": bool, "terminating": bool},
+            "targetRef": {"kind": str, "name": str},
+            "nodeName": str,
+            "zone": str,
+        }
+    ],
+}
+"""What is used of a slice, with the types of the Kubernetes API."""
 _FAMILIES = {"IPv4": 0, "IPv6": 1}
 
 

@@ -17,11 +17,12 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
 from lbctl.ir.topology import Topology
-from lbctl.serve.discovery.endpoint_slices import Labels, endpoints, replicas_of
+from lbctl.serve.discovery.endpoint_slices import SHAPE, Labels, endpoints, replicas_of
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
 from lbctl.serve.guard import Guard
 from lbctl.serve.net.kubernetes import kubeconfig
@@ -47,7 +48,7 @@ def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
 def slices_key(discovery: KubernetesDiscovery) -> CollectionKey:
     """Return the collection with the EndpointSlices of the service."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/{discovery.namespace}/endpointslices"
-    return CollectionKey(path, f"kubernetes.io/service-name={discovery.service}")
+    return CollectionKey(path, f"kubernetes.io/service-name={discovery.service}", items="endpoints")
 
 
 def labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
@@ -162,8 +163,9 @@ class KubernetesSource:
         def note(item: Object) -> None:
             _note_leaving(leaving, discovery.port, item)
 
-        on_object = note if resource == slices_key(discovery) else _ignore
-        collection = Collection(client, resource, self._touch, on_object, self._now)
+        is_slices = resource == slices_key(discovery)
+        shape = SHAPE if is_slices else {}
+        collection = Collection(client, resource, shape, self._touch, note if is_slices else _ignore, self._now)
         task = self._guard.start("Kubernetes watches", collection.follow, name=f"{resource.path} {resource.selector}")
         self._followed[key] = _Followed(collection, task, leaving)
 
@@ -253,8 +255,8 @@ def _key(discovery: KubernetesDiscovery) -> str:
 
 
 def _labels(objects: Iterable[Object]) -> Labels:
-    metadata = [item.get("metadata") or {} for item in objects]
-    return {str(item.get("name")): item.get("labels") or {} for item in metadata}
+    metadata = [item.get("metadata", {}) for item in objects]
+    return {item.get("name", ""): item.get("labels", {}) for item in metadata}
 
 
 def _saved(replica: Replica) -> str:
@@ -268,6 +270,6 @@ def _saved(replica: Replica) -> str:
 
 def _restored(text: str) -> Replica:
     """Parse a text of `_saved`. Raises ValueError, TypeError or KeyError for any other text."""
-    fields = json.loads(text)
+    fields = parse_object(text)
     address = Address(str(fields.pop("host")), int(fields.pop("port")))
     return Replica(address=address, **fields)

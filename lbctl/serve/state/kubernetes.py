@@ -44,6 +44,8 @@ _PAUSE = 0.2
 """Seconds until a watch that has ended is opened again."""
 _TRIES = 10
 """Attempts to change an object that others change at the same time."""
+_MAX_NEWS = 16
+"""States of parts that wait to be compared."""
 _FORGOTTEN = 60.0
 """Seconds after which the announcement of a member that is gone is deleted."""
 _News = tuple[str, tuple[StoreEntry, ...]]
@@ -222,7 +224,7 @@ class KubernetesStore:
     async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes, then every later change."""
         parts = {part for prefix in prefixes or ("",) for part in objects.parts_with(prefix)}
-        news: asyncio.Queue[_News | StoreError] = asyncio.Queue()
+        news: asyncio.Queue[_News | StoreError] = asyncio.Queue(_MAX_NEWS)
         tasks = [asyncio.create_task(self._follow(part, news)) for part in sorted(parts)]
         entries_by_part: dict[str, tuple[StoreEntry, ...]] = {}
         try:
@@ -244,15 +246,15 @@ class KubernetesStore:
         try:
             while True:
                 held = await self._part(part)
-                news.put_nowait((part, tuple(held.entries.values()) if held else ()))
+                await news.put((part, tuple(held.entries.values()) if held else ()))
                 states = self._client.watch(CONFIG_MAPS, self._object(part), held.version if held else "", _RESYNC)
                 async with aclosing(states) as watched:
                     async for value in watched:
                         entries = self._parsed(part, value).entries.values() if value is not None else ()
-                        news.put_nowait((part, tuple(entries)))
+                        await news.put((part, tuple(entries)))
                 await asyncio.sleep(_PAUSE)
         except StoreError as error:
-            news.put_nowait(error)
+            await news.put(error)
 
     # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
 

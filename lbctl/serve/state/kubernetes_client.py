@@ -12,6 +12,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
 
+from lbctl.base.foreign_json import InvalidJsonError, shaped
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.client import JSON, METADATA, ApiClient, ApiError
 from lbctl.serve.net.kubernetes.cluster import ClusterError
@@ -27,6 +28,22 @@ _CONFLICT = 409
 _NOT_FOUND = 404
 _DENIED = (401, 403)
 _INVALID = (400, 413, 422)
+_TEXTS = {...: str}
+_SHAPE = {
+    "metadata": {"name": str, "resourceVersion": str, "annotations": _TEXTS},
+    "data": _TEXTS,
+    "binaryData": _TEXTS,
+    "spec": {
+        "holderIdentity": str,
+        "renewTime": str,
+        "acquireTime": str,
+        "leaseDurationSeconds": int,
+        "leaseTransitions": int,
+    },
+}
+"""What is used of a Lease and of a ConfigMap."""
+WATCH_TIMEOUT = 60.0
+"""Seconds after which a watch ends, so that a server which trickles holds nothing up."""
 Object = Mapping[str, Any]
 
 
@@ -55,7 +72,7 @@ class ObjectClient:
         """Return an object; None where there is none. Raises StoreError."""
         with self._explained(name):
             try:
-                return await self._api.get(self._path(collection, name))
+                return _shaped(await self._api.get(self._path(collection, name)))
             except ApiError as error:
                 if error.status != _NOT_FOUND:
                     raise
@@ -80,16 +97,17 @@ class ObjectClient:
     async def watch(self, collection: str, name: str, version: str, silence: float) -> AsyncGenerator[Object | None]:
         """Yield each later state of an object, None where it is deleted, until the watch ends.
 
-        It ends after `silence` seconds without a change, and with whatever is no lack of permission.
+        It ends after `silence` seconds without a change, after `WATCH_TIMEOUT`, and with any failure but a lack of
+        permission.
         """
         query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version}
         try:
             with self._explained(name):
-                watched = self._api.watch(self._path(collection), query, silence, JSON)
+                watched = self._api.watch(self._path(collection), query, silence, WATCH_TIMEOUT, JSON)
                 async with aclosing(watched) as events:
                     async for event in events:
                         if event is not None and event.get("type") in ("ADDED", "MODIFIED", "DELETED"):
-                            yield None if event["type"] == "DELETED" else event["object"]
+                            yield None if event["type"] == "DELETED" else _shaped(event.get("object"))
         except UnusableError:
             raise
         except StoreError:
@@ -112,6 +130,17 @@ class ObjectClient:
             raise StoreUnreachableError(f"Kubernetes does not answer: {error}") from None
         except ApiError as error:
             raise _error_of(error, f"{self.namespace}/{name}") from None
+
+
+def _shaped(value: object) -> Object:
+    """Return an object without what is not needed. Raises ClusterError for one of wrong types."""
+    try:
+        result: Object = shaped(value, _SHAPE)
+    except InvalidJsonError as error:
+        raise ClusterError(f"an object has a wrong type: {error}") from None
+    if not result.get("metadata", {}).get("resourceVersion"):
+        raise ClusterError("an object has no resourceVersion")
+    return result
 
 
 def _error_of(error: ApiError, name: str) -> StoreError:

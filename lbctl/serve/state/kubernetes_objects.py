@@ -20,6 +20,8 @@ from lbctl.serve.state.kubernetes_lease import EPOCH
 
 LARGEST = 1 << 20
 """Bytes of all values of a ConfigMap."""
+MAX_DECOMPRESSED_BYTES = 32 << 20
+"""Bytes of all compressed values of a ConfigMap when they are decompressed."""
 _OTHERS = "decisions"
 _BY_PREFIX = {
     "fleet/": "fleet",
@@ -40,6 +42,7 @@ _SHORT = 1024
 """Bytes of a value that is kept as text, which people can read."""
 _LONGEST_NAME = 253
 _SAFE = re.compile(r"[A-Za-z0-9-]")
+_EPOCH = re.compile(r"[0-9]{1,20}")
 _NAME = re.compile(r"[A-Za-z0-9.-]|_[0-9a-f]{2}")
 
 
@@ -94,10 +97,17 @@ def parsed(value: Object) -> ConfigMapPart | None:
     metadata = value["metadata"]
     epoch = (metadata.get("annotations") or {}).get(EPOCH)
     written = {**(value.get("data") or {}), **(value.get("binaryData") or {})}
-    if (epoch is None and written) or not (epoch or "0").isdecimal():
+    if (epoch is None and written) or not _EPOCH.fullmatch(epoch or "0"):
         return None
-    raws = dict(_raw(value))
-    entries = {(entry := _entry(name, raw, compressed=long)).key: entry for name, (raw, long) in raws.items()}
+    try:
+        raws = dict(_raw(value))
+    except binascii.Error:
+        return None
+    entries, left = {}, MAX_DECOMPRESSED_BYTES
+    for name, (raw, long) in raws.items():
+        entry = _entry(name, raw, left if long else None)
+        entries[entry.key] = entry
+        left -= len(entry.value) if long else 0
     sizes = {key_of(name): len(raw) for name, (raw, _) in raws.items()}
     return ConfigMapPart(str(metadata["resourceVersion"]), int(epoch or "0"), entries, sizes)
 
@@ -110,19 +120,31 @@ def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
         yield name, (base64.b64decode(text), True)
 
 
-def _entry(name: str, raw: bytes, *, compressed: bool) -> StoreEntry:
-    """Parse a value; one that lbctl has not written is kept as it is, and has a version by its content."""
+def _entry(name: str, raw: bytes, most: int | None) -> StoreEntry:
+    """Parse a value; one that lbctl has not written is kept as it is, and has a version by its content.
+
+    `most`: the bytes that a compressed one may have; None for one that is not compressed.
+    """
     version, space, rest = raw.partition(b" ")
     try:
         if space and version.isdigit():
             return StoreEntry(
                 key_of(name),
-                (zlib.decompress(rest) if compressed else rest).decode("utf-8", "surrogatepass"),
+                (rest if most is None else _decompressed(rest, most)).decode("utf-8", "surrogatepass"),
                 version.decode(),
             )
     except (zlib.error, UnicodeDecodeError):
         pass
     return StoreEntry(key_of(name), raw.decode("utf-8", "replace"), f"unknown-{binascii.crc32(raw):08x}")
+
+
+def _decompressed(data: bytes, most: int) -> bytes:
+    """Return a value. Raises zlib.error for what `stored` has not written."""
+    inflater = zlib.decompressobj()
+    value = inflater.decompress(data, max(1, most))
+    if not inflater.eof:
+        raise zlib.error("too large, or cut off")
+    return value
 
 
 def stored(value: str, version: str) -> tuple[str, str, int]:

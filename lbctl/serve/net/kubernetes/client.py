@@ -3,18 +3,17 @@
 The cluster and its credentials are read again for each request, so that what rotates (a kubeconfig, a pod's token, its
 authorities) needs no restart; the connections stay while nothing has changed. A token is sent over TLS alone, but for a
 proxy on loopback. No redirect is followed and no proxy of the environment is used. Errors say what was asked and what
-the server answered, and never hold a credential.
+the server answered, and never hold a credential. Answers have bounds in bytes, depth and time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from lbctl.base.bounded import TooLargeError, lines, whole
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import InvalidJsonError, parse_object
 from lbctl.base.hosts import is_loopback
 from lbctl.serve.net import http_client
 from lbctl.serve.net.kubernetes.cluster import CallerIdentity, Cluster, ClusterError
@@ -37,8 +38,12 @@ TIMEOUT = 15.0
 """Seconds for a connection, and for a whole answer other than a watch."""
 _TIME_TOLERANCE = 2.0
 """Seconds by which an answer may come later than the time that it tells."""
-_MAX_BODY = 256 << 20
-"""Bytes of one answer or of one line of a watch."""
+MAX_ANSWER_BYTES = 32 << 20
+"""Bytes of one answer, as of a page of a list."""
+MAX_EVENT_BYTES = 8 << 20
+"""Bytes of one event of a watch: etcd holds at most 1.5 MiB of an object."""
+MAX_WAIT = 30.0
+"""The most seconds for which the server can ask to wait."""
 _MAX_MESSAGE = 300
 _UNAUTHORIZED = 401
 
@@ -107,22 +112,18 @@ class ApiClient:
         return time.time() if self._started_at is None else self._started_at + time.monotonic()
 
     async def watch(
-        self, path: str, query: Mapping[str, str], silence: float, accept: str = JSON
+        self, path: str, query: Mapping[str, str], silence: float, total: float, accept: str = JSON
     ) -> AsyncGenerator[dict[str, Any] | None]:
         """Yield None once the watch is open, then each event until the server ends it.
 
-        Raises ApiError, ClusterError; also where nothing was received for `silence` seconds.
+        Raises ApiError, ClusterError; also where nothing was received for `silence` seconds, and after `total` seconds.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         async with self._response("GET", path, {**query, "watch": "1"}, None, accept, timeout) as response:
             yield None
-            rest = b""
-            async for chunk in response.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in filter(bytes.strip, lines):
+            async with aclosing(lines(response.content.iter_any(), MAX_EVENT_BYTES)) as events:
+                async for line in events:
                     yield _object(line)
-                if len(rest) > _MAX_BODY:
-                    raise ClusterError(f"an event of {path} is larger than {_MAX_BODY >> 20} MiB")
 
     async def close(self) -> None:
         """Close all connections. Requests that follow raise ClusterError."""
@@ -157,12 +158,14 @@ class ApiClient:
                 yield response
         except TimeoutError:
             raise ClusterError(f"{cluster.server} does not answer") from None
-        except (aiohttp.ClientError, OSError) as error:
+        except TooLargeError as error:
+            raise ClusterError(f"{cluster.server} does not end {error}") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ClusterError(f"{cluster.server}: {_network_reason(error)}") from None
 
     def _note_time(self, date: str) -> None:
         """Note the server's time, which its answers tell in whole seconds: the latest of them are the most exact."""
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, OverflowError):
             started_at = parsedate_to_datetime(date).timestamp() - time.monotonic()
             if self._started_at is None or not 0.0 <= self._started_at - started_at <= _TIME_TOLERANCE:
                 self._started_at = started_at
@@ -214,23 +217,14 @@ def _network_reason(error: Exception) -> str:
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    parts, size = [], 0
-    async for chunk in response.content.iter_any():
-        parts.append(chunk)
-        size += len(chunk)
-        if size > _MAX_BODY:
-            raise ClusterError(f"an answer is larger than {_MAX_BODY >> 20} MiB")
-    return b"".join(parts)
+    return await whole(response.content.iter_any(), MAX_ANSWER_BYTES)
 
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except ValueError:
-        raise ClusterError("the API server has answered with what is no JSON") from None
-    if not isinstance(value, dict):
-        raise ClusterError("the API server has answered with what is no object")
-    return value
+        return parse_object(data)
+    except InvalidJsonError as error:
+        raise ClusterError(f"the API server does not answer with an object: {error}") from None
 
 
 def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
@@ -239,13 +233,12 @@ def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     except ClusterError:
         status = {}
     wait = response.headers.get("Retry-After", "")
-    return error_of_status(status, response.status, response.reason or "", float(wait) if wait.isdecimal() else 0.0)
+    seconds = min(float(wait), MAX_WAIT) if wait.isdecimal() else 0.0
+    return error_of_status(status, response.status, response.reason or "", seconds)
 
 
 def error_of_status(status: Mapping[str, Any], code: int = 0, reason: str = "", retry_after: float = 0.0) -> ApiError:
     """Return the error that a Status object describes; `code` and `reason` where it does not say its own."""
     number = status.get("code")
-    message = " ".join(str(status.get("message") or "").split())[:_MAX_MESSAGE]
-    return ApiError(
-        number if isinstance(number, int) else code, str(status.get("reason") or reason), message, retry_after
-    )
+    message, given = (" ".join(str(status.get(key) or "")[:_MAX_MESSAGE].split()) for key in ("message", "reason"))
+    return ApiError(number if type(number) is int else code, given or reason, message, retry_after)

@@ -4,7 +4,8 @@ The rules are those of the API's conventions. A list comes in pages, and replace
 watch goes on from the version of the list or of the last event; bookmarks move that version without an object. A
 version that the server no longer has (410, as status or as ERROR event) and any other ERROR lead to a new list. A lost
 connection leads to a new watch from the same version. Failures are repeated with back-off and jitter, and remove
-nothing: the copy stays as it was.
+nothing: the copy stays as it was. Of each object only what its shape names is kept, and an answer with other types is a
+failure. A copy has at most `MAX_SIZE` objects and items of them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, NoReturn
 
+from lbctl.base.foreign_json import InvalidJsonError, Shape, shaped
 from lbctl.base.records import dataclass
 from lbctl.serve.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError, error_of_status
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
-_PAGE = "500"
-"""The number of objects in a page of a list."""
+_PAGES = {False: "100", True: "500"}
+"""The number of objects in a page of a list, of whole objects and of metadata: a slice has up to 1,000 endpoints."""
+MAX_SIZE = 40_000
+"""Objects and items of them in a copy."""
+LIST_TIMEOUT = 60.0
+"""Seconds for all pages of a list."""
+_TURN = 100
+"""Events between two turns of the event loop."""
 _WATCH = (120, 240)
 """Seconds, chosen at random, after which the server is asked to end a watch."""
 _MARGIN = 15.0
@@ -35,6 +43,8 @@ came meanwhile wait for it, and a request a second is no load for an API server.
 _SHORT = 1.0
 """Seconds: a watch that ends sooner without an event counts as a failure, so that no server is asked in a loop."""
 _GONE = 410
+_METADATA = {"name": str, "namespace": str, "resourceVersion": str, "labels": {...: str}}
+_PAGE = {"resourceVersion": str, "continue": str}
 Object = Mapping[str, Any]
 
 
@@ -48,6 +58,8 @@ class CollectionKey:
     """The labels that its objects have; empty: all objects."""
     metadata_only: bool = False
     """Whether names and labels are enough."""
+    items: str = ""
+    """The key of the list that most of an object is; empty: it has none."""
 
     @property
     def resource(self) -> str:
@@ -62,13 +74,14 @@ class Collection:
         self,
         client: ApiClient,
         key: CollectionKey,
+        shape: Mapping[str, Shape],
         on_change: Callable[[], None],
         on_object: Callable[[Object], None] = lambda _: None,
         now: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        self.objects: Mapping[str, Object] = {}
-        """Name with namespace → the object."""
+        self.objects: dict[str, Object] = {}
+        """Name with namespace → the object, of its shape."""
         self.answered: float | None = None
         """When the server last said anything, in seconds since the epoch; None: never."""
         self.error = ""
@@ -81,6 +94,8 @@ class Collection:
         """Set once the first list has succeeded or failed."""
         self._client = client
         self._key = key
+        self._shape: dict[str, Shape] = {"metadata": _METADATA, **shape}
+        self._size = 0
         self._on_change = on_change
         self._on_object = on_object
         self._now = now
@@ -93,7 +108,7 @@ class Collection:
         while True:
             try:
                 if not self._version:
-                    await self._list()
+                    await self.read_all()
                 await self._watch()
             except ApiError as error:
                 if error.status == _GONE or error.status == 0:
@@ -104,20 +119,32 @@ class Collection:
                 self._fail(str(error))
                 await self._pause(0.0)
 
+    async def read_all(self) -> None:
+        """Replace the copy by a list of the whole collection. Raises ApiError, ClusterError."""
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT):
+                await self._list()
+        except TimeoutError:
+            raise ClusterError(f"no whole list of {self._key.resource} within {LIST_TIMEOUT:g} s") from None
+
     async def _list(self) -> None:
-        query = {"limit": _PAGE}
+        query = {"limit": _PAGES[self._key.metadata_only]}
         accept = METADATA_LIST if self._key.metadata_only else JSON
         objects: dict[str, Object] = {}
+        size = 0
         while True:
-            page = await self._client.get(self._key.path, self._query(query), accept)
-            metadata = page.get("metadata") or {}
-            objects |= {_name(item): item for item in page.get("items") or ()}
+            page = self._shaped(await self._client.get(self._key.path, self._query(query), accept), [self._shape])
+            metadata = page.get("metadata", {})
+            objects |= {_name(item): item for item in page.get("items", ())}
+            size += sum(map(self._size_of, page.get("items", ())))
+            self._check_size(size)
             if not metadata.get("continue"):
                 break
-            query["continue"] = str(metadata["continue"])
+            query["continue"] = metadata["continue"]
         changed = [item for name, item in objects.items() if self.objects.get(name) != item]
         differs = bool(changed) or objects.keys() != self.objects.keys() or not self.listed
-        self.objects, self._version, self.listed = objects, str(metadata.get("resourceVersion") or ""), True
+        self.objects, self._version, self.listed = objects, metadata.get("resourceVersion", ""), True
+        self._size = size
         self.attempted.set()
         self._succeed()
         if differs:
@@ -127,16 +154,18 @@ class Collection:
         seconds = self._rng.randint(*_WATCH)
         query = {"resourceVersion": self._version, "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         accept = METADATA if self._key.metadata_only else JSON
-        opened, events = (
-            time.monotonic(),
-            self._client.watch(self._key.path, self._query(query), seconds + _MARGIN, accept),
-        )
+        opened, limit = time.monotonic(), seconds + _MARGIN
+        events = self._client.watch(self._key.path, self._query(query), limit, limit, accept)
+        count = 0
         async with aclosing(events):
             async for event in events:
                 self._succeed()
                 if event is not None:
                     self._apply(event)
                     self._failures = 0
+                count += 1
+                if count % _TURN == 0:
+                    await asyncio.sleep(0)
         if time.monotonic() - opened < _SHORT:
             self._failures += 1
             await self._pause(0.0)
@@ -144,20 +173,44 @@ class Collection:
             self._failures = 0
 
     def _apply(self, event: Object) -> None:
-        kind, item = event.get("type"), event.get("object")
-        if not isinstance(item, dict):
+        kind, given = event.get("type"), event.get("object")
+        if not isinstance(given, dict):
             raise ClusterError(f"an event of {self._key.resource} has no object")
         if kind == "ERROR":
             self._version = ""
-            raise error_of_status(item, reason="Error")
-        version = (item.get("metadata") or {}).get("resourceVersion")
-        if kind in {"ADDED", "MODIFIED"}:
-            self.objects = {**self.objects, _name(item): item}
-            self._report([item])
-        elif kind == "DELETED":
-            self.objects = {name: kept for name, kept in self.objects.items() if name != _name(item)}
-            self._report([])
-        self._version = str(version or self._version)
+            raise error_of_status(given, reason="Error")
+        item = self._shaped(given, self._shape)
+        if kind in ("ADDED", "MODIFIED", "DELETED"):
+            before = self.objects.get(_name(item))
+            size = self._size - (self._size_of(before) if before is not None else 0)
+            if kind != "DELETED":
+                size += self._size_of(item)
+                self._check_size(size)
+                self.objects[_name(item)] = item
+            elif before is not None:
+                del self.objects[_name(item)]
+            self._size = size
+            self._report([] if kind == "DELETED" else [item])
+        self._version = item.get("metadata", {}).get("resourceVersion") or self._version
+
+    def _shaped(self, value: Object, shape: list[dict[str, Shape]] | dict[str, Shape]) -> Object:
+        """Return an object, or with a list of its shape a page of them, without what is not needed.
+
+        Raises ClusterError.
+        """
+        try:
+            result: Object = shaped(value, {"metadata": _PAGE, "items": shape} if isinstance(shape, list) else shape)
+        except InvalidJsonError as error:
+            raise ClusterError(f"an answer about {self._key.resource} has a wrong type: {error}") from None
+        return result
+
+    def _size_of(self, item: Object) -> int:
+        return 1 + len(item.get(self._key.items, ()))
+
+    def _check_size(self, size: int) -> None:
+        if size > MAX_SIZE:
+            self._version = ""
+            raise ClusterError(f"more than {MAX_SIZE:,} {self._key.resource}")
 
     def _query(self, query: Mapping[str, str]) -> dict[str, str]:
         return {**query, "labelSelector": self._key.selector} if self._key.selector else dict(query)
@@ -195,5 +248,5 @@ class Collection:
 
 
 def _name(item: Object) -> str:
-    metadata = item.get("metadata") or {}
-    return f"{metadata.get('namespace') or ''}/{metadata.get('name') or ''}"
+    metadata = item.get("metadata", {})
+    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
