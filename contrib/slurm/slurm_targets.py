@@ -2,8 +2,10 @@
 """Writes the model servers that run as Slurm jobs into a file of targets for `discovery.file` of lbctl.
 
 A job is a server: its first node, at `--port`, or at the port that its comment names (`sbatch --comment port=8001`), so
-that several jobs share a node. With `--ports N` it has data-parallel ranks on N ports. The file is replaced as a whole,
-and only if it changes; where Slurm does not answer it stays as it is, and the exit code is 1.
+that several jobs share a node. With `--ports N` it has data-parallel ranks on N ports. Every user of the cluster can
+give a job any name, so only the jobs of listed users or accounts count. A job with an invalid comment is skipped. The
+file is replaced as a whole, and only if it changes; where Slurm does not answer it stays as it is, and the exit code is
+1.
 
 It needs Python 3.9 and nothing else, and is meant for a timer (docs/slurm.md).
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from pathlib import Path
 
 _FORMAT = "%i|%N|%k"
 """Job id, node list, comment: the comment is last, since it may hold anything."""
+_LINE = re.compile(r"(\d+(?:[_+]\d+)?)\|([A-Za-z0-9][A-Za-z0-9._,\[\]-]*)?\|(.*)")
 _PORT = re.compile(r"\bport=(\d{1,5})\b")
 _LAST_PORT = 65_535
 _PATIENCE = 20
@@ -32,41 +36,60 @@ def main() -> int:
     options = _options()
     try:
         jobs = _run("squeue", "--noheader", "--states=RUNNING", *_filters(options), f"--format={_FORMAT}")
-        groups = [group for line in jobs.splitlines() if line.strip() for group in _job(line, options)]
+        lines = [line for line in jobs.splitlines() if line.strip()]
+        groups = [_groups(line, options) for line in lines]
+        if lines and all(group is None for group in groups):
+            raise ValueError("no line of squeue is a usable job")
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        print(f"{Path(sys.argv[0]).name}: {error}; {options.output} stays as it is", file=sys.stderr)
+        _report(f"{error}; {options.output} stays as it is")
         return 1
-    _replace(options.output, json.dumps(sorted(groups, key=lambda group: group["targets"]), indent=2) + "\n")
+    found = [target for group in groups for target in group or ()]
+    _replace(options.output, json.dumps(sorted(found, key=lambda group: group["targets"]), indent=2) + "\n")
     return 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--name", required=True, help="the name of the jobs (squeue --name)")
-    parser.add_argument("--user", help="their user (squeue --user)")
+    parser.add_argument("--user", help="their users, with commas (squeue --user); default: this user")
+    parser.add_argument("--account", help="their accounts, with commas (squeue --account); then users only if given")
     parser.add_argument("--partition", help="their partition (squeue --partition)")
     parser.add_argument("--port", type=int, required=True, help="the port of a server whose job's comment names none")
     parser.add_argument("--ports", type=int, default=1, help="ranks of a job, on consecutive ports")
     parser.add_argument("--gpu", help="the type of the GPUs, as `lbctl gpus` lists it")
     parser.add_argument("--output", type=Path, required=True, help="the file of targets")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.user and not options.account:
+        options.user = pwd.getpwuid(os.geteuid()).pw_name
+        if os.geteuid() == 0:
+            _report("only the jobs of root are servers: give --user or --account")
+    return options
 
 
 def _filters(options: argparse.Namespace) -> list[str]:
-    given = {"name": options.name, "user": options.user, "partition": options.partition}
+    names = ("name", "user", "account", "partition")
+    given = {name: getattr(options, name) for name in names}
     return [f"--{key}={value}" for key, value in given.items() if value]
 
 
-def _job(line: str, options: argparse.Namespace) -> list[dict[str, object]]:
-    """Return a group of targets for each rank of the job that a line of squeue describes."""
-    job, nodes, comment = line.strip().split("|", 2)
+def _groups(line: str, options: argparse.Namespace) -> list[dict[str, object]] | None:
+    """Return a group of targets for each rank of the job that a line of squeue describes.
+
+    None for a line that is not a job with valid ports: a comment may hold anything, line feeds included.
+    """
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
+        _report(f"skipped a line that is not a job: {line.strip()[:80]!r}")
+        return None
+    job, nodes, comment = match.groups()
     if not nodes:
         return []
-    host = _run("scontrol", "show", "hostnames", nodes).split()[0]
     named = _PORT.search(comment)
     port = int(named[1]) if named else options.port
     if not 0 < port <= _LAST_PORT - options.ports + 1:
-        raise ValueError(f"job {job} has no {options.ports} ports from {port} on")
+        _report(f"skipped job {job}: it has no {options.ports} ports from {port} on")
+        return None
+    host = _run("scontrol", "show", "hostnames", nodes).split()[0]
     return [_group(job, host, port, rank, options) for rank in range(options.ports)]
 
 
@@ -74,6 +97,10 @@ def _group(job: str, host: str, port: int, rank: int, options: argparse.Namespac
     name = f"job-{job.lower()}" + (f"-{rank}" if options.ports > 1 else "")
     labels = {"name": name, "slurm_job": job, **({"gpu": options.gpu} if options.gpu else {})}
     return {"targets": [f"{host}:{port + rank}"], "labels": labels}
+
+
+def _report(message: str) -> None:
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
 
 
 def _run(*command: str) -> str:

@@ -40,7 +40,9 @@ class _Slurm:
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.directory}:{os.environ['PATH']}"
         command = [sys.executable, str(_SCRIPT), "--name", "vllm", "--port", "8000", "--output", str(self.output)]
-        return subprocess.run([*command, *options], env={"PATH": path}, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [*command, "--user", "ops", *options], env={"PATH": path}, capture_output=True, text=True, check=False
+        )
 
     def addresses(self) -> dict[str, str]:
         """Return the address of each replica, as lbctl reads the file."""
@@ -62,7 +64,14 @@ def test_running_job_is_a_replica_at_its_first_node(slurm: _Slurm) -> None:
         "job-48230_2": "gpu-h100-11:9010",
     }
     arguments = (slurm.directory / "asked").read_text().split()
-    assert arguments == ["--noheader", "--states=RUNNING", "--name=vllm", "--partition=gpu", "--format=%i|%N|%k"]
+    assert arguments == [
+        "--noheader",
+        "--states=RUNNING",
+        "--name=vllm",
+        "--user=ops",
+        "--partition=gpu",
+        "--format=%i|%N|%k",
+    ]
     assert {group["labels"]["gpu"] for group in json.loads(slurm.output.read_text())} == {"H100-SXM"}
     written = slurm.output.stat()
     assert slurm.run("--gpu", "H100-SXM").returncode == 0
