@@ -267,13 +267,19 @@ def await_proxies(remote: ServeClient) -> int:
 def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
     """Return the proxies that have the published fleet, and those that do not have it, with the reason.
 
-    Proxies that have left are in neither. Nor is a node that is refused and has nothing: it is no proxy of the fleet.
+    Proxies that have left are in neither. Nor is a node that is refused and has nothing, or is not
+    confirmed: it is not a proxy of the fleet.
     """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None
     having, late = [], []
     for item in remote.get("/api/v1/proxies", schema.Proxies).proxies:
-        if item.kind == "reader" or item.state in _LEFT or (item.state == "REFUSED" and not item.last_good):
+        if (
+            item.kind == "reader"
+            or not item.confirmed
+            or item.state in _LEFT
+            or (item.state == "REFUSED" and not item.last_good)
+        ):
             continue
         if item.connected and item.last_good == version and item.state != "REFUSED":
             having.append(item.node)

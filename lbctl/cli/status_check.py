@@ -60,7 +60,7 @@ def summary_problems(summary: schema.Status) -> Iterator[str]:
 
 def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:
     """Yield a sentence for each proxy that is not in sync, and one where too few are."""
-    real = [item for item in proxies if item.kind != "reader"]
+    real = [item for item in proxies if item.kind != "reader" and item.confirmed]
     for item in real:
         if item.state not in _FINE:
             yield f"{item.node} is {item.state}" + (f": {item.reason}" if item.reason else "")

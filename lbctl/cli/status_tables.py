@@ -124,6 +124,8 @@ def lacks(row: schema.Proxy) -> Iterator[str]:
     if not row.connected and row.state == "GONE":
         yield "it has left"
         return
+    if not row.confirmed:
+        yield "unconfirmed: it has no certificate and accepted nothing yet"
     for kind in row.types:
         if kind.state == "NACKED":
             yield f"{kind.type}: {_rejection(row, kind)}"

@@ -202,7 +202,7 @@ def acknowledged(proxies: Iterable[schema.Proxy], version: str) -> schema.Acknow
 
 def should_have_it(proxy: schema.Proxy) -> bool:
     """Return whether the proxy is connected, or driven, and so should have what is published."""
-    return proxy.state not in ("GONE", "NOT DRIVEN") and proxy.kind != "reader"
+    return proxy.confirmed and proxy.state not in ("GONE", "NOT DRIVEN") and proxy.kind != "reader"
 
 
 def _has(proxy: schema.Proxy, version: str, by_xds: frozenset[str]) -> bool:

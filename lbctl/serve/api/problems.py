@@ -25,6 +25,7 @@ _MISSED = 0.1
 """The share of requests without a pick from which on a pool has a line."""
 _WAITED = 60.0
 """Seconds after which an Envoy of the fleet that has never connected is missing."""
+_PROXIES = "lbctl status proxies"
 _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
 
 
@@ -160,32 +161,56 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
 
 
 def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the proxies that do not have what is published, and those that are missing."""
-    command = "lbctl status proxies"
+    """Yield the proxies that do not have what is published, and those that are missing.
+
+    Nodes that are not confirmed are warnings alone: any user of this machine can connect.
+    """
+    rows = [row for row in observed.proxies if row.kind != "reader"]
+    unconfirmed = [row for row in rows if not row.confirmed and row.connected]
     entries: dict[str, list[schema.Proxy]] = {}
-    for row in observed.proxies:
-        if row.kind == "reader":
+    for row in rows:
+        if not row.confirmed:
             continue
         if row.state not in _FINE:
-            text = f"{row.kind} {row.node} is {row.state}" + (f": {row.reason}" if row.reason else "")
-            yield _critical("proxy", row.node, text, command)
+            yield _critical("proxy", row.node, _of_proxy(row), _PROXIES)
         if row.proxy is not None:
             entries.setdefault(row.proxy, []).append(row)
+    yield from _of_entries(entries, is_alone=observed.is_alone)
+    if observed.is_alone and observed.seconds > _WAITED and not observed.dry_run:
+        missing = [proxy for proxy in observed.expected if proxy.name not in entries]
+        yield from _of_missing(missing, unconfirmed)
+    for row in unconfirmed[:_SHOWN]:
+        text = f"unconfirmed {_of_proxy(row)}"
+        yield _warning("proxy_unconfirmed", row.node, text, _PROXIES)
+    if len(unconfirmed) > _SHOWN:
+        yield _warning("proxy_unconfirmed", "", f"{len(unconfirmed) - _SHOWN} more nodes are unconfirmed", _PROXIES)
+
+
+def _of_proxy(row: schema.Proxy) -> str:
+    return f"{row.kind} {row.node} is {row.state}" + (f": {row.reason}" if row.reason else "")
+
+
+def _of_entries(entries: Mapping[str, Sequence[schema.Proxy]], *, is_alone: bool) -> Iterator[schema.Problem]:
+    """Yield the entries of `proxies` of which a proxy has left."""
     for name, rows in entries.items():
         gone = [row.node for row in rows if row.state == "GONE"]
         if not gone:
             continue
         have = "has" if len(gone) == 1 else "have"
-        if len(gone) == len(rows) and observed.is_alone:
+        if len(gone) == len(rows) and is_alone:
             text = f"{_none_of(rows[0].kind, name)} is connected: {_listed(gone)} {have} left"
-            yield _critical("no_proxy", name, text, command)
+            yield _critical("no_proxy", name, text, _PROXIES)
         else:
             text = f"{len(gone)} of {len(rows)} proxies of the entry {name} {have} left: {_listed(gone)}"
-            yield _warning("proxy_gone", name, text, command)
-    for proxy in observed.expected:
-        if proxy.name not in entries and observed.is_alone and observed.seconds > _WAITED and not observed.dry_run:
-            text = f"{_none_of(proxy.kind, proxy.name)} has connected since lbctl started"
-            yield _critical("no_proxy", proxy.name, text, command)
+            yield _warning("proxy_gone", name, text, _PROXIES)
+
+
+def _of_missing(missing: Iterable[Proxy], unconfirmed: Sequence[schema.Proxy]) -> Iterator[schema.Problem]:
+    """Yield the entries of `proxies` without a proxy."""
+    for proxy in missing:
+        nodes = [row.node for row in unconfirmed if row.proxy == proxy.name]
+        act = f"accepted a fleet since lbctl started: {_listed(nodes)}" if nodes else "connected since lbctl started"
+        yield _critical("no_proxy", proxy.name, f"{_none_of(proxy.kind, proxy.name)} has {act}", _PROXIES)
 
 
 def _none_of(kind: str, entry: str) -> str:

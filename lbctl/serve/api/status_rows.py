@@ -86,7 +86,7 @@ def discovered_name(state: NameState) -> schema.DiscoveredName:
 
 
 def _common(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    names = ("node", "proxy", "connected", "state", "reason", "version", "last_good")
+    names = ("node", "proxy", "connected", "state", "reason", "version", "last_good", "confirmed")
     return {
         **{name: row[name] for name in names},
         "kind": kind,

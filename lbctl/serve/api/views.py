@@ -78,7 +78,7 @@ class Views(DecisionViews, Operations):
             fleet=files,
             served=history_rows.served(self._parts.rollbacks.history),
             restart=self._parts.endpoints.restart_needed(served.loaded.source) if served else (),
-            proxies=dict(sorted(Counter(item.state for item in envoys_and_driven).items())),
+            proxies=dict(sorted(Counter(map(_counted_state, envoys_and_driven)).items())),
             unmatched=tuple(
                 schema.UnmatchedNode(item.node, item.reason) for item in envoys_and_driven if item.state == "REFUSED"
             ),
@@ -152,6 +152,10 @@ class Views(DecisionViews, Operations):
         settings, opened = self._parts.endpoints.settings, self._parts.endpoints.opened
         state = settings.control.state if settings and not self._parts.options.dry_run else None
         return schema.Listens(xds=opened.xds, xds_socket=opened.socket, api=opened.api, state=state)
+
+
+def _counted_state(row: schema.Proxy) -> str:
+    return row.state if row.confirmed else "UNCONFIRMED"
 
 
 def _working_directory() -> str:

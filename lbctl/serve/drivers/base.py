@@ -82,6 +82,7 @@ def row(proxy: Proxy, status: DriverStatus, since: float) -> dict[str, Any]:
         "state": status.state,
         "reason": status.reason,
         "version": status.version,
+        "confirmed": True,
         "last_good": status.version,
         "reloads": status.reloads,
         "leaving": status.leaving,

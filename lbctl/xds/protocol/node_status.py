@@ -82,7 +82,8 @@ class Nack:
 class StreamEntry:
     """The status of one stream.
 
-    `version`: the snapshot last offered, at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`:
+    `authenticated`: the client is a process of this user, or has a certificate. `version`: the snapshot last offered,
+    at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`:
     of the matching entry of `proxies`. `reason`: why the node is sent nothing new. `denied`: its stream was ended for
     that reason. `nack_messages`: by type, the last NACK message, without secrets. `pushed`, `acked`, `refused`: by
     type, the time of the last push, ACK and NACK.
@@ -93,6 +94,7 @@ class StreamEntry:
     delta: bool
     status: Callable[[], tuple[TypeStatus, ...]]
     since: float
+    authenticated: bool = True
     proxy: str | None = None
     kind: str = TARGET.kind
     reason: str = ""
@@ -206,10 +208,13 @@ class NodeStatus:
         self._connected[entry.key].nacks.append(nack)
 
     def good(self, entry: StreamEntry) -> None:
-        """Record that the client has accepted everything of the snapshot last offered on this stream."""
+        """Record that the client has accepted everything of the snapshot last offered on this stream.
+
+        Other connections do not count: any user of this machine can connect with the id of another node.
+        """
         record = self._connected[entry.key]
         entry.accept()
-        if all(other.good == entry.version for other in record.streams):
+        if all(other.good == entry.version for other in record.streams if other.peer == entry.peer):
             record.good = entry.version
 
     def refuse_reports(self, stream: object, node_id: str, reason: str) -> None:
@@ -272,11 +277,14 @@ def _rows(record: _Record, now: float) -> Iterator[Row]:
     for entry in record.streams or record.ended:
         by_peer.setdefault(entry.peer, []).append(entry)
     for entries in by_peer.values():
-        yield _row(record, entries, now)
+        yield _row(record, entries, now, is_sole=len(by_peer) == 1)
 
 
-def _row(record: _Record, entries: list[StreamEntry], now: float) -> Row:
-    """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type."""
+def _row(record: _Record, entries: list[StreamEntry], now: float, *, is_sole: bool) -> Row:
+    """Return the row of a node's streams over one connection: one stream for ADS, otherwise one for each type.
+
+    `is_sole`: the node has no other connection.
+    """
     first = entries[0]
     reason = next((entry.reason for entry in entries if entry.reason), "")
     recently_denied = entries[-1].denied and record.left_at + _SHOWN_REFUSED > now
@@ -299,10 +307,17 @@ def _row(record: _Record, entries: list[StreamEntry], now: float) -> Row:
         "state": state,
         "reason": reason,
         "version": first.version,
-        "last_good": record.good,
+        "confirmed": any(entry.authenticated or entry.good for entry in entries),
+        "last_good": _good(entries) or (record.good if is_sole else ""),
         "types": [_type(record, entry, status) for entry, status in types],
         "nacks": _nacks(record),
     }
+
+
+def _good(entries: list[StreamEntry]) -> str:
+    """Return the snapshot that all streams of a connection have accepted; empty where there is none."""
+    accepted = {entry.good for entry in entries}
+    return accepted.pop() if len(accepted) == 1 else ""
 
 
 def _state(record: _Record, reason: str, recently_denied: bool, types: Iterable[TypeStatus]) -> str:

@@ -216,6 +216,7 @@ class StreamSession:
             self._service.delta,
             self._stream.status,
             node_status.now(),
+            self._guarded,
         )
         node_status.enter(self._entry)
         if self._server.held():

@@ -209,8 +209,8 @@ def test_node_without_a_proxy_is_refused_and_named() -> None:
         assert "stranger" in shown.stdout
         assert "SYNCED" in shown.stdout
         checked = status(control, "--check")
-        assert checked.code == 3
-        assert "stranger is REFUSED" in checked.stderr
+        assert checked.code == 0, "any user of the machine can connect as a stranger"
+        assert "warning    unconfirmed envoy stranger is REFUSED" in checked.stdout
 
 
 def test_status_of_proxies_has_a_line_for_each_proxy_or_type() -> None:

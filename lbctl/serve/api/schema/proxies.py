@@ -75,6 +75,9 @@ class _ProxyStatus:
     """The version last sent; empty before."""
     last_good: str
     """The version that it last accepted as a whole; empty before."""
+    confirmed: bool
+    """Whether it counts as a proxy of the fleet: it has a client certificate, is connected by the Unix socket, is
+    driven, or has accepted a fleet over this connection. Any user of the machine can connect to a port of loopback."""
     types: tuple[ResourceTypeStatus, ...]
     """A row for each xDS type; empty for HAProxy and nginx."""
     nacks: tuple[NackRecord, ...]
