@@ -1,0 +1,245 @@
+"""Every parser of what others send, with inputs to start from and the errors that it may raise.
+
+An input is bytes. A parser takes it, or raises one of its errors: any other exception is a fault of the parser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
+from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
+from google.protobuf.message import DecodeError
+
+from lbctl.apply.haproxy import running
+from lbctl.base import quantities
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.records import dataclass
+from lbctl.compile import key_lines
+from lbctl.importer.run import run as run_import
+from lbctl.init.gpus import gpus_of
+from lbctl.init.identify import page_kind
+from lbctl.ir.address import Address
+from lbctl.ir.pools import KubernetesDiscovery, PickPolicy, Pool, Replica, SessionKey
+from lbctl.model.fleet import parse as parse_fleet
+from lbctl.model.load import SourceText
+from lbctl.pick.features import read as read_features
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.api import schema, tokens
+from lbctl.serve.api.json_codec import SchemaError
+from lbctl.serve.api.json_codec import parse as parse_body
+from lbctl.serve.discovery.endpoint_slices import replicas_of
+from lbctl.serve.net.kubernetes import kubeconfig
+from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.serve.picker import exchange, http_protocol, wire
+from lbctl.serve.picker.ext_proc import ProcessorStream
+from lbctl.serve.picker.service import PickService
+from lbctl.serve.traffic.log_line import ReplicaAddresses, tries_of
+from lbctl.serve.traffic.timer_line import timers_of
+from lbctl.signals.exposition import MetricsReader
+from lbctl.signals.prometheus import NoValueError, single_value
+from lbctl.simulate.trace import read as read_trace
+from lbctl.xds.protocol import load_reports, request_logs
+from lbctl.xds.protocol import wire as xds_wire
+from tests.support.importer import samples
+from tests.support.paths import FIXTURES
+
+_TABLE = PoolTable(
+    "chat",
+    PickPolicy((SessionKey(header="x-session-id"),)),
+    (Candidate("a", "10.0.0.1:80"), Candidate("b", "10.0.0.2:80")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """A parser and what it is tried with."""
+
+    parse: Callable[[bytes], object]
+    """Parses an input."""
+    seeds: tuple[bytes, ...]
+    """Valid inputs, from which others are made."""
+    errors: tuple[type[Exception], ...] = ()
+    """What it raises for an input that it refuses."""
+
+
+def _on_file(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    """Return a parser for a reader of files, by a file that has no name."""
+
+    def parse(data: bytes) -> object:
+        with os.fdopen(os.memfd_create("input"), "wb") as memory:
+            memory.write(data)
+            memory.flush()
+            return read(f"/proc/self/fd/{memory.fileno()}")
+
+    return parse
+
+
+def _import(kind: str) -> Callable[[bytes], object]:
+    return _on_file(lambda name: run_import(kind, [name], Diagnostics()))
+
+
+def _link(data: bytes) -> None:
+    values = wire.parse(data)
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: list(wire.samples_of(values)),
+        lambda: wire.proxy_samples_of(values),
+        lambda: wire.peers_of(values),
+        lambda: wire.question_of(values),
+        lambda: wire.changed_table(wire.table_of(values, 0.0), values, 0.0),
+    )
+    for read in readers:
+        with suppress(wire.WireError):
+            read()
+
+
+def _picked(data: bytes) -> None:
+    service = PickService()
+    service.set_table("chat", _TABLE)
+    ProcessorStream(service).receive(ProcessingRequest.FromString(data))
+
+
+def _slices(data: bytes) -> object:
+    return replicas_of(
+        KubernetesDiscovery(namespace="ml", service="llama", port="http"), json.loads(data), {"node": {}, "pod": {}}
+    )
+
+
+def _files(kind: str) -> tuple[bytes, ...]:
+    return tuple(file.read_bytes()[:4000] for file in samples(kind)[:8])
+
+
+def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: read(data.decode("utf-8", "replace"))
+
+
+def _quantity(text: str) -> None:
+    for read in (
+        quantities.parse_duration, quantities.parse_size, quantities.parse_percent, quantities.parse_temperature,
+        quantities.parse_rate, quantities.parse_per_second, quantities.parse_address, quantities.parse_version,
+    ):  # fmt: skip
+        with suppress(quantities.QuantityError):
+            read(text)
+
+
+_SLICE = {
+    "metadata": {"name": "s1", "namespace": "ml"},
+    "addressType": "IPv4",
+    "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
+    "endpoints": [
+        {"addresses": ["10.0.0.1"], "conditions": {"ready": True}, "targetRef": {"kind": "Pod", "name": "p"}}
+    ],
+}
+_KUBECONFIG = b"""\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: "https://127.0.0.1:6443"}}]
+users: [{name: u, user: {token: abc}}]
+"""
+_STAT = (
+    "# pxname,svname,qcur,qmax,scur,smax,slim,stot,bin,bout,dreq,dresp,ereq,econ,eresp,wretr,wredis,status,weight,"
+    "hrsp_4xx,hrsp_5xx,rate,cli_abrt,srv_abrt,ttime,rtime,ctime,qtime,req_tot,addr,type\n"
+    "chat,a,0,0,0,1,,1,1,1,,0,,0,0,0,0,UP,1,0,0,1,0,0,1,1,1,1,1,10.0.0.1:80,2\n"
+)
+_TIMERS = (
+    b'<134>1 2026-11-29T01:00:00.000+00:00 host lbctl 7 - [lbctl@0 proxy="edge" backend="pool_chat" status="200" '
+    b'end="----" server="a" timers="0 0 1 20 21"]'
+)
+_NGINX = b"<190>Nov 29 01:00:00 lbctl: edge|chat|200|10.0.0.1:80|200|0.010|0.020"
+_ADDRESSES = ReplicaAddresses([Pool("chat", (Replica("a", Address("10.0.0.1", 80)),))], {})
+
+PARSERS: dict[str, Parser] = {
+    "a fleet's YAML": Parser(
+        lambda data: parse_fleet([SourceText("fleet.yaml", data, ".")], Diagnostics()),
+        tuple((FIXTURES / name).read_bytes() for name in ("quickstart.yaml", "full.yaml")),
+    ),
+    "a quantity": Parser(
+        _text(_quantity), (b"30s", b"8MiB", b"5%", b"90C", b"10/s", b"[::1]:80", b"unix:/run/x", b"1.22")
+    ),
+    "a file of API keys": Parser(
+        _text(lambda text: key_lines.parse("keys", text, Diagnostics())),
+        (b"key-1234567890abcdef: acme\n", b"'k:1': t\nsha256:" + b"a" * 64 + b": u\n"),
+    ),
+    "nginx's configuration": Parser(_import("nginx"), _files("nginx")),
+    "HAProxy's configuration": Parser(_import("haproxy"), _files("haproxy")),
+    "Envoy's configuration": Parser(_import("envoy"), _files("envoy")),
+    "a page of metrics": Parser(
+        lambda data: (MetricsReader(["vllm:num_requests_running"]).read(data), page_kind(data), gpus_of("dcgm", data)),
+        tuple(
+            (FIXTURES / "metrics" / name).read_bytes()[:3000] for name in ("vllm_v1.prom", "dcgm.prom", "triton.prom")
+        ),
+    ),
+    "an answer of Prometheus": Parser(
+        single_value,
+        (b'{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"0.5"]}]}}',),
+        (NoValueError,),
+    ),
+    "nginx's log line": Parser(lambda data: tries_of(data, frozenset({"edge"}), _ADDRESSES), (_NGINX,)),
+    "HAProxy's log line": Parser(timers_of, (_TIMERS,)),
+    "HAProxy's Runtime API": Parser(
+        _text(lambda text: (running.counters(text), running.read(text, text, text))),
+        (("Pid: 7\nVersion: 2.6.1\n" + _STAT).encode(),),
+        (running.UnreadableAnswerError,),
+    ),
+    "a question to the picker over HTTP": Parser(
+        lambda data: http_protocol.parse(bytearray(data)),
+        (b"POST /pick/chat HTTP/1.1\r\nhost: x\r\nx-session-id: s\r\ncontent-length: 2\r\n\r\n{}",),
+        (http_protocol.MalformedError,),
+    ),
+    "a question to the picker by ext_proc": Parser(
+        _picked,
+        (
+            ProcessingRequest(
+                request_headers={"headers": {"headers": [{"key": "x-session-id", "raw_value": b"s"}]}}
+            ).SerializeToString(),
+        ),
+        (DecodeError, ValueError),
+    ),
+    "the body of a client": Parser(
+        lambda data: read_features(_TABLE, {"content-type": ["application/json"]}, data, len(data)),
+        (b'{"messages":[{"role":"user","content":"hi"}],"model":"m"}', b'{"prompt":["a","b"]}'),
+    ),
+    "the link to serve": Parser(
+        _link,
+        (wire.whole(_TABLE, 0.0), b'{"kind":"samples","samples":[["chat","a",1,2,3]]}', b'{"kind":"peers","peers":{}}'),
+        (wire.WireError,),
+    ),
+    "the counts of another picker": Parser(exchange.parse, (b'{"from":"abc","counts":{"chat":{"a":[1,2,3,4]}}}',)),
+    "a request of xDS": Parser(
+        lambda data: xds_wire.read(data, delta=False),
+        (DiscoveryRequest(type_url="t", resource_names=["a"], node={"id": "edge"}).SerializeToString(),),
+        (xds_wire.StreamError,),
+    ),
+    "a request of incremental xDS": Parser(
+        lambda data: xds_wire.read(data, delta=True),
+        (DeltaDiscoveryRequest(type_url="t", node={"id": "edge"}).SerializeToString(),),
+        (xds_wire.StreamError,),
+    ),
+    "a load report": Parser(
+        load_reports.read,
+        (LoadStatsRequest(node={"id": "edge"}, cluster_stats=[{"cluster_name": "chat"}]).SerializeToString(),),
+        (xds_wire.StreamError,),
+    ),
+    "an access log of Envoy": Parser(
+        lambda data: list(request_logs.read(data)), (b"\x12\x00",), (xds_wire.StreamError,)
+    ),
+    "EndpointSlices": Parser(_slices, (json.dumps([_SLICE]).encode(),), (ValueError,)),
+    "a kubeconfig": Parser(_on_file(lambda name: kubeconfig.read(Path(name))), (_KUBECONFIG,), (ClusterError,)),
+    "a write to the API": Parser(
+        lambda data: isinstance(body := json.loads(data), dict) and parse_body(schema.OverrideRequest, body),
+        (b'{"kind":"drain","pool":"chat","replica":"a","ttl":60}',),
+        (SchemaError, ValueError),
+    ),
+    "a file of tokens": Parser(tokens.parse, (b"alice:operate:abcdefgh\n# c\n", b"token\n")),
+    "a trace": Parser(
+        _on_file(lambda name: read_trace(name, Diagnostics())),
+        (b'{"timestamp":0,"input_length":10,"output_length":5}\n', b"TIMESTAMP,ContextTokens,GeneratedTokens\n0,1,2\n"),
+    ),
+}
