@@ -87,7 +87,7 @@ def test_cookie_is_secure_on_tls_listeners(kind: Kind, tmp_path: Path) -> None:
 def test_cookie_reveals_nothing_of_the_replica(kind: Kind) -> None:
     with replicas("replica-a", "replica-b") as pool, running(kind, _fleet(pool)) as gateway:
         values = {_given(gateway.get()) or "" for _ in range(4)}
-    assert len(values) == 2
+    assert len({value.partition("|")[0] for value in values}) == 2, "HAProxy adds the time behind a bar"
     for value in values:
         seen = b"\n".join(_readings(value))
         for replica in pool:

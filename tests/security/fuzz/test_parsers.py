@@ -53,7 +53,7 @@ def test_search_by_coverage_finds_no_other_error(name: str, tmp_path: Path) -> N
     pytest.importorskip("atheris", reason="atheris has wheels for Linux alone")
     command = [sys.executable, "-m", "tests.security.fuzz", name, str(SECONDS), str(tmp_path)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.returncode == 0, (process.stdout + process.stderr)[-8000:]
 
 
 def taken(parser: Parser, data: bytes) -> None:
