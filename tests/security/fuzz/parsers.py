@@ -17,8 +17,9 @@ from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
 from google.protobuf.message import DecodeError
 
 from lbctl.apply.haproxy import running
-from lbctl.base import quantities
+from lbctl.base import foreign_json, quantities
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.foreign_json import shaped
 from lbctl.base.records import dataclass
 from lbctl.compile import key_lines
 from lbctl.importer.run import run as run_import
@@ -33,7 +34,7 @@ from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.api import schema, tokens
 from lbctl.serve.api.json_codec import SchemaError
 from lbctl.serve.api.json_codec import parse as parse_body
-from lbctl.serve.discovery.endpoint_slices import replicas_of
+from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.serve.picker import exchange, http_protocol, wire
@@ -105,9 +106,9 @@ def _picked(data: bytes) -> None:
 
 
 def _slices(data: bytes) -> object:
-    return replicas_of(
-        KubernetesDiscovery(namespace="ml", service="llama", port="http"), json.loads(data), {"node": {}, "pod": {}}
-    )
+    slices = shaped(foreign_json.parse(data), [{"metadata": {"name": str, "namespace": str}, **SHAPE}])
+    discovery = KubernetesDiscovery(namespace="ml", service="llama", port="http")
+    return replicas_of(discovery, slices, {"node": {}, "pod": {}})
 
 
 def _files(kind: str) -> tuple[bytes, ...]:
