@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lbctl.importer.compare.processes import NotStartedError
@@ -18,8 +17,6 @@ HEAD = (
     "|---|---|---|---|---|---|---|---|"
 )
 LEVELS = ("whole", "nearly", "in part", "not")
-_AT_ONCE = 4
-"""How many comparisons run at the same time: each waits for two proxies to start."""
 _LOST = ("take the next", "no pool can be", "compares whole", "external processor", "only its", "the whole route")
 """Words of the reasons of comments on what decides about requests."""
 _INTENDED = "status 302 → 301"
@@ -34,9 +31,7 @@ def counts(kind: str, file: Path) -> str:
 
 def rows(kind: str, names: Collection[str] = ()) -> Iterator[str]:
     """Yield the row of each sample of a kind, or only of those with these file names."""
-    files = [file for file in samples(kind) if not names or file.name in names]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        yield from pool.map(lambda file: _row(kind, file), files)
+    yield from (_row(kind, file) for file in samples(kind) if not names or file.name in names)
 
 
 def _row(kind: str, file: Path) -> str:

@@ -127,7 +127,7 @@ def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], d
             _places(sandbox.base / name, stack.enter_context(reserved_ports(binds.values())), echo_ports, dead)
             for name in ("before", "after")
         )
-        source = _source(kind, files, old)
+        source = rewritten(kind, files, old)
         (old.directory / "main").write_text(source.text)
         _start(stack, kind, binary, old, str(old.directory / "main"), "the configuration", sandbox)
         try:
@@ -147,7 +147,7 @@ def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, in
     return places
 
 
-def _source(kind: str, files: Sequence[str], places: StandIns) -> Rewritten:
+def rewritten(kind: str, files: Sequence[str], places: StandIns) -> Rewritten:
     """Return the source for loopback."""
     diagnostics = Diagnostics()
     if kind == "nginx":

@@ -75,8 +75,8 @@ def _places(context: HaproxyImport, section: HaproxySection) -> Iterator[tuple[s
 
 
 def _line(item: Statement) -> str:
-    """Return the line with its place; empty if it has a variable of the environment."""
-    if any("${" in word for word in item.tokens):
+    """Return the line with its place; empty if it has a variable of the environment, or the end of a line in a word."""
+    if any("${" in word or not word.isprintable() for word in item.tokens):
         return ""
     text = " ".join(map(_quoted, item.tokens))
     return f"{text}  # {item.position.file.rpartition('/')[2]}:{item.position.line}"

@@ -19,9 +19,9 @@ from lbctl.importer.statement import Statement
 _MAX_DEPTH = 64
 _MIN_ARGUMENTS = {
     **dict.fromkeys(
-        ("location", "return", "upstream", "listen", "proxy_pass", "grpc_pass", "include", "if", "mirror"), 1
+        ("location", "return", "upstream", "listen", "proxy_pass", "grpc_pass", "include", "if", "mirror", "geo"), 1
     ),
-    **dict.fromkeys(("set", "map", "geo", "split_clients", "limit_req_zone", "limit_conn_zone", "rewrite"), 2),
+    **dict.fromkeys(("set", "map", "split_clients", "limit_req_zone", "limit_conn_zone", "rewrite"), 2),
     **dict.fromkeys(("allow", "deny", "access_log", "error_page", "proxy_hide_header", "proxy_set_header"), 1),
 }
 """crossplane counts arguments in whole files only, not in those of conf.d."""

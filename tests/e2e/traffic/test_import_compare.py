@@ -71,6 +71,35 @@ def test_lost_header_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "headers lost: x-a" in errors
 
 
+CLOSED = {
+    "nginx": (
+        "server { listen 80; proxy_set_header Host $host; access_log /x; location /a { proxy_pass http://10.0.0.1; }\n"
+        "location /b { proxy_pass http://10.0.0.1; post_action /c; } }"
+    ),
+    "haproxy": (
+        "defaults\n mode http\n log global\nfrontend f\n bind :80\n use_backend a if { path_beg /a }\n"
+        " default_backend b\n"
+        "backend a\n server s 10.0.0.1:80\nbackend b\n server s 10.0.0.1:80\n filter spoe engine e config c\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "closed"), [("nginx", "2 post_action"), ("haproxy", "12 filter")])
+def test_row_says_that_the_comparison_closed_the_route(
+    kind: Kind, closed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require(kind)
+    file = tmp_path / "source"
+    file.write_text(CLOSED[kind])
+    assert command(["import", kind, str(file), "--compare"]) == 0
+    reason = f"source:{closed}, not on the list of what a comparison runs"
+    errors = capsys.readouterr().err
+    assert f"the comparison closed the route: {reason}" in errors
+    assert f"closed in the comparison: {reason}" in errors
+    assert "left out of the comparison: logs (" in errors
+    assert "agrees" in errors
+
+
 ANSWERS = {
     "nginx": (
         "server { listen 80; proxy_set_header Host $host; location = /a { return 301 /a/; add_header X-A b; }\n"

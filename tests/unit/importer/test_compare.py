@@ -15,6 +15,7 @@ from lbctl.importer.compare.differences import ObservedRequest, differences, obs
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.samples import SampleRequest, example, samples
 from lbctl.importer.compare.sources import envoy, haproxy, nginx
+from lbctl.importer.compare.sources.nginx_destinations import Destinations
 from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
 from lbctl.importer.nginx.read import read as read_nginx
@@ -24,6 +25,7 @@ from tests.support.importer import imported
 from tests.support.importer import samples as files
 
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in files(kind)]
+CLOSED_RULE = "http-request return status 501 content-type text/plain string closed hdr x-lbctl-closed 0"
 ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])")
 NOT_DESTINATIONS = re.compile(r"^\s*(allow|deny|set_real_ip_from|acl|http-request|hostname:|address_prefix:|#)")
 DESTINATIONS = {
@@ -119,6 +121,64 @@ def test_directive_that_is_not_listed_closes_its_location(directive: str, tmp_pa
     assert "return 501 closed;" in text
     assert "proxy_pass" not in text
     assert directive not in text
+
+
+DESTINATIONS_OF_NGINX = {
+    "http://10.0.0.1": "http://127.0.0.1:20001",
+    "https://10.0.0.1:80/v1/": "http://127.0.0.1:20001/v1/",
+    "http://u/v1": "http://u/v1",
+    "http://u$request_uri": "http://u${lbctl_path_0}",
+    "http://$host": "http://${lbctl_host_0}",
+    "$scheme://$host:80$uri": "http://${lbctl_host_1}${lbctl_path_0}",
+    "http://10.0.0.2": "",
+    "http://unix:/run/docker.sock": "",
+    "http://10.0.0.1$uri": "http://127.0.0.1:20001${lbctl_path_0}",
+    "http://$request_filename": "",
+}
+
+
+@pytest.mark.parametrize(("url", "expected"), DESTINATIONS_OF_NGINX.items())
+def test_destinations_lead_to_stand_ins_only(url: str, expected: str, tmp_path: Path) -> None:
+    found = Destinations(StandIns(tmp_path, {}, {"10.0.0.1:80": 20001}), ())
+    found.upstreams.add("u")
+    destination = found.of(url, "http")
+    assert (destination.url if destination is not None else "") == expected
+
+
+def test_variable_of_a_destination_comes_from_known_hosts(tmp_path: Path) -> None:
+    found = Destinations(StandIns(tmp_path, {}, {"10.0.0.1:80": 20001}), ())
+    found.upstreams.add("u")
+    assert found.of("http://$http_x", "http") is not None
+    ((head, lines),) = found.maps()
+    assert head == 'map "$http_x" $lbctl_host_0'
+    assert sorted(lines) == ["10.0.0.1 127.0.0.1:20001;", "10.0.0.1:80 127.0.0.1:20001;", 'default "";', "u u;"]
+
+
+def test_closed_authorization_closes_what_asks_it(tmp_path: Path) -> None:
+    text = nginx_text(
+        "auth_request /ask; proxy_pass http://10.0.0.1; } location = /ask { fastcgi_pass 127.0.0.1:9000;", tmp_path
+    )
+    assert text.count("return 501 closed;") == 2
+    assert "proxy_pass" not in text
+
+
+RULES_OF_HAPROXY = {
+    "http-request deny if { path_beg /a } !{ src 10.0.0.0/8 }": "http-request deny if { path_beg -n /a } "
+    "!{ src -n 10.0.0.0/8 }",
+    "http-request set-header X-A %[env(KEY)]": "http-request set-header X-A '%[str(stand-in)]'",
+    "http-request set-header X-A %[path,map(/etc/passwd)] if { path /a }": CLOSED_RULE + " if { path -n /a }",
+    "http-request lua.run if { path -f /etc/passwd }": CLOSED_RULE,
+    "http-request deny if { src name.example }": CLOSED_RULE,
+    "option httplog": "",
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), RULES_OF_HAPROXY.items())
+def test_rules_of_haproxy_run_or_answer_in_their_place(line: str, expected: str, tmp_path: Path) -> None:
+    source = tmp_path / "haproxy.cfg"
+    source.write_text(f"frontend f\n {line}\n")
+    lines = rewritten("haproxy", source, StandIns(tmp_path, {}, {})).splitlines()
+    assert [each.strip() for each in lines[3:]] == ([expected] if expected else [])
 
 
 KEYS: list[dict[str, Any]] = [

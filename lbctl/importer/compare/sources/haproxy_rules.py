@@ -39,7 +39,8 @@ def criterion(words: list[str]) -> list[str] | None:
     addresses = "ip" in flags or _ADDRESSES.fullmatch(fetch)
     if not accepts("text*", patterns) or (addresses and not all(map(is_network, patterns))):
         return None
-    return [fetch, *flags, *(["--"] if patterns[:1] and patterns[0].startswith("-") else []), *patterns]
+    ends_flags = ["--"] if any(each.startswith("-") for each in patterns) else []
+    return [fetch, *flags, *ends_flags, *patterns]
 
 
 def usable_acls(lines: Iterable[list[str]]) -> frozenset[str]:

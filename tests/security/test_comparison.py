@@ -1,0 +1,102 @@
+"""A comparison of a hostile configuration touches nothing of this machine, also where no sandbox confines it.
+
+Each file of `hostile` is named for what it tries. It is checked as text, and compared by the real proxy: nothing that
+it names (`tests.support.hostile`) is created, changed, deleted, connected to or executed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.importer.compare.differences import addresses
+from lbctl.importer.compare.places import StandIns
+from lbctl.importer.compare.processes import NotStartedError
+from lbctl.importer.compare.run import compare_in, rewritten
+from lbctl.importer.compare.sandbox.confined import Sandbox
+from lbctl.importer.run import run
+from tests.security.hostile_checks import CHECKS
+from tests.support.hostile import DIRECTORY, KINDS, guarded
+from tests.support.processes.binaries import require
+
+FILES = [(kind, file) for kind in KINDS for file in sorted((DIRECTORY / kind).iterdir()) if file.is_file()]
+CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind, file in FILES]
+_AT_ONCE = 4
+_SOME = {
+    "nginx": ("unix_socket_by_variable", "store_by_proxy_store", "access_log_by_variable"),
+    "haproxy": ("runtime_socket", "destination_by_rule"),
+}
+"""Files that `make test` compares by the real proxy."""
+
+
+@pytest.mark.parametrize(("kind", "file"), CASES)
+def test_hostile_file_is_made_anew_of_harmless_parts(kind: str, file: Path, tmp_path: Path) -> None:
+    with guarded() as guard:
+        source = guard.written(kind, file, tmp_path)
+        imported = run(kind, [str(source)], Diagnostics())
+        fleet = imported.draft.fleet if imported is not None else {"listeners": {}, "pools": {}}
+        binds = {str(item["bind"]): 20000 + number for number, item in enumerate(fleet["listeners"].values())}
+        replicas = {name: 21000 for pool in fleet["pools"].values() for name in addresses(pool)}
+        own = tmp_path / "own"
+        own.mkdir()
+        text = rewritten(kind, [str(source)], StandIns(own, binds, replicas)).text
+        assert [*CHECKS[kind](text, own, guard)] == []
+        assert guard.secret not in text
+        assert guard.violations() == []
+
+
+def violations(kind: str, file: Path) -> list[str]:
+    """Return what a comparison without a sandbox did to what the file names."""
+    binary = str(require(kind))  # type: ignore[arg-type]
+    with guarded() as guard, tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        base.chmod(0o711)
+        (base / "source").mkdir()
+        source = guard.written(kind, file, base / "source")
+        imported = run(kind, [str(source)], Diagnostics())
+        shown = ""
+        if imported is not None:
+            with suppress(NotStartedError):
+                shown = repr(compare_in(Sandbox("none", base), kind, binary, [str(source)], imported.draft))
+        seen = ["a file was shown"] if guard.secret in shown else []
+        return [f"{file.name}: {each}" for each in (*seen, *guard.violations())]
+
+
+def all_violations(kind: str, files: Iterable[Path]) -> list[str]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [each for found in pool.map(lambda file: violations(kind, file), files) for each in found]
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", _SOME)
+def test_comparisons_leave_the_machine_alone(kind: str) -> None:
+    assert all_violations(kind, [file for each, file in FILES if each == kind and file.stem in _SOME[kind]]) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_comparisons_leave_the_machine_alone(kind: str) -> None:
+    assert all_violations(kind, [file for each, file in FILES if each == kind]) == []
+
+
+def test_corpus_is_large() -> None:
+    assert len(FILES) >= 60
+
+
+def test_guard_sees_each_kind_of_damage(tmp_path: Path) -> None:
+    with guarded() as guard:
+        source = guard.written("nginx", DIRECTORY / "nginx" / "load_module.conf", tmp_path)
+        assert str(guard.directory) in source.read_text()
+        assert guard.violations() == []
+        (guard.directory / "executed").touch()
+        (guard.directory / "kept").write_text("changed")
+        (guard.directory / "below" / "other").unlink()
+        assert len(guard.violations()) >= 4
