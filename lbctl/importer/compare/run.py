@@ -159,10 +159,8 @@ def rewritten(kind: str, files: Sequence[str], places: StandIns) -> Rewritten:
 
         return haproxy.rewrite(read_haproxy(files, diagnostics), places)
     from lbctl.importer.envoy.read import read as read_envoy
-    from lbctl.model.node import plain_value
 
-    root = read_envoy(files[0], diagnostics)
-    return Rewritten(envoy.rewrite(plain_value(root) if root is not None else {}, places))
+    return envoy.rewrite(read_envoy(files[0], diagnostics), places)
 
 
 def _start(

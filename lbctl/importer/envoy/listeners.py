@@ -10,7 +10,7 @@ from lbctl.importer.envoy import tls
 from lbctl.importer.envoy.context import EnvoyImport, Handler, handle
 from lbctl.importer.envoy.view import ConfigView
 
-_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
 """Fields of a chain's match that name networks of clients."""
 _REFUSING = (["rbac"], ["ext_authz"])
@@ -37,9 +37,9 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
     """Add the listener, and yield its connection manager; listeners for TCP are comments."""
     chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
     connection_managers = [
-        (chain, item) for chain in chains for item in chain.get("filters") if item.get("typed_config").type == _MANAGER
+        (chain, item) for chain in chains for item in chain.get("filters") if item.get("typed_config").type == MANAGER
     ]
-    bind = _bind(listener)
+    bind = bind_of(listener)
     if not connection_managers or bind is None:
         reason = "it has no HTTP connection manager" if not connection_managers else "it binds no address"
         context.omit(listener, reason, ())
@@ -73,7 +73,8 @@ def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> 
     ]
 
 
-def _bind(listener: ConfigView) -> str | None:
+def bind_of(listener: ConfigView) -> str | None:
+    """Return the address of a listener, as a fleet writes it; None if it has none."""
     address = listener.get("address")
     if address.get("pipe", "path"):
         return f"unix:{address.get('pipe', 'path').text}"

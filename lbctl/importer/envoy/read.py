@@ -87,8 +87,9 @@ def _check(root: Node, diagnostics: Diagnostics) -> None:
     tree = _known_types(plain_value(root))
     try:
         json_format.ParseDict(tree, bootstrap_pb2.Bootstrap())
-    except json_format.ParseError as error:
-        message = " ".join(str(error).split())
+    except (json_format.ParseError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        # The library reports some values of a wrong kind by other exceptions, a KeyError for a field that is missing.
+        message = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         position = _position(root, message)
         diagnostics.add(Diagnostic("LB980", f"Envoy would not read this: {message[:300]}", position))
 

@@ -59,6 +59,10 @@ class ConfigView:
         for name, child in self._children.items():
             yield re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name), child
 
+    def items(self) -> Iterator[tuple[str, ConfigView]]:
+        """Yield the entries of a map, by their keys as they are written."""
+        yield from self._children.items()
+
     @property
     def plain(self) -> Any:
         """The value as plain data, with the names of fields as they were written."""

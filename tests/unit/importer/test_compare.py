@@ -20,7 +20,6 @@ from lbctl.importer.envoy.read import read as read_envoy
 from lbctl.importer.haproxy.read import read as read_haproxy
 from lbctl.importer.nginx.read import read as read_nginx
 from lbctl.importer.run import KINDS
-from lbctl.model.node import plain_value
 from tests.support.importer import imported
 from tests.support.importer import samples as files
 
@@ -41,9 +40,7 @@ def rewritten(kind: str, file: Path, places: StandIns) -> str:
         return nginx.rewrite(read_nginx(str(file), diagnostics), places).text
     if kind == "haproxy":
         return haproxy.rewrite(read_haproxy([str(file)], diagnostics), places).text
-    root = read_envoy(str(file), diagnostics)
-    assert root is not None
-    return envoy.rewrite(plain_value(root), places)
+    return envoy.rewrite(read_envoy(str(file), diagnostics), places).text
 
 
 @pytest.mark.parametrize(("kind", "file"), CASES)

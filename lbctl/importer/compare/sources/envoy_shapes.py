@@ -1,0 +1,153 @@
+"""How values of an Envoy configuration are read for a comparison: each message by the list of its harmless fields.
+
+A shape is a function that returns a value made anew from a view, or raises RefusedError for anything that it does not
+list. Texts are the only free values; a text with a command such as `%FILE_CONTENT(…)%` must be on a list too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lbctl.importer.compare.sources.removed import Removals
+from lbctl.importer.envoy.view import ConfigView
+
+Shape = Callable[[ConfigView, Removals], Any]
+
+_PREFIX = "type.googleapis.com/"
+_DURATION = re.compile(r"\d{1,9}(?:\.\d{1,9})?s")
+_WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
+_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,9})?")
+_MAX_TEXT = 8192
+_COMMAND = re.compile(r"%([A-Z][A-Z0-9_]*)(?:\([^%]*\))?(?::[0-9]+)?%")
+_COMMANDS = re.compile(
+    r"REQ|RESP|PROTOCOL|START_TIME|STREAM_ID|ROUTE_NAME|HOSTNAME|RESPONSE_CODE(_DETAILS)?|RESPONSE_FLAGS(_LONG)?"
+    r"|BYTES_(RECEIVED|SENT)|DURATION|REQUESTED_SERVER_NAME|DYNAMIC_METADATA|DOWNSTREAM_(DIRECT_)?REMOTE_ADDRESS[A-Z_]*"
+    r"|DOWNSTREAM_(DIRECT_)?REMOTE_PORT|DOWNSTREAM_LOCAL_[A-Z_]+|DOWNSTREAM_(TLS|PEER)_[A-Z0-9_]+|UPSTREAM_HOST"
+    r"|UPSTREAM_CLUSTER|UPSTREAM_METADATA|UPSTREAM_REMOTE_ADDRESS[A-Z_]*|UPSTREAM_REMOTE_PORT"
+)
+"""What a value of a header may take from a request or its connection; nothing of files and of the environment."""
+
+NOT_LISTED = "not on the list of fields that a comparison runs"
+_NOT_A_VALUE = "a value of another kind"
+
+
+class RefusedError(Exception):
+    """A value is not among those that are known to be harmless."""
+
+    def __init__(self, view: ConfigView, reason: str = NOT_LISTED) -> None:
+        super().__init__(reason)
+        self.view = view
+        self.reason = reason
+
+
+# ── Values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def text(view: ConfigView, _: Removals) -> str:
+    """Return a text, in which only listed commands are."""
+    if view.statement.is_block or len(view.text) > _MAX_TEXT:
+        raise RefusedError(view, _NOT_A_VALUE)
+    for command in _COMMAND.finditer(view.text):
+        if not _COMMANDS.fullmatch(command[1]):
+            raise RefusedError(view, "a text with a command that may read files or variables")
+    return view.text
+
+
+def _matching(pattern: re.Pattern[str]) -> Shape:
+    def read(view: ConfigView, _: Removals) -> str:
+        if view.statement.is_block or not pattern.fullmatch(view.text):
+            raise RefusedError(view, _NOT_A_VALUE)
+        return view.text
+
+    return read
+
+
+duration, word = _matching(_DURATION), _matching(_WORD)
+
+
+def number(view: ConfigView, _: Removals) -> int | float:
+    """Return a number, which may be written as a text."""
+    if view.statement.is_block or not _NUMBER.fullmatch(view.text):
+        raise RefusedError(view, _NOT_A_VALUE)
+    return float(view.text) if "." in view.text else int(view.text)
+
+
+def boolean(view: ConfigView, _: Removals) -> bool:
+    """Return true or false."""
+    if view.statement.is_block or view.text not in {"true", "false"}:
+        raise RefusedError(view, _NOT_A_VALUE)
+    return view.text == "true"
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def message(fields: Mapping[str, Shape], left_out: Mapping[str, str] | None = None) -> Shape:
+    """Return the shape of a message.
+
+    `left_out` has the fields that are not a part of the result, with their subject: answers are the same without them,
+    or they are read elsewhere (an empty subject).
+    """
+
+    def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
+        if not view.statement.is_block:
+            raise RefusedError(view, _NOT_A_VALUE)
+        result = {}
+        for name, child in view.fields():
+            if name == "@type" or (not child.statement.is_block and child.scalar is None):
+                continue
+            if left_out is not None and name in left_out:
+                if left_out[name]:
+                    removals.leave_out(child.statement, left_out[name])
+            elif name in fields:
+                result[name] = fields[name](child, removals)
+            else:
+                raise RefusedError(child)
+        return result
+
+    return read
+
+
+def items(shape: Shape) -> Shape:
+    """Return the shape of a list."""
+
+    def read(view: ConfigView, removals: Removals) -> list[Any]:
+        return [shape(item, removals) for item in view]
+
+    return read
+
+
+def mapping(shape: Shape) -> Shape:
+    """Return the shape of a map from texts."""
+
+    def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
+        return {key: shape(child, removals) for key, child in view.items()}
+
+    return read
+
+
+def named(shapes: Mapping[str, Shape]) -> Shape:
+    """Return the shape of a map with these keys only."""
+
+    def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
+        result = {}
+        for key, child in view.items():
+            if key not in shapes:
+                raise RefusedError(child)
+            result[key] = shapes[key](child, removals)
+        return result
+
+    return read
+
+
+def typed(types: Mapping[str, Shape]) -> Shape:
+    """Return the shape of a `typed_config` of one of these types."""
+
+    def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
+        if view.type not in types:
+            raise RefusedError(view, "not on the list of types that a comparison runs")
+        return {"@type": _PREFIX + view.type, **types[view.type](view, removals)}
+
+    return read
