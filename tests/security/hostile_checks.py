@@ -13,6 +13,7 @@ from typing import Any
 import crossplane
 
 from lbctl.importer.haproxy.tokens import split_line
+from tests.security.hostile_envoy import envoy
 from tests.support.hostile import Guard
 
 _LOOPBACK = r"127\.0\.0\.1:\d+"
@@ -122,5 +123,5 @@ def haproxy(text: str, own: Path, guard: Guard) -> Iterator[str]:
             yield line
 
 
-CHECKS: dict[str, Callable[[str, Path, Guard], Iterator[str]]] = {"nginx": nginx, "haproxy": haproxy}
+CHECKS: dict[str, Callable[[str, Path, Guard], Iterator[str]]] = {"nginx": nginx, "haproxy": haproxy, "envoy": envoy}
 """The check of each kind of proxy."""

@@ -31,6 +31,7 @@ _AT_ONCE = 4
 _SOME = {
     "nginx": ("unix_socket_by_variable", "store_by_proxy_store", "access_log_by_variable"),
     "haproxy": ("runtime_socket", "destination_by_rule"),
+    "envoy": ("lua_by_typed_struct", "access_log_to_file", "authorization_by_google_grpc"),
 }
 """Files that `make test` compares by the real proxy."""
 

@@ -370,7 +370,7 @@ CHAIN = message(
     {},
     _subjects(
         {
-            _ELSEWHERE: "name filters transport_socket metadata",
+            _ELSEWHERE: "name filters filter_chain_match transport_socket metadata",
             _CONNECTIONS: "transport_socket_connect_timeout use_proxy_proto",
         }
     ),
