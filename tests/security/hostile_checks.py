@@ -117,10 +117,16 @@ def haproxy(text: str, own: Path, guard: Guard) -> Iterator[str]:
             yield line
         if words[0] == "bind" and words[2:] not in ([], ["ssl", "crt", str(own / "stand-in.pem")]):
             yield line
-        if any(map(_HAPROXY_WORDS.fullmatch, words)) or any(map(_HAPROXY_CALLS.search, words)):
+        if any(map(_HAPROXY_WORDS.fullmatch, words)) or any(map(_HAPROXY_CALLS.search, _expressions(words))):
             yield line
         if str(guard.directory) in line and words[0] not in {"http-request", "http-response", "acl"}:
             yield line
+
+
+def _expressions(words: list[str]) -> Iterator[str]:
+    """Yield what may be an expression: a word, or what is in the brackets of a text."""
+    for word in words:
+        yield from re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\])", word) if "%" in word else (word,)
 
 
 CHECKS: dict[str, Callable[[str, Path, Guard], Iterator[str]]] = {"nginx": nginx, "haproxy": haproxy, "envoy": envoy}

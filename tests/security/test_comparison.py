@@ -13,14 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostics, Position
 from lbctl.importer.compare.differences import addresses
 from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.processes import NotStartedError
 from lbctl.importer.compare.run import compare_in, rewritten
 from lbctl.importer.compare.sandbox.confined import Sandbox
+from lbctl.importer.compare.sources import haproxy, nginx
+from lbctl.importer.compare.sources.haproxy_keywords import ACTIONS, KEYWORDS, OPTIONS
+from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM
 from lbctl.importer.run import run
+from lbctl.importer.statement import Statement
 from tests.security.hostile_checks import CHECKS
 from tests.support.hostile import DIRECTORY, KINDS, guarded
 from tests.support.processes.binaries import require
@@ -50,6 +56,57 @@ def test_hostile_file_is_made_anew_of_harmless_parts(kind: str, file: Path, tmp_
         assert [*CHECKS[kind](text, own, guard)] == []
         assert guard.secret not in text
         assert guard.violations() == []
+
+
+PIECES = st.sampled_from(
+    [
+        "$x", "${x}", "$LBCTL_host_0", "(?<lbctl_path_0>.*)", "$realpath_root", "u", "http://", "unix:/run/s",
+        "10.0.0.1", ":8000", "/../etc/passwd", '"', "'", ";", "}", "{", "\n", "\r", "\\", "#", " ", "%[path]",
+        "%[env(HOME)]", "%[lua.x]", "if", "-f", "map(/etc/passwd)", "str(a)", ",", "7", "on", "zone=z:1m", "= ", "~"
+    ]
+)  # fmt: skip
+WORDS = st.lists(PIECES, max_size=4).map("".join)
+NGINX = st.sampled_from(
+    [*RUN, *UPSTREAM, "proxy_pass", "grpc_pass", "fastcgi_pass", "root", "listen", "limit_req", "set", "include"]
+)
+NGINX_BLOCKS = st.sampled_from(
+    ["location", "if", "limit_except", "map", "geo", "split_clients", "upstream", "types", "server"]
+)
+HAPROXY = st.sampled_from(
+    [*KEYWORDS, "acl", "server", "bind", "use_backend", "balance", "option", "http-request", "http-response"]
+)
+ACTION = st.one_of(WORDS, st.sampled_from([*ACTIONS, *OPTIONS, "set-var(txn.a)", "lua.x", "if", "{", "}"]))
+
+
+def statement(name: str, args: list[str], block: list[Statement], *, is_block: bool = False) -> Statement:
+    return Statement(Position("drawn", 1), (name, *args), tuple(block), is_block)
+
+
+DIRECTIVES = st.recursive(
+    st.builds(statement, NGINX, st.lists(WORDS, max_size=4), st.just([])),
+    lambda inner: st.builds(
+        statement, NGINX_BLOCKS, st.lists(WORDS, max_size=3), st.lists(inner, max_size=4), is_block=st.just(value=True)
+    ),
+    max_leaves=12,
+)
+
+
+@given(block=st.lists(DIRECTIVES, max_size=8))
+def test_drawn_directives_are_made_anew_of_harmless_parts(block: list[Statement]) -> None:
+    with tempfile.TemporaryDirectory() as directory, guarded() as guard:
+        listen = statement("listen", ["8080"], [])
+        server = statement("server", [], [listen, *block], is_block=True)
+        places = StandIns(Path(directory), {"0.0.0.0:8080": 20000}, {"10.0.0.1:8000": 21000})
+        text = nginx.rewrite([server, *block], places).text
+        assert [*CHECKS["nginx"](text, Path(directory), guard)] == []
+
+
+@given(lines=st.lists(st.builds(statement, HAPROXY, st.lists(ACTION, max_size=6), st.just([])), max_size=12))
+def test_drawn_lines_are_made_anew_of_harmless_parts(lines: list[Statement]) -> None:
+    with tempfile.TemporaryDirectory() as directory, guarded() as guard:
+        sections = [statement("frontend", ["f"], lines, is_block=True)]
+        text = haproxy.rewrite(sections, StandIns(Path(directory), {}, {"10.0.0.1:8000": 21000})).text
+        assert [*CHECKS["haproxy"](text, Path(directory), guard)] == []
 
 
 def violations(kind: str, file: Path) -> list[str]:

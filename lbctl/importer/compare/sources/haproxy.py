@@ -75,7 +75,7 @@ def _skipped(section: Statement, head: list[str]) -> str:
         return "TCP"
     if section.name == "listen" and not any(item.name == "server" for item in section.block):
         return "no server"
-    return "" if accepts("name+", head) else "its name"
+    return "" if any(accepts(kinds, head) for kinds in ("name name?", "name name? =from name")) else "its name"
 
 
 def answer(kind: str, number: int) -> list[str]:

@@ -271,7 +271,7 @@ class _Nginx:
 
     def _variable(self, item: Statement, values: list[str]) -> list[str]:
         """Return a block that sets a variable; one that cannot be taken over closes what uses the variable."""
-        if not values or values[-1].removeprefix("$") not in self._known:
+        if not values or values[-1].removeprefix("$").lower() not in self._known:
             self._removals.leave_out(item, "it uses what a comparison has not")
             return []
         entries = [line(quoted(value_of(each.name)), *map(value_of, each.args)) for each in _flat(item.block)]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.base.records import dataclass
 from lbctl.importer.compare.places import StandIns
-from lbctl.importer.compare.sources.nginx_values import is_harmless, quoted
+from lbctl.importer.compare.sources.nginx_values import RESERVED, is_harmless, quoted
 from lbctl.importer.nginx.values import address
 
 UPSTREAM_NAME = re.compile(r"(?![0-9.]+$|unix)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -72,7 +72,7 @@ class Destinations:
             yield f"map {quoted(source)} ${name}", entries
 
     def _variable(self, kind: str, source: str) -> str:
-        return self._maps.setdefault((kind, source), f"lbctl_{kind}_{len(self._maps)}")
+        return self._maps.setdefault((kind, source), f"{RESERVED}{kind}_{len(self._maps)}")
 
     def _known_hosts(self, kind: str) -> Iterator[tuple[str, str]]:
         """Yield the texts that name an upstream or a replica, and where each leads."""

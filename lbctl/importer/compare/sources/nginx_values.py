@@ -16,6 +16,8 @@ _BARE = re.compile(r"[A-Za-z0-9_./:=@*-]+")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))?")
 _ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
 """A variable of the environment, which a template is filled with before nginx reads it."""
+RESERVED = "lbctl_"
+"""How the variables of a comparison's own begin."""
 _PATTERNS = {
     kind: re.compile(pattern)
     for kind, pattern in {
@@ -26,7 +28,7 @@ _PATTERNS = {
         "changed": r"=(?:[1-9][0-9]{2})?",
         "header": r"[A-Za-z0-9_-]{1,256}",
         "word": r"[A-Za-z0-9_.+*/-]{1,256}",
-        "variable": r"\$(?!lbctl_)[A-Za-z_][A-Za-z0-9_]*",
+        "variable": r"\$[A-Za-z_][A-Za-z0-9_]*",
         "name": r"[A-Za-z_][A-Za-z0-9_.-]{0,127}",
     }.items()
 }
@@ -56,14 +58,14 @@ def quoted(value: str) -> str:
 
 
 def variables(text: str) -> set[str] | None:
-    """Return the variables in a text; None for a dollar sign that begins no variable."""
-    names = {match[1] or match[2] or "" for match in _VARIABLE.finditer(text)}
+    """Return the variables in a text, whose names nginx reads as lower case; None for a `$` that begins no variable."""
+    names = {(match[1] or match[2] or "").lower() for match in _VARIABLE.finditer(text)}
     return None if "" in names else names
 
 
 def is_harmless(text: str, known: Collection[str]) -> bool:
     """Whether a text has only variables of the request, or those in `known`."""
-    if kinds.has_control(text):
+    if kinds.has_control(text) or is_reserved(text):
         return False
     names = variables(text)
     return names is not None and all(_HARMLESS.fullmatch(name) or name in known for name in names)
@@ -74,7 +76,14 @@ def accepts(specification: str, values: Sequence[str], known: Collection[str]) -
     return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))
 
 
+def is_reserved(text: str) -> bool:
+    """Whether a text may name a variable of the comparison's own: a capture or `set` could change where it leads."""
+    return RESERVED in text.lower()
+
+
 def _is(kind: str, value: str, known: Collection[str]) -> bool:
+    if is_reserved(value):
+        return False
     if kind in _PATTERNS:
         return _PATTERNS[kind].fullmatch(value) is not None
     if kind == "time":
@@ -97,4 +106,4 @@ def is_network(value: str) -> bool:
 
 def named_captures(pattern: str) -> Iterator[str]:
     """Yield the variables that a regular expression sets."""
-    yield from re.findall(r"\(\?P?[<']([A-Za-z_][A-Za-z0-9_]*)[>']", pattern)
+    yield from (name.lower() for name in re.findall(r"\(\?P?[<']([A-Za-z_][A-Za-z0-9_]*)[>']", pattern))

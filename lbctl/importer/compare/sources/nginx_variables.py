@@ -9,12 +9,13 @@ from lbctl.importer.compare.sources.nginx_values import (
     accepts,
     is_harmless,
     is_network,
+    is_reserved,
     named_captures,
     value_of,
 )
 from lbctl.importer.statement import Statement, walk
 
-_NAME = re.compile(r"\$((?!lbctl_)[A-Za-z_][A-Za-z0-9_]*)")
+_NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NOT_HARMLESS = frozenset(
     {"document_root", "hostname", "pid", "realpath_root", "request_body_file", "request_filename"}
 )
@@ -27,7 +28,7 @@ _Definition = tuple[str, tuple[str, ...], bool]
 def known_variables(http: Sequence[Statement]) -> frozenset[str]:
     """Return the variables that may be used: all their texts are made of the request and of other known ones."""
     definitions = [each for item in walk(http) for each in _definitions(item)]
-    known = {name for name, _, _ in definitions} - _NOT_HARMLESS
+    known = {name for name, _, _ in definitions if not is_reserved(name)} - _NOT_HARMLESS
     while unknown := {
         name
         for name, texts, well_formed in definitions
@@ -45,13 +46,13 @@ def _definitions(item: Statement) -> Iterator[_Definition]:
     if match is None:
         return
     if item.name in {"set", "auth_request_set"}:
-        yield match[1], tuple(values[1:]), len(values) == 2
+        yield match[1].lower(), tuple(values[1:]), len(values) == 2
     elif item.is_block and item.name in _FORMS:
         entries = [each for each in item.block if each.name != "include"]
         entries += [inner for each in item.block if each.name == "include" for inner in _included(each)]
         texts = [value_of(token) for each in entries for token in each.args]
         sources = len(values) == 2 or (item.name == "geo" and len(values) == 1)
-        yield match[1], (*values[:-1], *texts), sources and all(map(_FORMS[item.name], entries))
+        yield match[1].lower(), (*values[:-1], *texts), sources and all(map(_FORMS[item.name], entries))
 
 
 def _included(item: Statement) -> Iterable[Statement]:
