@@ -22,6 +22,7 @@ _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}", re.ASCII)
 """Accepts what `ipaddress` accepts, which is too slow for ten thousand addresses."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_HOST_HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::([0-9]{1,5}))?", re.ASCII)
 _PART = re.compile(r"0x[0-9a-f]*|[0-9]+")
 _BROADCAST = 0xFFFF_FFFF
 
@@ -56,6 +57,21 @@ def is_loopback(host: str) -> bool:
         return parse_ip(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def split_host(header: str) -> tuple[str, str]:
+    """Return the name of a `Host` without brackets, and its port; each is empty where it is missing or malformed."""
+    match = _HOST_HEADER.fullmatch(header)
+    return (match[1] or match[2], match[3] or "") if match else ("", "")
+
+
+def is_served_host(header: str, bind: str) -> bool:
+    """Whether a `Host` is a name of this machine's loopback, or the host that a server is bound to.
+
+    A web page whose name somebody else's DNS makes point here has another one. The port may be a forwarded one.
+    """
+    name, _ = split_host(header)
+    return bool(name) and (name.lower() == bind.lower() or is_loopback(name))
 
 
 def from_here(host: str) -> str:

@@ -21,6 +21,7 @@ from lbctl import __version__
 from lbctl.base.paths import exists
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log, wiring
+from lbctl.serve.allocator import return_large_pieces
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
@@ -52,6 +53,7 @@ def run(options: Options) -> int:
     """Run the control plane until it ends, logging to standard error, and return the exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
+    return_large_pieces()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         return asyncio.run(App(options).run())

@@ -73,9 +73,10 @@ class LbctlSubject:
 
     async def start(self, tls: ServerTls | None) -> int:
         from lbctl.xds.protocol.node_status import NodeStatus
-        from lbctl.xds.protocol.server import XdsServer
+        from lbctl.xds.protocol.server import Limits, XdsServer
 
-        self._server = XdsServer(NodeStatus(), _Unobserved(), bind=Address("127.0.0.1", 0), tls=tls)
+        limits = Limits(host_streams=1_000_000, first_messages=10_000)
+        self._server = XdsServer(NodeStatus(), _Unobserved(), bind=Address("127.0.0.1", 0), tls=tls, limits=limits)
         port: int = await self._server.start()
         self._server.publish(self._builder.build(self._loaded, self._snapshot))
         return port

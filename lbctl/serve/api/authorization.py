@@ -6,14 +6,14 @@ A write of a member that follows is forwarded to the leader once it is allowed.
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
+from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
 from aiohttp import web
 
-from lbctl.base.hosts import is_loopback
+from lbctl.base.hosts import is_served_host
 from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
@@ -22,12 +22,13 @@ from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
 from lbctl.serve.api.responses import Handler, RefusedRequest
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
-from lbctl.serve.api.tokens import Principal
+from lbctl.serve.api.tokens import ApiToken, Principal
 
 _LARGEST_TOKEN_FILE = 64 * 1024
 """Bytes of the token's file."""
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
+_STREAMS = frozenset(route.path for route in ROUTES if route.answer == "text/event-stream")
+"""The paths of streams, of which a client with a token has a share of its own also where it needs none."""
 _JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" and route.body is not None)
@@ -70,7 +71,7 @@ class Authorization:
         if (
             not self._access.guarded
             and not self._access.bind.path
-            and not _is_served(_host_name(request.host), self._access)
+            and not is_served_host(request.host, self._access.bind.host)
         ):
             raise RefusedRequest(403, "this Host is not served here")
         origin = request.headers.get("origin")
@@ -89,20 +90,31 @@ class Authorization:
             target = None if reading else self._serving.forwards_to()
             if target is not None:
                 return await _forwarded(request, target)
+        elif _canonical(request) in _STREAMS and "authorization" in request.headers:
+            known = _principal_of(request, await self._accepted())
+            ACTOR.set(known.name if known is not None else "")
         return await handler(request)
+
+    async def _accepted(self) -> Sequence[ApiToken]:
+        return tokens.parse(await asyncio.to_thread(read_token, self._access.token))
 
     async def _principal(self, request: web.Request) -> Principal:
         """Return whose token the request has. Raises RefusedRequest where it has none that is known."""
-        accepted = tokens.parse(await asyncio.to_thread(read_token, self._access.token))
+        accepted = await self._accepted()
         if not accepted:
             raise RefusedRequest(403, "this control plane has no token, so this is not allowed")
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
-        principal = tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None
+        principal = _principal_of(request, accepted)
         if principal is None:
             where = _AFAR if self._access.guarded else self._access.token
             raise RefusedRequest(401, f"this needs the token; it is in {where}")
         return principal
+
+
+def _principal_of(request: web.Request, accepted: Sequence[ApiToken]) -> Principal | None:
+    """Return whose token the request has; None if it has none of those that are accepted."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
+    return tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None
 
 
 def read_token(file: Path | None) -> bytes:
@@ -147,13 +159,3 @@ def _canonical(request: web.Request) -> str:
     """Return the path of the route as `ROUTES` has it; empty where there is no such route."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""
-
-
-def _host_name(host: str) -> str:
-    """Return the name of a `Host` without its port, which may be a forwarded one; empty where it is malformed."""
-    match = _HOST.fullmatch(host)
-    return (match[1] or match[2]) if match else ""
-
-
-def _is_served(name: str, access: ApiAccess) -> bool:
-    return name.lower() == access.bind.host.lower() or is_loopback(name)

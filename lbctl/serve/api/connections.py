@@ -1,16 +1,26 @@
-"""Limits how many connections the API has and how long one may be silent.
+"""Limits how many connections the API has, how long one may be silent, and what requests hold before they are answered.
 
-Every open connection counts. Where one too many comes, the oldest that is idle is closed for it, so that clients that
-only hold connections keep nobody out. A stream of events is never idle; `events` limits their number.
+Every open connection counts. At a limit the connection is closed that has had no answer for the longest time and waits
+for none, so that clients that only hold connections keep nobody out. A request whose body has not come does not wait
+for its answer yet. A stream always waits; `stream_handlers` limits their number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
 
 MOST = 256
 """Far above what scrapers, dashboards and commands have open, far below the 1,024 descriptors of a process."""
+MAX_HELD_BYTES = 16 << 20
+"""Bytes of requests that have not come completely, on all connections."""
+_MAX_SENT_BYTES = 256 << 10
+"""Bytes that a client may send while it waits for an answer: the body of its request, or further requests."""
+_READ_TIMEOUT = 15.0
+"""Seconds in which a client must read what waits for it."""
 FIRST_REQUEST = 10.0
 """Seconds from the connection to the end of its first request's headers."""
 IDLE = 75.0
@@ -26,8 +36,9 @@ class ConnectionLimit:
         self._inner = inner
         self._most = most
         self._patience = patience
-        self._open: dict[LimitedConnection, None] = {}
-        """The oldest first."""
+        self._open: dict[LimitedConnection, int] = {}
+        """Connection → the bytes of its next request. The one without an answer for the longest time is the first."""
+        self._held_bytes = 0
 
     def protocol(self) -> LimitedConnection:
         """Make the protocol of a new connection."""
@@ -39,14 +50,31 @@ class ConnectionLimit:
             oldest = next((item for item in self._open if not item.busy), None)
             if oldest is None:
                 return False
-            del self._open[oldest]
-            oldest.abort()
-        self._open[new] = None
+            self._close(oldest)
+        self._open[new] = 0
         return True
+
+    def note_held(self, connection: LimitedConnection, size: int) -> None:
+        """Note how many bytes of its next request the connection has sent; 0 once the request has come."""
+        if connection not in self._open:
+            return
+        self._held_bytes += size - self._open[connection]
+        self._open[connection] = size
+        while self._held_bytes > MAX_HELD_BYTES:
+            self._close(next(item for item, held in self._open.items() if held))
+
+    def note_answer(self, connection: LimitedConnection) -> None:
+        """Note that a request of the connection was answered."""
+        if (size := self._open.pop(connection, None)) is not None:
+            self._open[connection] = size
 
     def leave(self, closed: LimitedConnection) -> None:
         """Count the connection no longer."""
-        self._open.pop(closed, None)
+        self._held_bytes -= self._open.pop(closed, 0)
+
+    def _close(self, connection: LimitedConnection) -> None:
+        self.leave(connection)
+        connection.abort()
 
 
 class LimitedConnection(asyncio.Protocol):
@@ -61,16 +89,31 @@ class LimitedConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._admitted = False
         self._when_lost: Callable[[], None] | None = None
+        self._received = 0
+        """Bytes since the last request began, or was answered."""
+        self._reader: asyncio.TimerHandle | None = None
+        """Ends the connection of a client that does not read."""
 
     def begin(self) -> None:
         """Note that a request has come, with all its headers."""
-        self.busy = True
+        self.busy, self._received = True, 0
+        self._connections.note_held(self, 0)
         self._stop_timer()
 
     def end(self) -> None:
         """Note that the request has been answered."""
-        self.busy = False
+        self.busy, self._received = False, 0
         self._when_lost = None
+        self._connections.note_answer(self)
+
+    @contextmanager
+    def awaiting_body(self) -> Iterator[None]:
+        """Count the connection as idle while the body of its request is on its way."""
+        self.busy = False
+        try:
+            yield
+        finally:
+            self.busy = True
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Call `callback` if the connection is lost before the request has been answered."""
@@ -94,8 +137,15 @@ class LimitedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass the bytes to the HTTP protocol."""
-        if self._admitted:
-            self._inner.data_received(data)
+        if not self._admitted:
+            return
+        self._received += len(data)
+        if self.busy and self._received > _MAX_SENT_BYTES:
+            self.abort()
+            return
+        if not self.busy:
+            self._connections.note_held(self, self._received)
+        self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         """Pass the end of the client's bytes to the HTTP protocol."""
@@ -104,16 +154,19 @@ class LimitedConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Tell the HTTP protocol that the client reads too slowly."""
         if self._admitted:
+            self._reader = asyncio.get_running_loop().call_later(_READ_TIMEOUT, self.abort)
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         """Tell the HTTP protocol that the client reads again."""
+        self._stop_reader()
         if self._admitted:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Free the place of the connection, and run the callback of `when_lost`."""
         self._stop_timer()
+        self._stop_reader()
         if self._when_lost is not None:
             self._when_lost()
         if self._admitted:
@@ -124,3 +177,14 @@ class LimitedConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+
+
+def connection_of(request: web.Request) -> LimitedConnection | None:
+    """Return the connection of a request; None if it is closed already."""
+    connection = request.transport.get_protocol() if request.transport else None
+    return connection if isinstance(connection, LimitedConnection) else None

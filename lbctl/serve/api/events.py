@@ -28,8 +28,8 @@ KEPT = 1_000
 """Events that a client can resume from."""
 QUEUED = 256
 """Events that wait for one client before it is dropped."""
-MOST_CLIENTS = 128
-"""Half the connections of the API, so that streams never keep a request out."""
+MOST_CLIENTS = 96
+"""With those of dashboards and pickers, fewer than the connections of the API, so that streams keep no request out."""
 RETRY = 2.0
 """Seconds after which a client should connect again."""
 _MOST_WEIGHTS = 100

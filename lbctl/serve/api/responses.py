@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from aiohttp import web
 
 from lbctl.serve import log
 from lbctl.serve.api import schema
-from lbctl.serve.api.connections import FIRST_REQUEST
+from lbctl.serve.api.connections import FIRST_REQUEST, connection_of
 from lbctl.serve.api.json_codec import encode, is_unicode
 
 LARGEST = 64 * 1024
@@ -62,7 +63,9 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         raise web.HTTPRequestEntityTooLarge(LARGEST, request.content_length or 0)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
-            body = json.loads((await request.read()).decode())
+            with _awaiting_body(request):
+                content = await request.read()
+        body = json.loads(content.decode())
     except TimeoutError:
         raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
     except (ValueError, RecursionError):
@@ -72,6 +75,11 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     if not is_unicode(body):
         raise RefusedRequest(400, "the body has half of a surrogate pair, which is no character")
     return body
+
+
+def _awaiting_body(request: web.Request) -> AbstractContextManager[None]:
+    connection = connection_of(request)
+    return nullcontext() if connection is None else connection.awaiting_body()
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -18,6 +18,7 @@ _WRITE = {
     413: "the body is larger than 64 KiB",
     415: "the body is not `application/json`",
 }
+_TOO_MANY = (503, "there are too many such streams already")
 _NOT_SAVED = {503: "the state cannot be written, or no member leads: nothing has changed"}
 
 
@@ -111,7 +112,7 @@ ROUTES = (
     ApiRoute(
         "pick_tables", "GET", "/api/v1/picks/tables", "The tables of replicas for a picker, and then what changes",
         "text/event-stream",
-        errors=((400, "a parameter is not what it should be"), *_READ.items(), (503, "there are 32 pickers already")),
+        errors=((400, "a parameter is not what it should be"), *_READ.items(), _TOO_MANY),
         parameters=(
             Parameter("id", "query", "What names the picker among others"),
             Parameter("address", "query", "Where the others send counts, as IP:PORT; needs the role picker or operate"),
@@ -130,11 +131,11 @@ ROUTES = (
     ),
     ApiRoute(
         "events", "GET", "/api/v1/events", "What changes, as server-sent events", "text/event-stream",
-        errors=(*_READ.items(), (503, "there are 128 streams already")),
+        errors=(*_READ.items(), _TOO_MANY),
     ),
     ApiRoute(
         "live", "GET", "/api/v1/live", "What the dashboard shows, and then what changes", "text/event-stream",
-        errors=(*_READ.items(), (503, "there are 96 dashboards already")),
+        errors=(*_READ.items(), _TOO_MANY),
     ),
     ApiRoute(
         "series", "GET", "/api/v1/series", "The history of a metric, as far back as `control.dashboard.history`",

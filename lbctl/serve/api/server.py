@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from lbctl.serve.api import openapi, schema
 from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
-from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, LimitedConnection
+from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
 from lbctl.serve.api.dashboard import http as dashboard_http
 from lbctl.serve.api.json_codec import SchemaError, parse
 from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, as_json, document, json_response, read_body
@@ -30,7 +30,7 @@ from lbctl.serve.api.stream_handlers import StreamHandlers
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.serve.state.interface import StoreError
-from lbctl.xds.protocol.identity import UNIX
+from lbctl.xds.protocol.peer import UNIX
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 
 T = TypeVar("T")
@@ -43,6 +43,8 @@ _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
 _MOST_RECORDS = 5_000
 """Records of the audit log that are kept, and so the most that an answer has."""
+_MAX_HEADERS = 64
+"""Lines of a request's head, of at most 8,190 bytes each."""
 _LINGERING = 0.5
 """Seconds for which the rest of a refused body is read, so that its sender can read the answer."""
 
@@ -92,6 +94,7 @@ class ApiServer:
             shutdown_timeout=_GRACE,
             keepalive_timeout=IDLE,
             lingering_time=_LINGERING,
+            max_headers=_MAX_HEADERS,
             logger=_LOG,
         )
         await self._runner.setup()
@@ -201,8 +204,8 @@ class ApiServer:
 @web.middleware
 async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Mark the connection as busy until the answer is there."""
-    connection = request.transport.get_protocol() if request.transport else None
-    if not isinstance(connection, LimitedConnection):
+    connection = connection_of(request)
+    if connection is None:
         return await handler(request)
     connection.begin()
     try:

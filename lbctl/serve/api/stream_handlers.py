@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 
 from lbctl.base.hosts import is_ip, is_loopback
-from lbctl.serve.api.authorization import joins
+from lbctl.serve.api.authorization import ACTOR, joins
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MOST_STREAMS
 from lbctl.serve.api.events import MOST_CLIENTS, EventSubscription, TooManyClientsError
@@ -19,8 +22,10 @@ from lbctl.serve.picker.feed import TableEvents
 
 HEARTBEAT = 15.0
 """Seconds without an event after which a stream gets a comment, so that proxies in between keep it open."""
-MOST_PICKERS = 32
+MOST_PICKERS = 40
 """Pickers that follow the tables from here; the one that `serve` has started is not refused where there are as many."""
+RESERVED = 32
+"""The streams of each kind that only clients with a token get: those without one cannot take them away."""
 _PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
 
@@ -29,11 +34,14 @@ class StreamHandlers:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
+        self._anonymous: Counter[str] = Counter()
+        """Path → the streams of clients without a token."""
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Stream events until the client or the process ends it."""
+        events, last = self._serving.events, request.headers.get("last-event-id")
         try:
-            with self._serving.events.subscribe(request.headers.get("last-event-id")) as subscription:
+            with self._share(request, MOST_CLIENTS), events.subscribe(last) as subscription:
                 return await stream(request, _WithHeartbeat(subscription), HEADERS)
         except TooManyClientsError:
             raise RefusedRequest(503, f"there are {MOST_CLIENTS} streams of events already") from None
@@ -43,17 +51,31 @@ class StreamHandlers:
         feed, peer = self._serving.pick_feed, _peer(request)
         if feed.followers >= MOST_PICKERS:
             raise RefusedRequest(503, f"there are {MOST_PICKERS} pickers already")
-        with feed.subscribe(peer, trusted=joins(request)) as subscription:
+        with self._share(request, MOST_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
             return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """Stream frames of the dashboard until the client or the process ends it."""
         packed = takes_gzip(request)
         try:
-            with self._serving.dashboard.subscribe(packed=packed) as frames:
+            with self._share(request, MOST_STREAMS), self._serving.dashboard.subscribe(packed=packed) as frames:
                 return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
         except TooManyClientsError:
             raise RefusedRequest(503, f"there are {MOST_STREAMS} dashboards already") from None
+
+    @contextmanager
+    def _share(self, request: web.Request, most: int) -> Iterator[None]:
+        """Count a stream of a kind of which there may be `most`. Raises RefusedRequest for a client without a token."""
+        if ACTOR.get():
+            yield
+            return
+        if self._anonymous[request.path] >= most - RESERVED:
+            raise RefusedRequest(503, f"there are {most - RESERVED} such streams of clients without a token already")
+        self._anonymous[request.path] += 1
+        try:
+            yield
+        finally:
+            self._anonymous[request.path] -= 1
 
 
 class _WithHeartbeat:

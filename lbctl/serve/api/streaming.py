@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from lbctl.serve.api.connections import LimitedConnection
+from lbctl.serve.api.connections import connection_of
 
 _SLOWEST = 15.0
 """Seconds that a client may take to read what is sent to it."""
@@ -31,8 +31,8 @@ class StreamParts(Protocol):
 
 async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str, str]) -> web.StreamResponse:
     """Send the parts as they come. Once it has begun, nothing else can be answered."""
-    connection = request.transport.get_protocol() if request.transport else None
-    if isinstance(connection, LimitedConnection):
+    connection = connection_of(request)
+    if connection is not None:
         connection.when_lost(parts.end)
     response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)

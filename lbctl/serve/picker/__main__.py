@@ -15,6 +15,7 @@ import sys
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.serve import log
+from lbctl.serve.allocator import return_large_pieces
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.link import SocketLink
@@ -28,6 +29,7 @@ def main() -> int:
     handler = log.start(sys.stderr)
     _end_with_parent(int(sys.argv[2]))
     raise_limit()
+    return_large_pieces()
     try:
         return asyncio.run(_run(socket.socket(fileno=int(sys.argv[1]))))
     finally:

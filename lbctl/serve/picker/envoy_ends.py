@@ -75,6 +75,7 @@ class EnvoyEnds:
                         counts = True
                         self._opened(node)
                     self._ended(entry)
+                message = entry = None  # they may be large, and the next message may never come
         finally:
             if counts:
                 self._closed(node)

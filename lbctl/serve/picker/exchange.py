@@ -129,6 +129,7 @@ class Exchange:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of a picker")
             elif parsed[0] in self._peer_ids:
                 self._merge(*parsed)
+            del message, parsed  # they may be large, and the next message may never come
         return b""
 
 

@@ -60,6 +60,11 @@ class ProcessorStream:
         self._held_bytes = 0
         self._pick = ""
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether the replica is chosen once the body is there."""
+        return self._held is not None
+
     def receive(self, request: ProcessingRequest) -> Sequence[bytes]:
         """Return the answers to a message, encoded."""
         match request.WhichOneof("request"):

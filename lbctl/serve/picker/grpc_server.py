@@ -1,11 +1,13 @@
 """The gRPC server of the picker: external processing for gateways, health checks, and services of other modules.
 
-Each HTTP request of a gateway is a stream. What is no message of the protocol ends its stream with an error, which lets
-the request pass at the proxy; the other streams go on. More streams than allowed are refused the same way.
+Each HTTP request of a gateway is a stream. What is not a message of the protocol ends its stream with an error, which
+lets the request pass at the proxy; the other streams go on. More streams than allowed are refused the same way.
+`bounded_calls` and `unfinished` limit what a stream holds before its replica is chosen.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,20 +15,27 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
+from lbctl.serve.picker.bounded_calls import MAX_MESSAGE, BoundedCalls, BoundedContext
 from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
 from lbctl.serve.picker.health import PROCESSOR, PickerHealth
+from lbctl.serve.picker.unfinished import UnfinishedQuestions
+from lbctl.xds.protocol.idle_connections import IdleConnections
 
 if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
 
-MOST_STREAMS = 20_000
-_MOST_MESSAGE = 8 << 20
-"""Bytes of a message: Envoy holds at most 1 MiB of a body, and a little more while it arrives."""
+MAX_STREAMS = 20_000
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _MOST_MESSAGE),
-    ("grpc.max_concurrent_streams", MOST_STREAMS),
-    ("grpc.server.max_pending_requests", MOST_STREAMS),
-    ("grpc.server.max_pending_requests_hard_limit", MOST_STREAMS),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.per_message_decompression", 0),  # no proxy compresses its messages, and a small one may become a large one
+    ("grpc.http2.bdp_probe", 0),  # otherwise the window grows of a client that sends fast
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.server.max_pending_requests", MAX_STREAMS),
+    ("grpc.server.max_pending_requests_hard_limit", MAX_STREAMS),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
@@ -46,15 +55,18 @@ class GrpcServer:
         """`more`: handlers of other services on the same port."""
         self._picking = picking
         self._credentials = credentials
-        self._handlers = (self._processor(), health.handler(), *more)
+        self._calls = BoundedCalls()
+        self._questions = UnfinishedQuestions()
+        self._handlers = tuple(map(self._calls.handler, (self._processor(), health.handler(), *more)))
         self._server: grpc.aio.Server | None = None
+        self._idle: asyncio.Task[None] | None = None
         self.streams = 0
         """The number of open streams."""
 
     async def start(self, bind: Address) -> int:
         """Listen, and return the port. Raises CannotBindError."""
         revoked = self._credentials.interceptors() if self._credentials else ()
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MOST_STREAMS, interceptors=revoked)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_STREAMS, interceptors=revoked)
         server.add_generic_rpc_handlers(self._handlers)
         try:
             if self._credentials is None:
@@ -65,10 +77,13 @@ class GrpcServer:
             raise CannotBindError(f"the picker cannot listen on {bind}: {reason_of(error)}") from None
         await server.start()
         self._server = server
+        self._idle = asyncio.create_task(IdleConnections(port, self._calls.clients).run())
         return port
 
     async def stop(self, grace: float) -> None:
         """Accept nothing new, and end the streams within `grace` seconds."""
+        if self._idle is not None:
+            self._idle.cancel()
         if self._server is not None:
             await self._server.stop(grace)
 
@@ -78,13 +93,20 @@ class GrpcServer:
         )
         return grpc.method_handlers_generic_handler(PROCESSOR, {"Process": method})
 
-    async def _process(self, _: object, context: grpc.aio.ServicerContext[ProcessingRequest, bytes]) -> None:
+    async def _process(self, _: object, context: BoundedContext) -> None:
         stream = ProcessorStream(self._picking)
         self.streams += 1
         try:
             while isinstance(request := await context.read(), ProcessingRequest):
-                for answer in stream.receive(request):
+                answers = stream.receive(request)
+                del request  # the next one may come minutes later
+                if stream.is_asking:
+                    self._questions.add(context.client, context.call, context.last_size)
+                else:
+                    self._questions.leave(context.client, context.call)
+                for answer in answers:
                     await context.write(answer)
         finally:
             self.streams -= 1
+            self._questions.leave(context.client, context.call)
             stream.end()

@@ -19,6 +19,7 @@ import aiohttp
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.serve import log
+from lbctl.serve.allocator import return_large_pieces
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
@@ -51,6 +52,7 @@ def follow(places: PickerEndpoints, control_plane: ControlPlane) -> int:
     """Run a picker that follows this control plane until a signal ends it, and return its exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
+    return_large_pieces()
     try:
         return asyncio.run(_run(places, control_plane))
     except (CannotBindError, UnusableAuthorityError) as error:

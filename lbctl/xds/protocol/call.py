@@ -16,10 +16,12 @@ from contextlib import suppress
 import grpc
 
 from lbctl.xds.protocol.connection import close_connection
-from lbctl.xds.protocol.identity import UNIX, Context, host_and_port
+from lbctl.xds.protocol.peer import UNIX, Context, host_and_port
 
 _LOG = logging.getLogger(__name__)
 
+Status = tuple[grpc.StatusCode, str]
+"""The code and the reason that a call ends with."""
 INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
 
 

@@ -17,7 +17,7 @@ def close_connection(host: str, port: int) -> bool:
 
     It looks at every descriptor of the process, which takes milliseconds where there are thousands.
     """
-    peer = _normal(host), port
+    peer = normal_host(host), port
     closed = [_shut_down(int(entry.name), peer) for entry in Path("/proc/self/fd").iterdir()]
     return any(closed)
 
@@ -33,8 +33,7 @@ def _shut_down(descriptor: int, peer: tuple[str, int]) -> bool:
         return False
     try:
         with suppress(OSError):
-            name = candidate.getpeername()
-            if candidate.family in (socket.AF_INET, socket.AF_INET6) and (_normal(name[0]), name[1]) == peer:
+            if peer_of_socket(candidate) == peer:
                 candidate.shutdown(socket.SHUT_RDWR)
                 return True
         return False
@@ -42,7 +41,15 @@ def _shut_down(descriptor: int, peer: tuple[str, int]) -> bool:
         candidate.detach()
 
 
-def _normal(host: str) -> str:
+def peer_of_socket(connection: socket.socket) -> tuple[str, int] | None:
+    """Return the host and the port that a TCP connection leads to; None for another socket. Raises OSError."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+        return None
+    name = connection.getpeername()
+    return normal_host(name[0]), name[1]
+
+
+def normal_host(host: str) -> str:
     """Return the address without brackets and zone; that of IPv4 in IPv6 as IPv4."""
     address = ip_address(host.strip("[]").partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None

@@ -8,8 +8,8 @@ from __future__ import annotations
 import grpc
 
 from lbctl.xds.protocol import load_reports
-from lbctl.xds.protocol.identity import Context
 from lbctl.xds.protocol.load_reports import LoadReceiver
+from lbctl.xds.protocol.peer import Context
 from lbctl.xds.protocol.publication import Publication
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.server_context import ServerContext

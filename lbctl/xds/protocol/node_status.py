@@ -29,6 +29,9 @@ READER = "lbctl"
 _KEPT_FOR = 3600.0
 _KEPT_NODES = 1000
 _KEPT_NACKS = 10
+_MAX_NACK_TEXT = 8 << 20
+"""Characters of the NACKs that are kept of all nodes, with `_NACK_OVERHEAD` for each."""
+_NACK_OVERHEAD = 500
 _KEPT_ENDED = 8
 _SHOWN_REFUSED = 60.0
 """The seconds for which a rejected node is shown as REFUSED; Envoy reconnects within 30 s."""
@@ -76,6 +79,16 @@ class Nack:
     """The node's error."""
     findings: tuple[Diagnostic, ...] = ()
     """The error for each resource at its place in the YAML."""
+
+    @property
+    def length(self) -> int:
+        """The characters that it counts."""
+        return (
+            _NACK_OVERHEAD
+            + len(self.message)
+            + sum(map(len, self.names))
+            + sum(len(item.message) for item in self.findings)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +187,9 @@ class NodeStatus:
         self._clock = clock
         self._connected: dict[_Key, _Record] = {}
         self._disconnected: dict[_Key, _Record] = {}  # in the order in which they left
+        self._nacks: deque[tuple[deque[Nack], Nack]] = deque()
+        """The NACKs of all nodes, the oldest first, each with those of its node. Some are not kept any more."""
+        self._nack_text = 0
         self._reports_refused: dict[object, tuple[str, str]] = {}
         """Open stream of reports → the id of its node, and why they are not taken."""
 
@@ -205,7 +221,15 @@ class NodeStatus:
 
     def nacked(self, entry: StreamEntry, nack: Nack) -> None:
         """Record a NACK of the stream's node."""
-        self._connected[entry.key].nacks.append(nack)
+        of_node = self._connected[entry.key].nacks
+        of_node.append(nack)
+        self._nacks.append((of_node, nack))
+        self._nack_text += nack.length
+        while self._nack_text > _MAX_NACK_TEXT:
+            of_node, oldest = self._nacks.popleft()
+            self._nack_text -= oldest.length
+            if of_node and of_node[0] is oldest:
+                of_node.popleft()
 
     def good(self, entry: StreamEntry) -> None:
         """Record that the client has accepted everything of the snapshot last offered on this stream.

@@ -16,9 +16,11 @@ from contextlib import suppress
 import grpc
 
 from lbctl.ir.topology import Topology
-from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
-from lbctl.xds.protocol.identity import UNIX, Context, identity_of, peer_of
+from lbctl.xds.protocol.call import INTERNAL_ERROR, Call, Status
+from lbctl.xds.protocol.first_messages import CrowdedError
+from lbctl.xds.protocol.identity import identity_of
 from lbctl.xds.protocol.nodes import RefusedNode
+from lbctl.xds.protocol.peer import UNIX, Context, client_of, peer_of
 from lbctl.xds.protocol.publication import NodeIdentity, Publication
 from lbctl.xds.protocol.server_context import ServerContext
 from lbctl.xds.protocol.wire import StreamError, XdsNode
@@ -42,6 +44,8 @@ class ReportSession(ABC):
         self._server = server
         self._context = context
         self._call = Call(context, self._fail, server.read_within)
+        self.client = client_of(context)
+        """The host and the port of the client; None for the Unix socket."""
         self._loop = asyncio.get_running_loop()
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._identity: NodeIdentity | None = None
@@ -52,22 +56,9 @@ class ReportSession(ABC):
         """Serve the stream until the client ends it or breaks the protocol, or `end` is called."""
         timer = self._call.end_without_request(self._server.patience)
         try:
-            message = await self._context.read()
-            timer.cancel()
-            if isinstance(message, bytes):
-                self._open(message)
-            while isinstance(message, bytes):
-                await self._pause()
-                message = await self._context.read()
-                if isinstance(message, bytes) and self._takes:
-                    self._take(message)
-        except StreamError as error:
-            await self._call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except grpc.aio.BaseError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- the other streams go on
-            self._report(error)
-            await self._call.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+            status = await self._receive(timer)
+            if status is not None:
+                await self._call.abort(*status)
         finally:
             timer.cancel()
             self._call.close()
@@ -75,10 +66,47 @@ class ReportSession(ABC):
                 self._server.node_status.refuse_reports(self, self._identity.node.id, "")
                 self._forget()
 
+    async def _receive(self, timer: asyncio.TimerHandle) -> Status | None:
+        """Take reports until the stream ends. Return the status to end it with; None where the client has ended it.
+
+        The first report cancels the timer. No report is kept longer than it is needed.
+        """
+        try:
+            message = await self._server.first_message(self._call, self._context)
+            timer.cancel()
+            if isinstance(message, bytes):
+                self._open(message)
+            while isinstance(message, bytes):
+                del message
+                await self._pause()
+                message = await self._context.read()
+                if isinstance(message, bytes) and self._takes:
+                    self._take(message)
+        except CrowdedError as error:
+            return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+        except StreamError as error:
+            return grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except grpc.aio.BaseError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the other streams go on
+            self._report(error)
+            return grpc.StatusCode.INTERNAL, INTERNAL_ERROR
+        return None
+
     @property
     def context(self) -> Context:
         """The call."""
         return self._context
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return self._context.peer()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the reports of the node are taken."""
+        return self._takes
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream from the server's side at any time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from lbctl.xds.protocol import request_logs
-from lbctl.xds.protocol.identity import Context
+from lbctl.xds.protocol.peer import Context
 from lbctl.xds.protocol.publication import Publication
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.request_logs import LatencyReceiver

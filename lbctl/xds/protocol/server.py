@@ -10,6 +10,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +25,13 @@ from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
 from lbctl.xds.protocol.credentials import ServerCredentials
-from lbctl.xds.protocol.identity import Context
+from lbctl.xds.protocol.first_messages import FirstMessages
+from lbctl.xds.protocol.host_streams import HostStream, HostStreams
+from lbctl.xds.protocol.idle_connections import IdleConnections
 from lbctl.xds.protocol.load_reports import LoadReceiver
 from lbctl.xds.protocol.load_session import LoadSession
 from lbctl.xds.protocol.node_status import NodeStatus, StreamObserver
+from lbctl.xds.protocol.peer import Context, host_of
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 from lbctl.xds.protocol.report_session import ReportSession
 from lbctl.xds.protocol.request_log_session import RequestLogSession
@@ -47,6 +51,8 @@ _SERVICES: dict[str, tuple[str, str | None]] = {
     "envoy.service.route.v3.RouteDiscoveryService": ("Routes", RDS),
     "envoy.service.secret.v3.SecretDiscoveryService": ("Secrets", SDS),
 }
+_MAX_WAITING = 1_000
+"""Streams that wait for their turn to be read for the first time."""
 _SPREAD = 0.8
 """The fraction of the grace period over which the ends of many streams are spread."""
 _FULL_SPREAD_STREAMS = 100
@@ -57,12 +63,16 @@ _FULL_SPREAD_STREAMS = 100
 class Limits:
     """Limits of the server.
 
-    `streams` is for the whole server, `connection_streams` for one connection. `message` is the size of a request in
-    bytes. `patience` is the time in seconds for a stream's first request, and `handshake` for a TLS handshake.
+    `streams` is for the whole server, `connection_streams` for one connection. `host_streams` is for a host whose
+    clients show no certificate, and `first_messages` how many of all these clients are read for the first time at once.
+    `message` is the size of a request in bytes. `patience` is the time in seconds for a stream's first request, and
+    `handshake` for a TLS handshake.
     """
 
     streams: int = 10_000
     connection_streams: int = 1_000
+    host_streams: int = 512
+    first_messages: int = 10
     message: int = 4 * 1024 * 1024
     patience: float = 10.0
     read_within: float = 120.0
@@ -110,14 +120,16 @@ class XdsServer:
         self.socket_problem = ""
         """The reason why the socket beside the TCP port could not be opened."""
         self._limits = limits or Limits()
-        guarded = secrets_in_clear or (tls is not None and tls.client_ca is not None)
+        authenticated = tls is not None and tls.client_ca is not None
         self._context = ServerContext(
             node_status,
             observer,
             settle,
             self._limits.patience,
             self._limits.read_within,
-            guarded,
+            FirstMessages(self._limits.first_messages, _MAX_WAITING),
+            authenticated,
+            secrets_in_clear or authenticated,
             self.socket,
             Budget(subscription_limits or SubscriptionLimits()),
             held,
@@ -129,6 +141,8 @@ class XdsServer:
         self._credentials: ServerCredentials | None = None
         self._revoked: Sequence[RevokedClients] = ()
         self._server: grpc.aio.Server | None = None
+        self._host_streams = HostStreams(self._limits.host_streams)
+        self._idle: asyncio.Task[None] | None = None
 
     @property
     def streams(self) -> int:
@@ -153,7 +167,13 @@ class XdsServer:
         port = self._listen(server)
         await server.start()
         self._server = server
+        if port:
+            self._idle = asyncio.create_task(IdleConnections(port, self._busy).run())
         return port
+
+    def _busy(self) -> set[tuple[str, int]]:
+        """Return the host and the port of each client over TCP that has a stream."""
+        return {client for session in self._all_sessions() if (client := session.client) is not None}
 
     def _listen(self, server: grpc.aio.Server) -> int:
         """Bind the addresses. Raises BindError, except for a socket beside the TCP port."""
@@ -212,6 +232,8 @@ class XdsServer:
 
         The clients then do not all reconnect to the next server at once.
         """
+        if self._idle is not None:
+            self._idle.cancel()
         if self._server is None:
             return
         closing = asyncio.create_task(self._server.stop(grace))
@@ -241,7 +263,8 @@ class XdsServer:
         self._sessions.add(session)
         self._context.observer.connected(service.kind)
         try:
-            await session.run()
+            with self._counted(context, session):
+                await session.run()
         finally:
             self._sessions.discard(session)
             self._context.observer.disconnected(service.kind)
@@ -265,10 +288,24 @@ class XdsServer:
         self._report_sessions.add(session)
         self._context.observer.connected(kind)
         try:
-            await session.run()
+            with self._counted(context, session):
+                await session.run()
         finally:
             self._report_sessions.discard(session)
             self._context.observer.disconnected(kind)
+
+    @contextmanager
+    def _counted(self, context: Context, session: HostStream) -> Iterator[None]:
+        """Count the stream among those of its host, unless more than that identifies its client."""
+        if self._context.identifies(context):
+            yield
+            return
+        host = host_of(context)
+        self._host_streams.enter(host, session)
+        try:
+            yield
+        finally:
+            self._host_streams.leave(host, session)
 
     async def _check_limit(self, context: Context) -> None:
         """End a stream that is one too many."""
@@ -312,6 +349,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", limits.connection_streams),
         ("grpc.max_receive_message_length", limits.message),
+        ("grpc.per_message_decompression", 0),  # Envoy compresses no request, and a small one may become a large one
+        ("grpc.http2.bdp_probe", 0),  # otherwise the window grows of a client that sends fast
         ("grpc.max_send_message_length", -1),
         ("grpc.server_handshake_timeout_ms", int(limits.handshake * 1000)),
         ("grpc.max_connection_idle_ms", int(limits.idle * 1000)),

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from lbctl.base.records import dataclass
 from lbctl.xds.protocol.budget import Budget
+from lbctl.xds.protocol.call import Call
+from lbctl.xds.protocol.first_messages import FirstMessages
 from lbctl.xds.protocol.node_status import NodeStatus, StreamObserver
+from lbctl.xds.protocol.peer import UNIX, Context
 from lbctl.xds.protocol.publication import EndedNodes, Publication
 
 if TYPE_CHECKING:
@@ -49,6 +52,10 @@ class ServerContext:
     settle: float
     patience: float
     read_within: float
+    first_messages: FirstMessages
+    """The turns of clients that nothing but their host identifies."""
+    authenticated: bool = False
+    """Whether clients over TCP have shown a certificate."""
     guarded: bool = True
     socket: str = ""
     budget: Budget = field(default_factory=Budget)
@@ -62,6 +69,16 @@ class ServerContext:
     """Maps (node id, type) to the newest open stream of the node and service."""
     denials: dict[tuple[str, str], float] = field(default_factory=dict)
     """Maps (node id, reason) to the time when it was last logged, the earliest first."""
+
+    def identifies(self, context: Context) -> bool:
+        """Return whether more than its host identifies the client: its certificate, or that it uses the socket."""
+        return self.authenticated or context.peer().startswith(UNIX)
+
+    async def first_message(self, call: Call, context: Context) -> object:
+        """Return the first message of a call, once it is its turn. Raises CrowdedError for a call too many."""
+        if self.identifies(context):
+            return await context.read()
+        return await self.first_messages.read(context.peer(), call, context.read)
 
     def publish(self, snapshot: CachedSnapshot) -> Publication:
         """Make this snapshot the newest publication, and return that."""

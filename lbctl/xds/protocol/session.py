@@ -15,10 +15,12 @@ from lbctl.base.records import dataclass
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.xds.protocol.budget import ExhaustedError, StreamBudget
-from lbctl.xds.protocol.call import INTERNAL_ERROR, Call
-from lbctl.xds.protocol.identity import UNIX, Context, certificate_names, host_of, identity_of, peer_of
+from lbctl.xds.protocol.call import INTERNAL_ERROR, Call, Status
+from lbctl.xds.protocol.first_messages import CrowdedError
+from lbctl.xds.protocol.identity import certificate_names, identity_of
 from lbctl.xds.protocol.node_status import READER, Nack, StreamEntry
 from lbctl.xds.protocol.nodes import RefusedNode
+from lbctl.xds.protocol.peer import UNIX, Context, client_of, host_of, peer_of
 from lbctl.xds.protocol.publication import NodeIdentity, Publication
 from lbctl.xds.protocol.server_context import ServerContext, Service
 from lbctl.xds.protocol.stream import Acked, Nacked, Response, Stream, StreamError, XdsNode
@@ -67,6 +69,7 @@ class StreamSession:
         "_timer",
         "_unanswered",
         "_writing",
+        "client",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, service: Service, context: Context) -> None:
@@ -74,6 +77,8 @@ class StreamSession:
         self._service = service
         self._context = context
         self._call = Call(context, self._fail, server.read_within)
+        self.client = client_of(context)
+        """The host and the port of the client; None for the Unix socket."""
         self._share = StreamBudget(server.budget, host_of(context))
         self._guarded = server.guarded or context.peer().startswith(UNIX)
         self._loop = asyncio.get_running_loop()
@@ -91,24 +96,38 @@ class StreamSession:
         """Serve the stream until the client ends it, breaks the protocol or exceeds a limit, or `end` is called."""
         self._timer = self._call.end_without_request(self._server.patience)
         try:
-            message = await self._context.read()
+            status = await self._receive()
+            if status is not None:
+                await self._abort(*status)
+        finally:
+            self._close()
+
+    async def _receive(self) -> Status | None:
+        """Take requests until the stream ends. Return the status to end it with; None where the client has ended it.
+
+        No request is kept longer than it is needed: it may be large, and the next one may never come.
+        """
+        try:
+            message = await self._server.first_message(self._call, self._context)
             if isinstance(message, bytes):
                 self._open_stream(message)
             while isinstance(message, bytes):
                 self._request(message)
+                del message
                 message = await self._context.read()
         except ExhaustedError as error:
             _LOG.warning("xds: a stream asks for more than it may", extra={"fields": {"reason": str(error)}})
-            await self._abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+        except CrowdedError as error:
+            return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
         except StreamError as error:
-            await self._abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except grpc.aio.BaseError:
             raise
         except Exception as error:  # noqa: BLE001 -- the other streams go on
             self._report(error)
-            await self._abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
-        finally:
-            self._close()
+            return grpc.StatusCode.INTERNAL, INTERNAL_ERROR
+        return None
 
     async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream because of what the client has sent; what it holds is released first, if it reads or not."""
@@ -119,6 +138,16 @@ class StreamSession:
     def context(self) -> Context:
         """The call."""
         return self._context
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return self._context.peer()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the client has accepted a response."""
+        return self._entry is not None and bool(self._entry.acked)
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream from the server's side at any time."""

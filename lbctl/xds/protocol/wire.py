@@ -25,7 +25,7 @@ KEPT_BYTES = 4 << 20
 """The maximal size in bytes of the serialised responses that are cached for other streams."""
 
 
-_LONGEST_ERROR = 64 * 1024
+_LONGEST_ERROR = 16 * 1024
 """The maximal length of a NACK message in characters: it is stored for as long as the rejected version is."""
 
 

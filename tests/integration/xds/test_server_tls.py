@@ -157,7 +157,7 @@ def test_streams_ended_during_a_write_have_a_status(files: CertificateFiles) -> 
 
 def test_a_rotated_certificate_is_used_without_dropping_streams(files: CertificateFiles) -> None:
     async def scenario() -> None:
-        async with running(tls=files.tls(mutual=False)) as xds:
+        async with running(tls=files.tls(mutual=False), limits=Limits(first_messages=20)) as xds:
             xds.publish(CachedSnapshot("e1", cluster("a")))
             wire = channel(xds.port, **trusting(files.servers))
             old = [Client(wire, f"old-{number}", delta=True, only=None) for number in range(20)]

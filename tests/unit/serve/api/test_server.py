@@ -583,6 +583,60 @@ def test_busy_connection_is_not_closed_for_a_new_one() -> None:
     asyncio.run(check())
 
 
+def test_connections_without_their_body_keep_nobody_out(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        head = b"POST /api/v1/picks/explain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        held = [await asyncio.open_connection(address.hostname, address.port) for _ in range(MOST)]
+        for _, writer in held:
+            writer.write(head + b"content-length: 10\r\n\r\n{")
+        await asyncio.sleep(0.2)
+        assert (await ask("GET", "/api/v1/status")).status == 200
+        for _, writer in held:
+            writer.close()
+
+    conversation(fleet, token, script)
+
+
+def test_streams_of_strangers_leave_a_share_for_tokens(fleet: Fleet, token: Path) -> None:
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        for path in ("/api/v1/picks/tables", "/api/v1/events", "/api/v1/live"):
+            held = [await asyncio.open_connection(address.hostname, address.port) for _ in range(100)]
+            for _, writer in held:
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            statuses = [(await reader.readline()).split()[1] for reader, _ in held]
+            assert statuses[-1] == b"503"
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\r\n".encode())
+            assert b" 200 " in await reader.readline()
+            for _, other in (*held, (reader, writer)):
+                other.close()
+
+    conversation(fleet, token, script)
+
+
+def test_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.api.connections._READ_TIMEOUT", 0.05)
+
+    async def check() -> None:
+        protocols: list[_Inner] = []
+
+        def inner() -> _Inner:
+            protocols.append(_Inner())
+            return protocols[-1]
+
+        server = await asyncio.get_running_loop().create_server(ConnectionLimit(inner).protocol, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        await _until(lambda: bool(protocols and protocols[0].transport))
+        protocols[0].transport.write(bytes(32 << 20))  # type: ignore[union-attr]
+        await _until(lambda: protocols[0].lost)
+        writer.close()
+        server.close()
+
+    asyncio.run(check())
+
+
 class _Inner(asyncio.Protocol):
     lost = False
     transport: asyncio.Transport | None = None

@@ -142,3 +142,26 @@ def test_client_whose_certificate_is_revoked_is_refused(tmp_path: Path) -> None:
         await server.stop(0.1)
 
     asyncio.run(run())
+
+
+def test_compressed_messages_are_not_inflated() -> None:
+    async def run() -> None:
+        async with _server() as (_, _, channel):
+            call = channel.stream_stream(PROCESS)(compression=grpc.Compression.Gzip)
+            await call.write(ProcessingRequest(request_body={"body": bytes(64 << 20)}).SerializeToString())
+            assert await call.code() is not grpc.StatusCode.OK
+            assert _destination(await _ask(channel, b"s")) == "10.0.0.1:80"
+
+    asyncio.run(run())
+
+
+def test_silent_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.picker.bounded_calls.FIRST_TIMEOUT", 0.05)
+
+    async def run() -> None:
+        async with _server() as (_, _, channel):
+            call = channel.stream_stream(PROCESS)()
+            async with asyncio.timeout(30):
+                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+    asyncio.run(run())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from lbctl.base.diagnostics import Diagnostic, Position
 from lbctl.xds.protocol.events import State
 from lbctl.xds.protocol.node_status import READER, Nack, NodeStatus, StreamEntry
@@ -131,6 +133,18 @@ def test_only_the_latest_nacks_are_kept_newest_first() -> None:
     for number in range(50):
         ledger.nacked(one, Nack(float(number), CDS, str(number), (), ""))
     assert [item["version"] for item in only_row(ledger)["nacks"]] == [str(number) for number in range(49, 39, -1)]
+
+
+def test_texts_of_nacks_are_limited_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.xds.protocol.node_status._MAX_NACK_TEXT", 5_000)
+    ledger = NodeStatus(Clock())
+    entries = [entry(f"edge-{number}") for number in range(20)]
+    for number, each in enumerate(entries):
+        ledger.enter(each)
+        for _ in range(12 if number == 10 else 1):
+            ledger.nacked(each, Nack(float(number), CDS, "v", ("a",), "x" * 499))
+    kept = {row["node"]: len(row["nacks"]) for row in ledger.proxies()}
+    assert {node for node, count in kept.items() if count} == {f"edge-{number}" for number in range(15, 20)}
 
 
 def test_the_last_good_version_is_on_all_streams_of_the_node() -> None:

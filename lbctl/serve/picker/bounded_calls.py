@@ -1,0 +1,172 @@
+"""The calls of the picker's gRPC services, read with limits that hold for all services alike.
+
+A service is registered as if its calls were streams in both directions, which is the same for a client. So no message
+is read before it is the turn of its call, and a client that does not read its answers is disconnected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Hashable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from lbctl.serve import log
+from lbctl.xds.protocol.call import Call, Status
+from lbctl.xds.protocol.first_messages import CrowdedError, FirstMessages
+from lbctl.xds.protocol.peer import client_of
+
+MAX_MESSAGE = 5 << 18
+"""Bytes of a message: a proxy holds at most 1 MiB of a body, and a little more while it arrives."""
+MAX_READING = 24
+"""Calls that wait for their first message at once."""
+FIRST_TIMEOUT = 5.0
+"""Seconds from the beginning of a call to the end of its first message."""
+_READ_TIMEOUT = 30.0
+"""Seconds in which a client must read a message that is sent to it."""
+
+
+class BoundedContext:
+    """The context of a call, with what is read and written. It reads messages as the service wants them."""
+
+    def __init__(
+        self, context: Any, client: Hashable, call: Call, first: FirstMessages, decode: Callable[[bytes], Any] | None
+    ) -> None:
+        self.client = client
+        """The connection of the call."""
+        self.call = call
+        self.last_size = 0
+        """The length of the last message, in bytes."""
+        self._context = context
+        self._first = first
+        self._decode = decode or bytes
+        self._timer = call.end_without_request(FIRST_TIMEOUT)
+        self._has_read = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        """Return the next message, or gRPC's mark of the end."""
+        if self._has_read:
+            message = await self._context.read()
+        else:
+            message = await self._first.read(self.client, self.call, self._context.read)
+            self._has_read = True
+            self._timer.cancel()
+        if not isinstance(message, bytes):
+            return message
+        self.last_size = len(message)
+        return _decoded(message, self._decode)
+
+    async def write(self, message: bytes) -> None:
+        """Send a message."""
+        await self.call.write(message)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """Yield the messages of the client. None is kept while the next one is awaited."""
+        while True:
+            message = await self.read()
+            if message is grpc.aio.EOF:
+                return
+            yield message
+            del message
+
+    def close(self) -> None:
+        """Note that the call has ended."""
+        self._timer.cancel()
+        self.call.close()
+
+
+class BoundedCalls:
+    """The calls of a server. `handler` makes the handler of a service one whose calls are bounded."""
+
+    def __init__(self, reading: int = MAX_READING) -> None:
+        self._first = FirstMessages(reading)
+        self._clients: Counter[tuple[str, int]] = Counter()
+        """Host and port of a client → its open calls."""
+
+    def clients(self) -> Collection[tuple[str, int]]:
+        """Return the host and the port of each client that has calls."""
+        return self._clients.keys()
+
+    def handler(self, service: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+        """Return the handler of a service whose calls are bounded."""
+        return _BoundedService(service, self._serve)
+
+    async def _serve(self, method: Any, _: object, context: Any) -> None:
+        client = client_of(context) or ("", 0)
+        self._clients[client] += 1
+        call = Call(context, _failed, _READ_TIMEOUT)
+        bounded = BoundedContext(context, client, call, self._first, method.request_deserializer)
+        try:
+            status = await _answered(method, bounded)
+            if status is not None:
+                await call.abort(*status)
+        finally:
+            bounded.close()
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+
+
+class _BoundedService(grpc.GenericRpcHandler):
+    def __init__(self, service: grpc.GenericRpcHandler, serve: Callable[..., Any]) -> None:
+        self._service = service
+        self._serve = serve
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method; None if the service does not have it."""
+        method = self._service.service(handler_call_details)
+        return None if method is None else grpc.stream_stream_rpc_method_handler(partial(self._serve, method))
+
+
+class _MalformedError(Exception):
+    """A message is not one of the service."""
+
+
+def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
+    """Return the message as the service wants it. Raises _MalformedError, which does not refer to the message."""
+    with suppress(DecodeError):
+        return decode(message)
+    del message
+    raise _MalformedError
+
+
+async def _answered(method: Any, context: BoundedContext) -> Status | None:
+    """Serve a call. Return the status to end it with; None where it has ended as it should."""
+    try:
+        await _answer(method, context)
+    except _MalformedError:
+        return grpc.StatusCode.INVALID_ARGUMENT, "not a message of this service"
+    except CrowdedError as error:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
+    return None
+
+
+async def _answer(method: Any, context: BoundedContext) -> None:
+    """Serve a call as the method does."""
+    encode = method.response_serializer or bytes
+    if method.stream_stream is not None:
+        await method.stream_stream(context.messages(), context)
+        return
+    if method.stream_unary is not None:
+        await context.write(encode(await method.stream_unary(context.messages(), context)))
+        return
+    request = await context.read()
+    if request is grpc.aio.EOF:
+        return
+    if method.unary_unary is not None:
+        await context.write(encode(await method.unary_unary(request, context)))
+        return
+    async for answer in method.unary_stream(request, context):
+        await context.write(encode(answer))
+
+
+def _failed(error: BaseException) -> None:
+    """Log what a task of a call raised: the call itself goes on or ends without it."""
+    log.warn("a call of the picker could not be ended", why=error)

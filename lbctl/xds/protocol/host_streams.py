@@ -1,0 +1,56 @@
+"""Limits the streams of clients that nothing but their host identifies.
+
+Each user of a machine is such a client of its own control plane by TCP. At the limit another stream of the same host
+ends for a new one: of the connection with most streams, the oldest that has not accepted anything. So somebody who
+opens streams keeps no Envoy out: it can always connect again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+import grpc
+
+from lbctl.xds.protocol.shares import Shares
+
+
+class HostStream(Hashable, Protocol):
+    """A stream."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the client has accepted a response."""
+
+    def end(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the stream."""
+
+
+class HostStreams:
+    """The streams of each host."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._streams: dict[str, Shares[HostStream]] = {}
+
+    def enter(self, host: str, stream: HostStream) -> None:
+        """Count a stream, and end another one where it is one too many."""
+        streams = self._streams.setdefault(host, Shares())
+        if len(streams) >= self._most:
+            client = streams.largest()
+            of_client = streams.items(client)
+            chosen = next((item for item in of_client if not item.is_proven), of_client[0])
+            streams.discard(client, chosen)
+            chosen.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{host} has more than {self._most} streams")
+        streams.add(stream.peer, stream)
+
+    def leave(self, host: str, stream: HostStream) -> None:
+        """Count a stream no longer."""
+        streams = self._streams[host]
+        streams.discard(stream.peer, stream)
+        if not streams:
+            del self._streams[host]

@@ -1,0 +1,37 @@
+"""Where the client of a call is."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import grpc
+
+from lbctl.xds.protocol.connection import normal_host
+
+Context = grpc.aio.ServicerContext[object, bytes]
+UNIX = "unix:"
+"""How the peer of a Unix socket begins."""
+
+
+def peer_of(context: Context, socket: str) -> str:
+    """Return the peer as `127.0.0.1:43210` or `[::1]:43210`; for a Unix socket, its path."""
+    return unquote(context.peer().partition(":")[2]) or socket
+
+
+def host_and_port(context: Context) -> tuple[str, int]:
+    """Return the host, that of IPv6 in brackets, and the port of the peer, which is none of a Unix socket."""
+    host, _, port = peer_of(context, "").rpartition(":")
+    return host, int(port)
+
+
+def client_of(context: Context) -> tuple[str, int] | None:
+    """Return the host and the port of the peer as its socket has them; None for a Unix socket."""
+    if context.peer().startswith(UNIX):
+        return None
+    host, port = host_and_port(context)
+    return normal_host(host), port
+
+
+def host_of(context: Context) -> str:
+    """Return the host of the peer, without its port; empty for a Unix socket."""
+    return "" if context.peer().startswith(UNIX) else host_and_port(context)[0]

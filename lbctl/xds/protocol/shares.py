@@ -1,0 +1,56 @@
+"""What clients have of something limited, by client: at the limit the one with most of it gives something back."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Shares(Generic[T]):
+    """Items of clients. A client is one connection, so that many calls on few connections take little from others."""
+
+    def __init__(self) -> None:
+        self._items: dict[Hashable, dict[T, None]] = {}
+        """Client → its items, the oldest first."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, owned: tuple[Hashable, T]) -> bool:
+        client, item = owned
+        return item in self._items.get(client, ())
+
+    def add(self, client: Hashable, item: T) -> None:
+        """Add an item of a client."""
+        self._items.setdefault(client, {})[item] = None
+        self._count += 1
+
+    def discard(self, client: Hashable, item: T) -> bool:
+        """Remove an item of a client; False if it has none such."""
+        items = self._items.get(client)
+        if items is None or item not in items:
+            return False
+        del items[item]
+        self._count -= 1
+        if not items:
+            del self._items[client]
+        return True
+
+    def of(self, client: Hashable) -> int:
+        """Return how many items a client has."""
+        return len(self._items.get(client, ()))
+
+    def clients(self) -> list[Hashable]:
+        """Return the clients that have items."""
+        return list(self._items)
+
+    def items(self, client: Hashable) -> list[T]:
+        """Return the items of a client, the oldest first."""
+        return list(self._items.get(client, ()))
+
+    def largest(self) -> Hashable:
+        """Return the client with most items; the oldest of several. Raises ValueError without any."""
+        return max(self._items, key=self.of)
