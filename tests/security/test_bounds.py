@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.security.listeners import LISTENERS
 from tests.security.readers import READERS
 from tests.support.bounds import MAX_BLOCKED, MAX_MEMORY, Reader, cost_of
 from tests.support.paths import ROOT
@@ -36,4 +37,4 @@ def test_security_md_lists_the_bounds_of_all_readers() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     section = text.split("| reader | bound |", 1)[1].split("\n\n", 1)[0]
     listed = [(name, bound) for name, bound, _ in _ROW.findall(section) if not name.startswith("-")]
-    assert sorted(listed) == sorted((reader.name, reader.bound) for reader in READERS)
+    assert sorted(listed) == sorted((row.name, row.bound) for row in (*READERS, *LISTENERS))

@@ -21,10 +21,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from lbctl.ir.address import Address
 from lbctl.ir.locality import Place
+from lbctl.serve.picker.http_connections import ConnectionLimits
 from lbctl.serve.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
 from lbctl.serve.picker.question import Caller, PickerQuestion, ResponseStart
 from lbctl.serve.picker.service import PickService
+from lbctl.serve.picker.web_pages import is_of_web_page
 
 _PICK, _ENVOY, _READY = "/pick/", "/envoy", "/ready"
 _MOST_DATAGRAM = 8 << 10
@@ -46,7 +49,7 @@ class HttpApi:
     """Answers the requests. `metrics` returns the page of the picker's own metrics.
 
     `local` maps further paths to functions from a body to an answer, for clients of this machine alone. They take
-    `POST` without an `Origin`, which browsers add to the requests of web pages.
+    `POST`. `bind` is where it listens for them; None: TLS with client certificates keeps web pages out.
 
     On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
     """
@@ -56,14 +59,19 @@ class HttpApi:
         service: PickService,
         metrics: Callable[[], bytes],
         local: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
+        bind: Address | None = None,
     ) -> None:
         self._service = service
         self._metrics = metrics
         self._local = local
+        self._bind = bind
 
     def handle(self, request: HttpRequest) -> HttpAnswer:
         """Return the answer to a request."""
         path, _, query = request.target.partition("?")
+        by_proxy = path in (_ENVOY, _READY) or path.startswith(_PICK)
+        if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
+            return HttpAnswer(500 if path == _ENVOY else 403)  # an Envoy sends its client an answer below 500
         if path == _ENVOY:
             return self._answer_envoy(request)
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
@@ -83,8 +91,6 @@ class HttpApi:
     def _answer_local(self, path: str, request: HttpRequest) -> HttpAnswer:
         if request.method != "POST":
             return HttpAnswer(405, headers={"allow": "POST"})
-        if "origin" in request.headers:
-            return HttpAnswer(403)
         return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
 
     def _pick(self, pool: str, query: str, request: HttpRequest) -> HttpAnswer:
@@ -201,5 +207,5 @@ def _body_length(request: HttpRequest) -> int:
 
 def connections(api: HttpApi) -> Callable[[], PickerConnection]:
     """Return what makes the protocol of each connection of one server."""
-    open_connections: set[PickerConnection] = set()
-    return lambda: PickerConnection(api.handle, open_connections)
+    limits = ConnectionLimits()
+    return lambda: PickerConnection(api.handle, limits)

@@ -2,8 +2,8 @@
 
 It reads what these send and nothing else: a head of at most 64 KiB, a body with its length, one request after the
 other on a connection. Whatever differs is answered with 500 and the connection is closed; the proxy then chooses
-by itself. The status is never below 500, because an Envoy sends its client such an answer. A client that sends nothing
-for a minute is disconnected.
+by itself. The status is never below 500, because an Envoy sends its client such an answer. `http_connections` limits
+how many connections there are, and what they hold.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from dataclasses import field
 from http import HTTPStatus
 
 from lbctl.base.records import dataclass
+from lbctl.serve.picker.http_connections import ConnectionLimits
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers."""
 MOST_BODY = 1 << 20
 """Bytes of a body."""
-MOST_CONNECTIONS = 4_096
 _WITHDRAWN = 1.0
 """Seconds after an answer in which a reset of its connection means that the proxy did not read it."""
-_IDLE = 60.0
-"""Seconds after which a connection without a request is closed."""
+QUESTION_TIMEOUT = 10.0
+"""Seconds from the connection to its first request, and from the first byte of a request to its last."""
+IDLE_TIMEOUT = 60.0
+"""Seconds between two requests of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,11 @@ class MalformedError(Exception):
 
 
 class PickerConnection(asyncio.Protocol):
-    """One connection. `open_connections` is shared by all connections of a server."""
+    """One connection. `limits` is shared by all connections of a process."""
 
-    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer], open_connections: set[PickerConnection]) -> None:
+    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer], limits: ConnectionLimits) -> None:
         self._handle = handle
-        self._open = open_connections
+        self._limits = limits
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._needed = 0
@@ -89,20 +91,20 @@ class PickerConnection(asyncio.Protocol):
         self._answered_at = 0.0
         self._ended_unread = False
         """Whether the client closed the connection before it had the answer."""
+        self._is_incomplete = False
+        """Whether a request has begun that has not ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve the connection, unless there are too many."""
+        """Serve the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if len(self._open) >= MOST_CONNECTIONS:
-            transport.abort()
-            return
-        self._open.add(self)
-        self._wait()
+        self._limits.enter(self)
+        self._wait(QUESTION_TIMEOUT)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection. A client that closes it with an answer unread resets it."""
-        self._open.discard(self)
+        self._limits.leave(self)
+        self._received.clear()
         if self._timer is not None:
             self._timer.cancel()
         is_recent = asyncio.get_running_loop().time() - self._answered_at < _WITHDRAWN
@@ -117,6 +119,10 @@ class PickerConnection(asyncio.Protocol):
         """Answer every request that is complete."""
         self._received += data
         self._answer()
+        if self._received and not self._is_incomplete:
+            self._is_incomplete = True
+            self._wait(QUESTION_TIMEOUT)
+        self._limits.note_held(self, len(self._received))
 
     def pause_writing(self) -> None:
         """Read and answer no more: the client does not read its answers."""
@@ -143,9 +149,13 @@ class PickerConnection(asyncio.Protocol):
                 self._needed = 0
                 self._send(self._handle(request), keep=keep)
                 if not keep:
+                    self._received.clear()
                     return
-                self._wait()
+                self._is_incomplete = False
+                self._limits.note_answer(self)
+                self._wait(IDLE_TIMEOUT)
         except MalformedError as error:
+            self._received.clear()
             self._send(HttpAnswer(500, f"{error}\n".encode()), keep=False)
 
     def close(self) -> None:
@@ -160,10 +170,10 @@ class PickerConnection(asyncio.Protocol):
         if not keep:
             self._transport.close()
 
-    def _wait(self) -> None:
+    def _wait(self, timeout: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_IDLE, self.close)
+        self._timer = asyncio.get_running_loop().call_later(timeout, self.close)
 
 
 def _is_unread(transport: asyncio.Transport) -> bool:

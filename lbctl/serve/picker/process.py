@@ -32,6 +32,7 @@ from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
 from lbctl.serve.picker.http_certificate import HttpCertificate
+from lbctl.serve.picker.http_protocol import QUESTION_TIMEOUT
 from lbctl.serve.picker.link import explanation_line, report
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
@@ -115,15 +116,19 @@ class PickerProcess:
         """Open all addresses. Raises CannotBindError."""
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page)
-        local_api = HttpApi(self.service, self._page, local_paths(self.service) if self._is_alone else {})
+        local_api = HttpApi(self.service, self._page, local_paths(self.service) if self._is_alone else {}, http)
         try:
             await loop.create_server(connections(local_api), http.host, http.port)
             DatagramReceiver(http, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
         if remote is not None:
+            tls = self._certificate.context
+            patience = QUESTION_TIMEOUT if tls else None
             try:
-                await loop.create_server(connections(api), remote.host, remote.port, ssl=self._certificate.context)
+                await loop.create_server(
+                    connections(api), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience
+                )
             except OSError as error:
                 raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
         await self._grpc.start(self._places.bind)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
+from lbctl.serve.picker.http_connections import ConnectionLimits
 from lbctl.serve.picker.http_protocol import (
     MOST_BODY,
     MOST_HEAD,
@@ -79,10 +81,8 @@ async def _unread() -> None:
         handled += 1
         return HttpAnswer(200, b"x" * 50_000)
 
-    open_connections: set[PickerConnection] = set()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: PickerConnection(handle, open_connections), "127.0.0.1"
-    )
+    limits = ConnectionLimits()
+    server = await asyncio.get_running_loop().create_server(lambda: PickerConnection(handle, limits), "127.0.0.1")
     async with server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], limit=1 << 16)
         writer.write(b"GET / HTTP/1.1\r\n\r\n" * 400)
@@ -95,4 +95,27 @@ async def _unread() -> None:
         async with asyncio.timeout(60):
             await reader.readexactly(400 * length)
         assert handled == 400
+        writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\n\r\nGET /hea"])
+def test_question_that_does_not_come_is_disconnected(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr("lbctl.serve.picker.http_protocol.QUESTION_TIMEOUT", 0.05)
+    asyncio.run(_unfinished(sent))
+
+
+async def _unfinished(sent: bytes) -> None:
+    limits = ConnectionLimits()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: PickerConnection(lambda _: HttpAnswer(204), limits), "127.0.0.1"
+    )
+    async with server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        writer.write(sent)
+        async with asyncio.timeout(30):
+            answer = b""
+            with suppress(ConnectionResetError):
+                while piece := await reader.read(1000):
+                    answer += piece
+        assert answer.count(b"HTTP/1.1 204") == sent.count(b"\r\n\r\n")
         writer.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lbctl.ir.address import Address
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.http_api import HttpApi
@@ -45,7 +46,7 @@ def test_reading_a_report_changes_nothing() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_web_pages_and_other_methods_are_refused(path: str) -> None:
     service = _service()
-    api = HttpApi(service, bytes, local_paths(service))
+    api = HttpApi(service, bytes, local_paths(service), Address("127.0.0.1", 18002))
     statuses = [
         api.handle(HttpRequest(method, path, headers, json.dumps(QUESTION).encode())).status
         for method, headers in (("POST", {}), ("GET", {}), ("HEAD", {}), ("POST", {"origin": ["null"]}))

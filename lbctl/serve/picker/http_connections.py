@@ -1,0 +1,74 @@
+"""Limits how many HTTP connections a listener of the picker has, and how many bytes of unfinished questions they hold.
+
+At a limit the connection is closed that has had no answer for the longest time. So clients that only hold connections,
+or begin questions that never end, keep no proxy out: a proxy that connects is answered in the same moment.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import Protocol
+
+MAX_CONNECTIONS = 4_096
+MAX_HELD_BYTES = 16 << 20
+"""Bytes of questions that have not come completely, on all connections of a listener."""
+_DESCRIPTORS = 4
+"""A listener has one of so many parts of the descriptors that the process may open."""
+
+
+class Closable(Protocol):
+    """A connection."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class ConnectionLimits:
+    """The connections of one listener."""
+
+    def __init__(self, connections: int | None = None, held: int = MAX_HELD_BYTES) -> None:
+        """`connections`: by default `MAX_CONNECTIONS`, or a quarter of the descriptors where these are fewer."""
+        self._max_connections = connections or _max_connections()
+        self._max_held = held
+        self._held: dict[Closable, int] = {}
+        """Connection → the bytes that it holds. The one that has had no answer for the longest time is the first."""
+        self._held_bytes = 0
+
+    def enter(self, new: Closable) -> None:
+        """Count a connection."""
+        if len(self._held) >= self._max_connections:
+            self._close_oldest()
+        self._held[new] = 0
+
+    def note_held(self, connection: Closable, size: int) -> None:
+        """Note how many bytes the connection holds."""
+        if (before := self._held.get(connection)) is None or before == size:
+            return
+        self._held[connection] = size
+        self._held_bytes += size - before
+        while self._held_bytes > self._max_held:
+            self._close_oldest_holder()
+
+    def note_answer(self, connection: Closable) -> None:
+        """Note that a question of the connection was answered."""
+        if (size := self._held.pop(connection, None)) is not None:
+            self._held[connection] = size
+
+    def leave(self, closed: Closable) -> None:
+        """Count a connection no longer."""
+        self._held_bytes -= self._held.pop(closed, 0)
+
+    def _close_oldest(self) -> None:
+        self._close(next(iter(self._held)))
+
+    def _close_oldest_holder(self) -> None:
+        self._close(next(connection for connection, size in self._held.items() if size))
+
+    def _close(self, connection: Closable) -> None:
+        self.leave(connection)
+        connection.close()
+
+
+def _max_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // _DESCRIPTORS)

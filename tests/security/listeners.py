@@ -1,0 +1,207 @@
+"""What listens for other processes, with clients that hold what it gives them, and an honest client of each."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import grpc
+import requests
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
+
+from lbctl.serve.api import connections as api_connections
+from lbctl.serve.picker import bounded_calls, http_connections, http_protocol, unfinished
+from lbctl.xds.protocol.server import Limits
+from lbctl.xds.resource import CDS
+from tests.support.hostile_clients import HOST, Attack, calls, connections, flood
+
+PROCESS, COUNTS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process", "/lbctl.picker.Exchange/Counts"
+AGGREGATED = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+NODE = "edge"
+_RANDOM = bytes((index * 7919 + index // 251) % 256 for index in range(50_000))
+_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A row of the table of readers in SECURITY.md."""
+
+    name: str
+    """The first column."""
+    bound: str
+    """The second column, made of the constants in the code."""
+    by_picker: bool
+    """Whether the picker's process listens; otherwise `serve` does."""
+    port: str
+    """The name of the port among those of the fixture."""
+    honest: Callable[[int], bool]
+    """Asks a question as a proxy or a command does, and returns whether it was answered."""
+    hostile: Mapping[str, Sequence[Attack]] = field(repr=False)
+    """Kind of hostile clients → what they do at once."""
+
+
+def _http(path: str) -> Callable[[int], bool]:
+    def ask(port: int) -> bool:
+        with suppress(requests.RequestException), requests.Session() as session:
+            session.trust_env = False
+            return session.get(f"http://{HOST}:{port}{path}", timeout=_TIMEOUT).status_code == 200
+        return False
+
+    return ask
+
+
+def _grpc(path: str, message: bytes) -> Callable[[int], bool]:
+    def ask(port: int) -> bool:
+        requests_of_call: queue.Queue[bytes | None] = queue.Queue()
+        requests_of_call.put(message)
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with suppress(grpc.RpcError), grpc.insecure_channel(f"{HOST}:{port}", options=options) as channel:
+            call = channel.stream_stream(path)(iter(requests_of_call.get, None), timeout=_TIMEOUT)
+            try:
+                return bool(next(call, b""))
+            finally:
+                requests_of_call.put(None)
+        return False
+
+    return ask
+
+
+def _question() -> ProcessingRequest:
+    request = ProcessingRequest()
+    request.request_headers.headers.headers.add(key="x-session-id", raw_value=b"s")
+    request.request_headers.end_of_stream = True
+    return request
+
+
+def _subscription() -> DiscoveryRequest:
+    request = DiscoveryRequest(type_url=CDS)
+    request.node.id = NODE
+    return request
+
+
+def _deep(request: ProcessingRequest | DiscoveryRequest, field_numbers: bytes) -> bytes:
+    """Return the message with a value in its metadata that is nested a thousand times."""
+    value = b""
+    for _ in range(1_000):
+        value = _field(b"\x32", _field(b"\x0a", value))  # list_value of a Value, values of a ListValue
+    entry = _field(b"\x0a", b"k") + _field(b"\x12", value)
+    struct = _field(b"\x0a", entry)
+    if len(field_numbers) == 2:  # a map from names to structs
+        struct = _field(field_numbers[1:], _field(b"\x0a", b"n") + _field(b"\x12", struct))
+    return request.SerializeToString() + _field(field_numbers[:1], struct)
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    size, length = len(content), b""
+    while size > 127:
+        length += bytes((size & 127 | 128,))
+        size >>= 7
+    return tag + length + bytes((size,)) + content
+
+
+def _deep_node() -> bytes:
+    """Return a subscription whose node has deeply nested metadata."""
+    node = _field(b"\x0a", NODE.encode()) + _deep(DiscoveryRequest(), b"\x1a")
+    return _field(b"\x12", node) + _field(b"\x22", CDS.encode())
+
+
+_GRPC_BOUND = (
+    f"{bounded_calls.MAX_MESSAGE} B of a message, {bounded_calls.MAX_READING} first messages at once, "
+    f"{bounded_calls.FIRST_TIMEOUT:g} s for each"
+)
+_LIMITS = Limits()
+_SILENT = connections(300)
+_NO_HTTP2 = connections(20, _RANDOM[:4_000])
+
+LISTENERS = (
+    Listener(
+        "picker, gRPC",
+        f"{_GRPC_BOUND}; {unfinished.MAX_QUESTIONS} questions that wait for their body, "
+        f"{unfinished.MAX_HELD_BYTES >> 20} MiB of them, {unfinished.TIMEOUT:g} s for each",
+        True,
+        "picker",
+        _grpc(PROCESS, _question().SerializeToString()),
+        {
+            "endless": [calls(PROCESS, 150, b"\x0a", length=1_200_000)] * 2,
+            "slow": [calls(PROCESS, 200), _SILENT],
+            "deep": [calls(PROCESS, 20, _deep(_question(), b"\x42\x0a"))],
+            "malformed": [calls(PROCESS, 20, _RANDOM), _NO_HTTP2],
+        },
+    ),
+    Listener(
+        "picker, HTTP",
+        f"{http_protocol.MOST_HEAD} B of a head, {http_protocol.MOST_BODY} B of a body, "
+        f"{http_protocol.QUESTION_TIMEOUT:g} s for both; {http_connections.MAX_CONNECTIONS} connections, "
+        f"{http_connections.MAX_HELD_BYTES >> 20} MiB of unfinished questions",
+        True,
+        "picker_http",
+        _http("/pick/pool"),
+        {
+            "endless": [flood(b"POST /pick/pool HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n", b"x")] * 2
+            + [connections(200, b"POST /pick/pool HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 150_000)],
+            "slow": [connections(300, b"GET /pick/pool HTTP/1.1\r\n", b"x: y\r\n")],
+            "deep": [flood(b"", b"POST /pick/pool HTTP/1.1\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000)],
+            "malformed": [connections(100, _RANDOM[:4_000]), flood(b"", _RANDOM[:4_000])],
+        },
+    ),
+    Listener(
+        "exchange of pickers",
+        _GRPC_BOUND,
+        True,
+        "picker",
+        _grpc(PROCESS, _question().SerializeToString()),
+        {
+            "endless": [calls(COUNTS, 150, b"[", length=1_200_000)] * 2,
+            "slow": [calls(COUNTS, 200)],
+            "deep": [calls(COUNTS, 20, b"[" * 50_000)],
+            "malformed": [calls(COUNTS, 20, _RANDOM)],
+        },
+    ),
+    Listener(
+        "xDS",
+        f"{_LIMITS.message} B of a message; without a client certificate {_LIMITS.first_messages} first messages at "
+        f"once, {_LIMITS.patience:g} s for each, and {_LIMITS.host_streams} streams of a host",
+        False,
+        "xds",
+        _grpc(AGGREGATED, _subscription().SerializeToString()),
+        {
+            "endless": [calls(AGGREGATED, 150, b"\x0a", length=4_000_000)] * 2,
+            "slow": [calls(AGGREGATED, 300)] * 2 + [_SILENT],
+            "deep": [calls(AGGREGATED, 20, _deep_node())],
+            "malformed": [calls(AGGREGATED, 20, _RANDOM), _NO_HTTP2],
+        },
+    ),
+    Listener(
+        "API",
+        f"64 lines of a head of 8190 B, 65536 B of a body, {api_connections.FIRST_REQUEST:g} s for each; "
+        f"{api_connections.MOST} connections, {api_connections.MAX_HELD_BYTES >> 20} MiB of unfinished requests",
+        False,
+        "api",
+        _http("/api/v1/status"),
+        {
+            "endless": [
+                connections(200, b"GET / HTTP/1.1\r\nhost: localhost\r\n" + (b"x: " + b"y" * 8_000 + b"\r\n") * 20),
+                flood(b"GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"),
+            ],
+            "slow": [
+                connections(
+                    300,
+                    b"POST /api/v1/picks/explain HTTP/1.1\r\nhost: localhost\r\n"
+                    b"content-type: application/json\r\ncontent-length: 60000\r\n\r\n",
+                    b"{",
+                )
+            ],
+            "deep": [
+                flood(
+                    b"",
+                    b"POST /api/v1/picks/explain HTTP/1.1\r\nhost: localhost\r\n"
+                    b"content-type: application/json\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000,
+                )
+            ],
+            "malformed": [connections(100, _RANDOM[:4_000]), flood(b"", _RANDOM[:4_000])],
+        },
+    ),
+)

@@ -1,0 +1,72 @@
+"""Clients of a listener cannot fill its memory, and an honest client goes on being served meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.security.listeners import LISTENERS, NODE, Listener
+from tests.support.hostile_clients import attacking, peak_of
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import fleet_of
+from tests.support.processes.picker import picker_section, pid_of
+from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.waiting import eventually
+
+MAX_MEMORY = 64.0
+"""MB by which hostile clients may let a process grow."""
+_DURATION = 1.5
+"""Seconds for which they go on at least."""
+_PATIENCE = 20.0
+"""Seconds in which an honest client must be answered, with the tries that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plane:
+    ports: Mapping[str, int]
+    serve: int
+    """The process id of `serve`."""
+    picker: int
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[_Plane]:
+    section = picker_section()
+    picker = int(section["control"]["picker"]["bind"].rsplit(":", 1)[1])
+    replicas = [{"name": name, "address": f"{HOST}:{free_port()}"} for name in ("a", "b")]
+    pool = {"replicas": replicas, "balance": {"algorithm": "pick"}}
+    with controlling(fleet_of(pool, **driven(NODE), **section)) as control:
+        assert control.process is not None
+        ports = {"picker": picker, "picker_http": picker + 1, "xds": control.xds, "api": control.api}
+        for listener in LISTENERS:
+            eventually(lambda item=listener: item.honest(ports[item.port]))
+        yield _Plane(ports, control.process.pid, pid_of(control))
+
+
+def _cases() -> Iterator[object]:
+    for listener in LISTENERS:
+        for kind in listener.hostile:
+            marks = () if kind == "endless" else (pytest.mark.nightly,)
+            yield pytest.param(listener, kind, marks=marks, id=f"{listener.name}: {kind}")
+
+
+@pytest.mark.parametrize(("listener", "kind"), list(_cases()))
+def test_hostile_clients_cost_little_and_keep_nobody_out(plane: _Plane, listener: Listener, kind: str) -> None:
+    port = plane.ports[listener.port]
+
+    def attack() -> None:
+        with attacking(port, *listener.hostile[kind]):
+            time.sleep(_DURATION)
+            deadline = time.monotonic() + _PATIENCE
+            while not listener.honest(port):
+                assert time.monotonic() < deadline, "an honest client is kept out"
+
+    assert peak_of(plane.picker if listener.by_picker else plane.serve, attack) < MAX_MEMORY
+
+
+@pytest.mark.parametrize("listener", LISTENERS, ids=[listener.name for listener in LISTENERS])
+def test_every_listener_meets_each_kind_of_hostile_client(listener: Listener) -> None:
+    assert set(listener.hostile) == {"endless", "slow", "deep", "malformed"}
