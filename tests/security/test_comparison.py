@@ -7,7 +7,7 @@ it names (`tests.support.hostile`) is created, changed, deleted, connected to or
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +28,7 @@ from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM
 from lbctl.importer.run import run
 from lbctl.importer.statement import Statement
 from tests.security.hostile_checks import CHECKS
-from tests.support.hostile import DIRECTORY, KINDS, guarded
+from tests.support.hostile import DIRECTORY, KINDS, Guard, guarded
 from tests.support.processes.binaries import require
 
 FILES = [(kind, file) for kind in KINDS for file in sorted((DIRECTORY / kind).iterdir()) if file.is_file()]
@@ -91,22 +91,25 @@ DIRECTIVES = st.recursive(
 )
 
 
+@pytest.fixture(scope="module")
+def guard() -> Iterator[Guard]:
+    with guarded() as things:
+        yield things
+
+
 @given(block=st.lists(DIRECTIVES, max_size=8))
-def test_drawn_directives_are_made_anew_of_harmless_parts(block: list[Statement]) -> None:
-    with tempfile.TemporaryDirectory() as directory, guarded() as guard:
-        listen = statement("listen", ["8080"], [])
-        server = statement("server", [], [listen, *block], is_block=True)
-        places = StandIns(Path(directory), {"0.0.0.0:8080": 20000}, {"10.0.0.1:8000": 21000})
-        text = nginx.rewrite([server, *block], places).text
-        assert [*CHECKS["nginx"](text, Path(directory), guard)] == []
+def test_drawn_directives_are_made_anew_of_harmless_parts(guard: Guard, block: list[Statement]) -> None:
+    listen = statement("listen", ["8080"], [])
+    server = statement("server", [], [listen, *block], is_block=True)
+    places = StandIns(guard.own, {"0.0.0.0:8080": 20000}, {"10.0.0.1:8000": 21000})
+    assert [*CHECKS["nginx"](nginx.rewrite([server, *block], places).text, guard.own, guard)] == []
 
 
 @given(lines=st.lists(st.builds(statement, HAPROXY, st.lists(ACTION, max_size=6), st.just([])), max_size=12))
-def test_drawn_lines_are_made_anew_of_harmless_parts(lines: list[Statement]) -> None:
-    with tempfile.TemporaryDirectory() as directory, guarded() as guard:
-        sections = [statement("frontend", ["f"], lines, is_block=True)]
-        text = haproxy.rewrite(sections, StandIns(Path(directory), {}, {"10.0.0.1:8000": 21000})).text
-        assert [*CHECKS["haproxy"](text, Path(directory), guard)] == []
+def test_drawn_lines_are_made_anew_of_harmless_parts(guard: Guard, lines: list[Statement]) -> None:
+    sections = [statement("frontend", ["f"], lines, is_block=True)]
+    text = haproxy.rewrite(sections, StandIns(guard.own, {}, {"10.0.0.1:8000": 21000})).text
+    assert [*CHECKS["haproxy"](text, guard.own, guard)] == []
 
 
 def violations(kind: str, file: Path) -> list[str]:

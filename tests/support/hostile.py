@@ -50,6 +50,11 @@ class Guard:
     free_port: int
     before: dict[str, tuple[object, ...]]
 
+    @property
+    def own(self) -> Path:
+        """A directory next to it, which may be changed."""
+        return self.directory.parent / "own"
+
     def written(self, kind: str, file: Path, directory: Path) -> Path:
         """Return a copy of a file in the directory, next to what it includes, with the names of these things."""
         port = str(self.listeners["tcp"].getsockname()[1])
@@ -89,6 +94,7 @@ def guarded() -> Iterator[Guard]:
         path.write_text(text.format(directory=directory, secret=secret))
         path.chmod(0o666)
     (directory / "program").write_text(_PROGRAM.format(directory=directory))
+    (base / "own").mkdir()
     for path in (base, directory, directory / "below", directory / "program"):
         path.chmod(0o777)
     listeners = _listeners(base)

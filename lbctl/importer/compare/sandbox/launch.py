@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
         print(f"the sandbox cannot be set up: {error}", file=sys.stderr)
         raise SystemExit(NOT_CONFINED) from None
     if command := specification["command"]:
-        os.execve(command[0], command, {})
+        # Without /proc a loader does not know where the program is, whose own libraries may be next to it.
+        os.execve(command[0], command, {"LD_ORIGIN_PATH": str(Path(command[0]).parent)})
 
 
 def _confine(specification: dict[str, Any]) -> None:

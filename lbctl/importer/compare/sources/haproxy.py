@@ -229,9 +229,10 @@ class _Section:
     def _server(self, words: list[str]) -> list[str] | None:
         """Return a server, which is the stand-in of a replica or has nobody that listens."""
         template = words[0] == "server-template"
-        name, rest = (f"{words[1]}1", words[3:]) if template else (words[1], words[2:])
-        if not rest or not accepts("name", [name]):
+        names, rest = words[1:2], words[3 if template else 2 :]
+        if not rest or not accepts("name", names):
             return None
+        name = f"{names[0]}1" if template else names[0]
         options, at = list[str](), 1
         while at < len(rest):
             kinds = _SERVER.get(rest[at])
