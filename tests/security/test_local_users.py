@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,8 @@ from lbctl.ir.address import Address
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.server import ApiServer
 from tests.support.api import Fleet
+from tests.support.paths import ROOT
+from tests.support.tools import require_tool
 
 TOKEN = "a-token-for-the-test"
 NOBODY = 65_534
@@ -124,6 +127,35 @@ def test_unknown_listener_gets_no_token(
     assert run(["reload", "--server", url, "--token-file", str(token)]) == 4
     assert "the system does not show which user listens at 127.0.0.1:" in capsys.readouterr().err
     assert not any(requests)
+
+
+def _capabilities(unit: Path) -> set[str]:
+    """Return the capabilities that a unit gives its processes."""
+    lines = [line.split("=", 1)[1] for line in unit.read_text().splitlines() if line.startswith("AmbientCapabilities=")]
+    assert f"CapabilityBoundingSet={lines[-1]}\n" in unit.read_text()
+    return set(lines[-1].split())
+
+
+@pytest.mark.parametrize("proxy", ["lbctl-envoy.service", "nginx.service.d/lbctl.conf", "haproxy.service.d/lbctl.conf"])
+def test_units_of_proxies_lack_a_capability_of_serve(proxy: str) -> None:
+    """Then Linux shows a proxy nothing of `serve` in /proc/PID, though both are one user."""
+    kit = ROOT / "deploy" / "systemd" / "system"
+    drop_in = kit / "lbctl-serve.service.d" / f"{proxy.partition('.')[0]}.conf"
+    for serve in (kit / "lbctl-serve.service", *([drop_in] if drop_in.exists() else [])):
+        assert _capabilities(serve) - _capabilities(kit / proxy) == {"CAP_AUDIT_WRITE"}
+
+
+@as_root
+@pytest.mark.parametrize(("capability", "is_hidden"), [("+audit_write", True), ("-all", False)])
+def test_process_with_more_capabilities_is_hidden(capability: str, is_hidden: bool) -> None:
+    user = [str(require_tool("setpriv")), "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+    caps = ["--inh-caps", capability, "--ambient-caps", capability]
+    with subprocess.Popen([*user, *caps, "sh", "-c", "echo started; read line"], stdin=-1, stdout=-1) as serve:
+        assert serve.stdout is not None
+        assert serve.stdout.readline() == b"started\n"
+        reading = subprocess.run([*user, "ls", f"/proc/{serve.pid}/root/"], capture_output=True, check=False)
+        serve.communicate(b"\n")
+    assert (reading.returncode != 0) == is_hidden
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])

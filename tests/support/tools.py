@@ -11,6 +11,7 @@ _PACKAGES = {
     "groff": "groff-base",
     "prometheus": "prometheus",
     "promtool": "prometheus",
+    "setpriv": "util-linux",
     "systemd-analyze": "systemd",
     "systemd-sysusers": "systemd",
 }

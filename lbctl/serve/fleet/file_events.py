@@ -52,6 +52,8 @@ class FileEvents:
         """Why the operating system reports no events; empty while it does."""
         self._logged = ""
         """The last of these reasons that was logged."""
+        self._undecoded = ""
+        """The last event that was logged because its name is not UTF-8."""
 
     async def watch(self, watched: WatchedDirectories) -> bool:
         """Watch these directories from now on, and no others. Return whether watches were registered for it."""
@@ -92,16 +94,37 @@ class FileEvents:
             return watched.concerned(path)
 
         directories = sorted(path for path, _, _ in watched.directories)
-        async for _ in awatch(
-            *directories,
-            watch_filter=concerned,
-            debounce=_DEBOUNCE_MS,
-            step=_STEP_MS,
-            recursive=False,
-            force_polling=False,
-        ):
-            self._logged = ""
-            self._notify()
+        while True:
+            try:
+                async for _ in awatch(
+                    *directories,
+                    watch_filter=concerned,
+                    debounce=_DEBOUNCE_MS,
+                    step=_STEP_MS,
+                    recursive=False,
+                    force_polling=False,
+                ):
+                    self._logged = ""
+                    self._notify()
+                return
+            except Exception as error:
+                problem = _undecoded(error)
+                if not problem:
+                    raise
+            if problem != self._undecoded:
+                log.warn("a file in a watched directory has a name that is not UTF-8", problem=problem)
+            self._undecoded = problem
+            await asyncio.sleep(_DEBOUNCE_MS / 1000)
+            self._notify()  # the files are compared once the next watch is registered
+
+
+def _undecoded(error: Exception) -> str:
+    """Return the message about a name that is not UTF-8, which ends the library's watch; empty for other errors."""
+    from watchfiles._rust_notify import WatchfilesRustInternalError
+
+    errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+    found = [str(item) for item in errors if isinstance(item, WatchfilesRustInternalError)]
+    return next((text for text in found if text.startswith("Unable to decode path")), "")
 
 
 def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:

@@ -262,6 +262,26 @@ def test_files_are_polled_while_inotify_is_unavailable(fleet: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("quick_polls")
+def test_name_that_is_not_utf8_does_not_end_the_watch(fleet: Path, caplog: pytest.LogCaptureFixture) -> None:
+    odd = Path(os.fsdecode(bytes(fleet) + b"/\xff.yaml"))
+
+    async def test(events: Events) -> None:
+        for text in ("version: 1\n", "version: 2\n"):
+            odd.write_text(text)
+            await events.one()
+        odd.with_suffix(".txt").touch()
+        await events.none()
+        assert not events.watch.polling
+        (fleet / "a.yaml").write_text("version: 3\n")
+        await events.one()
+
+    watching(test, fleet)
+    assert {record.getMessage() for record in caplog.records} == {
+        "a file in a watched directory has a name that is not UTF-8"
+    }
+    assert "traceback" not in caplog.text.lower()
+
+
 @pytest.mark.parametrize(("error", "reason", "logged"), [
     (ValueError("a panic of the library"), "a panic of the library", ["a task failed", "the system reports no"]),
     (None, "the watch has ended", ["the system reports no"]),
