@@ -16,16 +16,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
+from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.environment import environment
+from lbctl.serve.picker.ports import PickerPorts
 from tests.benchmarks.memory import resident
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of
@@ -55,9 +57,9 @@ def picker(replica_count: int = REPLICAS) -> Iterator[tuple[int, int]]:
     candidates = tuple(
         Candidate(f"r{number}", f"10.0.{number // 250}.{number % 250}:80") for number in range(replica_count)
     )
-    with ours, theirs:
-        command = [sys.executable, "-m", "lbctl.serve.picker", str(theirs.fileno()), str(os.getpid())]
-        fds, env = (theirs.fileno(),), environment()
+    with ours, theirs, closing(PickerPorts(Address(HOST, port))) as ports:
+        fds, env = (theirs.fileno(), ports.datagrams.fileno()), environment()
+        command = [sys.executable, "-m", "lbctl.serve.picker", *map(str, (*fds, os.getpid()))]
         process = subprocess.Popen(command, pass_fds=fds, env=env, stderr=subprocess.DEVNULL)
         theirs.close()
         ours.sendall(wire.line("settings", id="benchmark", bind=[HOST, port], tls=None))

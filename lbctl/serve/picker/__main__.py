@@ -1,6 +1,7 @@
-"""`python -m lbctl.serve.picker FD PARENT`: the picker as a child of `lbctl serve`.
+"""`python -m lbctl.serve.picker FD UDP PARENT`: the picker as a child of `lbctl serve`.
 
-FD is the number of the socket to its parent, and PARENT is the process id of its parent, which is 1 in a container.
+FD is the number of the socket to its parent, UDP that of the socket for datagrams, and PARENT is the process id of its
+parent, which is 1 in a container.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Run the picker and return its exit code."""
     handler = log.start(sys.stderr)
-    _end_with_parent(int(sys.argv[2]))
+    _end_with_parent(int(sys.argv[3]))
     raise_limit()
     return_large_pieces()
     try:
-        return asyncio.run(_run(socket.socket(fileno=int(sys.argv[1]))))
+        return asyncio.run(_run(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))
     finally:
         log.stop(handler)
 
 
-async def _run(connection: socket.socket) -> int:
+async def _run(connection: socket.socket, datagrams: socket.socket) -> int:
     link = SocketLink(connection)
     settings = await link.settings()
     tls = ServerTls(*settings["tls"]) if settings["tls"] else None
     try:
-        return await PickerProcess(PickerEndpoints(Address(*settings["bind"]), tls), link.run, settings["id"]).run()
+        places = PickerEndpoints(Address(*settings["bind"]), tls, datagrams)
+        return await PickerProcess(places, link.run, settings["id"]).run()
     except CannotBindError as error:
         await link.fail(str(error))
         return 1

@@ -24,6 +24,7 @@ from lbctl.ir.proxies import ServerTls
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.environment import environment
 from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
 _SILENT = 10.0
 """Seconds without a report after which the picker counts as hung."""
@@ -79,6 +80,16 @@ class PickerChild:
         """Why the process said that it ends; empty where it said nothing."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         """The questions that wait for an answer."""
+        self._ports: PickerPorts | None = None
+        """The ports that are kept for the process; None where none is needed."""
+
+    def keeps(self, bind: Address) -> bool:
+        """Return whether the ports of a picker at `bind` are kept for the process."""
+        return self._ports is not None and self._ports.bind == bind
+
+    def close(self) -> None:
+        """Give the ports back."""
+        self._keep_ports(None)
 
     def follow(self) -> None:
         """Look again whether a picker is needed."""
@@ -106,19 +117,34 @@ class PickerChild:
         while True:
             self._news.clear()
             places = self._places()
+            self._keep_ports(places[0] if places is not None else None)
             if places is None:
                 self.state = PickerState(starts=self.state.starts)
                 await self._news.wait()
                 continue
             await self._run(places)
 
+    def _keep_ports(self, bind: Address | None) -> None:
+        """Keep the ports of a picker at `bind`, and no others. Raises PickerEndedError."""
+        if self._ports is not None and self._ports.bind != bind:
+            self._ports.close()
+            self._ports = None
+        if self._ports is None and bind is not None:
+            try:
+                self._ports = PickerPorts(bind)
+            except CannotKeepError as error:
+                self.state = PickerState(starts=self.state.starts, problem=str(error))
+                raise PickerEndedError(str(error)) from None
+
     async def _run(self, places: tuple[Address, ServerTls | None]) -> None:
-        self._failure = ""
+        assert self._ports is not None, "they are kept before the process is started"
+        self._failure, datagrams = "", self._ports.datagrams.fileno()
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "lbctl.serve.picker", str(theirs.fileno()), str(os.getpid())),
-                pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                *(sys.executable, "-m", "lbctl.serve.picker"),
+                *map(str, (theirs.fileno(), datagrams, os.getpid())),
+                pass_fds=(theirs.fileno(), datagrams), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
                 env=environment(),
             )  # fmt: skip
             theirs.close()

@@ -20,19 +20,25 @@ _LONGEST = 64 << 10
 """The longest datagram, in bytes."""
 
 
-class DatagramReceiver:
-    """A socket for datagrams, whose content goes to `take`. Needs a running event loop. Raises OSError."""
+def bound(address: Address) -> socket.socket:
+    """Return a socket that receives the datagrams of an address. Raises OSError."""
+    receiving = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        receiving.setblocking(False)
+        receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        receiving.bind((address.host, address.port))
+    except OSError:
+        receiving.close()
+        raise
+    return receiving
 
-    def __init__(self, address: Address, take: Callable[[bytes], None]) -> None:
+
+class DatagramReceiver:
+    """Gives the content of the datagrams of a socket (`bound`) to `take`. Needs a running event loop."""
+
+    def __init__(self, receiving: socket.socket, take: Callable[[bytes], None]) -> None:
         self._take = take
-        self._socket = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-            self._socket.bind((address.host, address.port))
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = receiving
         self.port: int = self._socket.getsockname()[1]
         """The port that it listens on."""
         self._loop = asyncio.get_running_loop()

@@ -36,7 +36,6 @@ _OPTIONS = (
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
@@ -63,10 +62,11 @@ class GrpcServer:
         self.streams = 0
         """The number of open streams."""
 
-    async def start(self, bind: Address) -> int:
-        """Listen, and return the port. Raises CannotBindError."""
+    async def start(self, bind: Address, *, shares_port: bool = False) -> int:
+        """Listen, and return the port. `shares_port`: the parent process keeps it too. Raises CannotBindError."""
+        options = (*_OPTIONS, ("grpc.so_reuseport", int(shares_port)))
         revoked = self._credentials.interceptors() if self._credentials else ()
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_STREAMS, interceptors=revoked)
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_STREAMS, interceptors=revoked)
         server.add_generic_rpc_handlers(self._handlers)
         try:
             if self._credentials is None:

@@ -140,7 +140,7 @@ class PickerManager:
         address = self._address(topology)
         is_picked = any(pool.balance.pick is not None for pool in topology.pools)
         if is_picked and not self._dry_run and address != self._probed:
-            self._note_taken(self._other(occupant(address)))
+            self._note_taken(self._who_else_has(address))
         self._probed = address if is_picked else None
         is_refused = not self._insecure and exposed(address, topology.control.picker_tls(address)) is not None
         return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused))
@@ -162,7 +162,10 @@ class PickerManager:
         self.feed.close()
 
     async def _run(self) -> None:
-        await self._guard.keep("picker", self._run_child)
+        try:
+            await self._guard.keep("picker", self._run_child)
+        finally:
+            self._child.close()
 
     async def _run_child(self) -> None:
         await self._until_free()
@@ -170,7 +173,7 @@ class PickerManager:
             await self._child.run()
         except PickerEndedError:
             if self._bind is not None:
-                self._set_taken(self._other(occupant(self._bind)))
+                self._set_taken(self._who_else_has(self._bind))
             raise
 
     async def _until_free(self) -> None:
@@ -178,7 +181,7 @@ class PickerManager:
         found: Occupant | None = None
         waits_for: Address | None = None
         kept_until = 0.0
-        while (places := self._places()) is not None:
+        while (places := self._places()) is not None and not self._child.keeps(places[0]):
             now = time.monotonic()
             if waits_for is None and self.taken:  # noted before the first look; that process may have ended since
                 waits_for, kept_until = places[0], now + _RETURN
@@ -210,6 +213,10 @@ class PickerManager:
         """Return who has the picker's address; empty where nobody has it or a picker of this fleet."""
         is_own = found is not None and found.pid is not None and found.pid == self.state.pid
         return "" if found is None or is_own or found.is_picker_alone else found.text
+
+    def _who_else_has(self, bind: Address) -> str:
+        """Return who has the picker's address; empty where nobody has it, this process or a picker of this fleet."""
+        return "" if self._child.keeps(bind) else self._other(occupant(bind))
 
     async def _follow_place(self) -> None:
         """Publish the fleet again whenever another process gets the picker's address or gives it back."""

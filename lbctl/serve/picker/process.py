@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.serve import log
 from lbctl.serve.guard import Guard
 from lbctl.serve.picker import wire
-from lbctl.serve.picker.datagrams import DatagramReceiver
+from lbctl.serve.picker.datagrams import DatagramReceiver, bound
 from lbctl.serve.picker.envoy_ends import EnvoyEnds
 from lbctl.serve.picker.exchange import Exchange
 from lbctl.serve.picker.follower import TableFollower
@@ -57,6 +58,8 @@ class PickerEndpoints:
     """The address of gRPC."""
     tls: ServerTls | None = None
     """TLS of gRPC and of HTTP beyond loopback; None: plain connections."""
+    datagrams: socket.socket | None = None
+    """The socket for datagrams of a parent process, which also keeps the other ports; None: there is none."""
 
     @property
     def http(self) -> Address:
@@ -117,9 +120,11 @@ class PickerProcess:
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page)
         local_api = HttpApi(self.service, self._page, local_paths(self.service) if self._is_alone else {}, http)
+        datagrams = self._places.datagrams
+        shared = datagrams is not None
         try:
-            await loop.create_server(connections(local_api), http.host, http.port)
-            DatagramReceiver(http, self._ends.received)
+            await loop.create_server(connections(local_api), http.host, http.port, reuse_port=shared)
+            DatagramReceiver(bound(http) if datagrams is None else datagrams, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
         if remote is not None:
@@ -127,11 +132,12 @@ class PickerProcess:
             patience = QUESTION_TIMEOUT if tls else None
             try:
                 await loop.create_server(
-                    connections(api), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience
-                )
+                    connections(api), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience,
+                    reuse_port=shared,
+                )  # fmt: skip
             except OSError as error:
                 raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
-        await self._grpc.start(self._places.bind)
+        await self._grpc.start(self._places.bind, shares_port=shared)
         log.event("the picker listens", grpc=self._places.bind, http=http, tls=self._places.tls is not None or None)
 
     async def _sweep(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.picker.datagrams import DatagramReceiver
+from lbctl.serve.picker.datagrams import DatagramReceiver, bound
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds
 from lbctl.serve.picker.http_protocol import HttpRequest
 from lbctl.serve.picker.service import PickService
@@ -161,7 +161,7 @@ def test_waiting_datagrams_are_read_in_one_turn(service: PickService) -> None:
     """The event loop answers many connections in one turn."""
 
     async def run() -> None:
-        receiver = DatagramReceiver(Address("127.0.0.1", 0), RequestEnds(service).received)
+        receiver = DatagramReceiver(bound(Address("127.0.0.1", 0)), RequestEnds(service).received)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(100):
                 sender.sendto(NGINX.format(id=pick_id(service)).encode(), ("127.0.0.1", receiver.port))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -19,6 +19,7 @@ from lbctl.ir.address import Address
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.child import PickerChild, PickerEndedError
 from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.ports import PickerPorts
 from lbctl.serve.picker.tables import FleetMeasurements
 from tests.support.processes.ports import HOST, free_pair, release
 
@@ -30,19 +31,21 @@ START = "from lbctl.serve.picker.__main__ import main\nraise SystemExit(main())"
 @contextmanager
 def _started(parent: int, before: str = "") -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     """Start a picker that expects the parent process `parent`; yield it and the link to it."""
+    port = free_pair()
+    release()
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with ours, theirs, closing(PickerPorts(Address(HOST, port))) as ports:
         ours.settimeout(30)
-        command = [sys.executable, "-c", before + START, str(theirs.fileno()), str(parent)]
-        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
+        inherited = theirs.fileno(), ports.datagrams.fileno()
+        command = [sys.executable, "-c", before + START, *map(str, (*inherited, parent))]
+        process = subprocess.Popen(command, pass_fds=inherited, stderr=subprocess.DEVNULL)
         theirs.close()
         try:
-            ours.sendall(wire.line("settings", id="x", bind=[HOST, free_pair()], tls=None))
+            ours.sendall(wire.line("settings", id="x", bind=[HOST, port], tls=None))
             yield process, ours
         finally:
             ours.close()
             process.wait(60)
-            release()
 
 
 def test_picker_starts_if_its_parent_is_process_1() -> None:
@@ -71,9 +74,10 @@ async def _run_with_a_taken_port(used_offset: int) -> None:
     runs = asyncio.get_running_loop().create_task(child.run())
     async with asyncio.timeout(60):
         await reported.wait()
-    assert (child.state.problem, child.state.starts) == ("", 2)
+    assert (child.state.problem, child.state.starts) == ("", 1)
     runs.cancel()
     await asyncio.gather(runs, return_exceptions=True)
+    child.close()
 
 
 @pytest.mark.slow
@@ -83,6 +87,7 @@ def test_killed_picker_is_reported_as_ended() -> None:
 
 async def _kill_repeatedly() -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
+    release()
     child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     for _ in range(5):
         runs = asyncio.get_running_loop().create_task(child.run())
@@ -93,7 +98,7 @@ async def _kill_repeatedly() -> None:
         with pytest.raises(PickerEndedError, match="ended with code -9"):
             await runs
         reported.clear()
-    release()
+    child.close()
 
 
 def test_stall_of_the_parent_does_not_count_as_silence(
@@ -105,6 +110,7 @@ def test_stall_of_the_parent_does_not_count_as_silence(
 
 async def _stall_the_parent() -> None:
     bind, reported = Address(HOST, free_pair()), asyncio.Event()
+    release()
     child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
     runs = asyncio.get_running_loop().create_task(child.run())
     async with asyncio.timeout(60):
@@ -116,4 +122,4 @@ async def _stall_the_parent() -> None:
     assert (child.state.starts, runs.done()) == (1, False)
     runs.cancel()
     await asyncio.gather(runs, return_exceptions=True)
-    release()
+    child.close()
