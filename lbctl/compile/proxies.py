@@ -50,6 +50,7 @@ def control(section: model.Control) -> ir.Control:
         api_tls=maybe(section.api.tls, lambda tls: ir.ServerTls(tls.certificate, tls.key)),
         logs_bind=address(section.logs.bind),
         picker_bind=address(section.picker.bind),
+        picker_key_file=section.picker.key_file,
         dashboard_history=int(section.dashboard.history),
         logs_written="logs" in section.model_fields_set,
         state=section.state,

@@ -1,4 +1,4 @@
-"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what pools are sent.
+"""The files of secrets that a fleet names: API keys, users with their passwords, JWKS, and what is sent.
 
 A missing file is a warning, and no key is accepted or sent; a file that cannot be parsed is an error. Messages never
 repeat the content of these files.
@@ -61,8 +61,8 @@ class KeyFile:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the file is a secret that proxies send to a pool."""
-        return self.path[0] == "pools"
+        """Whether the file is a secret that proxies send to a pool or to the picker."""
+        return self.path[0] in ("pools", "control")
 
 
 def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:
@@ -102,6 +102,8 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
             yield _named(source, ("routes", name, "auth", "basic", "file"))
         if route.auth is not None and route.auth.jwt is not None:
             yield _named(source, ("routes", name, "auth", "jwt", "jwks_file"))
+    if source.fleet.control.picker.key_file is not None:
+        yield _named(source, ("control", "picker", "key_file"))
     for name, pool in source.fleet.pools.items():
         if pool.credentials is not None:
             yield _named(source, ("pools", name, "credentials", "file"))

@@ -82,6 +82,11 @@ class Proxy:
         return self.form == "fragment"
 
     @property
+    def is_written(self) -> bool:
+        """Whether `serve` writes its configuration."""
+        return self.config is not None and self.reload is not None
+
+    @property
     def sets_variables(self) -> bool:
         """Whether limits are variables of the process: HAProxy's `global` section declares them, the API sets them."""
         return self.runtime_api is not None and not self.is_fragment
@@ -149,6 +154,8 @@ class Control:
     """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
     picker_bind: Address = Address("127.0.0.1", ports.PICKER)
     """Where the picker listens for proxies."""
+    picker_key_file: str | None = None
+    """The path of the file with the key of questions to the picker; None: `serve` makes one if it can."""
     dashboard_history: int = 3_600_000
     """Milliseconds that the charts of the dashboard go back."""
     state: str = "/var/lib/lbctl"

@@ -46,6 +46,17 @@ class Snapshot:
     """Where the running picker listens; None where the fleet alone decides."""
     picker_withheld: bool = False
     """Whether another process has the picker's address: no proxy may ask there."""
+    own_picker_key: str = field(default="", repr=False)
+    """The key of questions to the picker where the fleet names no file; empty: they have none."""
+
+    @property
+    def picker_key(self) -> str:
+        """The key that proxies send with questions to the picker; empty: they send none."""
+        file = self.topology.control.picker_key_file
+        if file is None:
+            return self.own_picker_key
+        secret = self.secrets.headers.get(file)
+        return secret.value if secret is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,8 @@ class View:
     """Where it asks for replicas; None where none of its pools has the algorithm `pick`, or nobody may be asked."""
     picker_tls: bool = False
     """Whether the picker there wants TLS with the certificates of the proxies."""
+    picker_key: str = field(default="", repr=False)
+    """The key that it sends with each question to the picker; empty: it sends none."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
@@ -115,6 +128,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         if snapshot.picker_withheld or all(pool.balance.pick is None for pool in pools.values())
         else picker,
         picker_tls=topology.control.picker_tls(picker) is not None,
+        picker_key=snapshot.picker_key if any(pool.balance.pick is not None for pool in pools.values()) else "",
     )
 
 

@@ -149,6 +149,11 @@ class Picker(Section):
         description="Where proxies ask for replicas, for pools with `algorithm: pick`. Beyond loopback it needs the "
         "TLS of `xds`.",
     )
+    key_file: v.FilePath | None = Field(
+        None,
+        description="Holds the key that proxies send with each question, in one line. Without it `serve` makes one, "
+        "where it writes the configuration of all proxies and has no `store`; else every question is answered.",
+    )
 
 
 class Dashboard(Section):

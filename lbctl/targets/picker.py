@@ -15,6 +15,10 @@ PAUSE = 1_000
 """Milliseconds for which a proxy asks nothing after the picker was not there or too slow."""
 
 
+KEY_HEADER = "x-lbctl-pick-key"
+"""The header of a question with the key of the picker."""
+
+
 def http_address(view: View) -> Address:
     """Return the picker's HTTP and UDP address. Raises ValueError for a proxy that asks no picker."""
     if view.picker is None:

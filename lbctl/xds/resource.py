@@ -26,20 +26,24 @@ class Resource:
     """One resource of a type.
 
     `body`: the serialised message inside the `Any`. `path`: the part of the fleet that it was built from, as `("pools",
-    "llama")`. `secret`: it holds an API key, a private key or another credential. `parent`: the version of the resource
-    with which it must be sent again, as the cluster of endpoints: Envoy warms a changed cluster until they come.
+    "llama")`. `secret`: it holds an API key, a private key or another credential. `in_clear`: what a
+    client that may receive no secrets gets in the place of a secret one; None: it gets nothing at all. `parent`: the
+    version of the resource with which it must be sent again, as the cluster of endpoints: Envoy warms a changed cluster
+    until they come.
     """
 
-    __slots__ = ("_delta", "_sotw", "body", "name", "parent", "path", "secret", "type_url", "version")
+    __slots__ = ("_delta", "_sotw", "body", "in_clear", "name", "parent", "path", "secret", "type_url", "version")
 
     def __init__(
-        self, type_url: str, name: str, body: bytes, path: Path = (), *, secret: bool = False, parent: str = ""
-    ) -> None:
+        self, type_url: str, name: str, body: bytes, path: Path = (), *, secret: bool = False,
+        in_clear: Resource | None = None, parent: str = "",
+    ) -> None:  # fmt: skip
         self.type_url = type_url
         self.name = name
         self.body = body
         self.path = path
         self.secret = secret
+        self.in_clear = in_clear
         self.parent = parent
         self.version = blake2b(body + parent.encode(), digest_size=8).hexdigest()
         self._sotw: bytes | None = None
@@ -71,7 +75,7 @@ class Resources:
     `version`: a digest of all of them. `secret`: whether any of them is secret.
     """
 
-    __slots__ = ("__weakref__", "_by_type", "secret", "version")
+    __slots__ = ("__weakref__", "_by_type", "_in_clear", "secret", "version")
 
     def __init__(self, by_type: Mapping[str, Mapping[str, Resource]]) -> None:
         self._by_type = {kind: dict(sorted(by_type.get(kind, {}).items())) for kind in TYPES}
@@ -82,6 +86,23 @@ class Resources:
                 whole.update(f"\0{name}\0{resource.version}".encode())
         self.version = whole.hexdigest()
         self.secret = any(item.secret for kind in _MAY_BE_SECRET for item in self._by_type[kind].values())
+        self._in_clear: Resources | None = None
+
+    @property
+    def in_clear(self) -> Resources | None:
+        """What a client that may receive no secrets gets; None: nothing."""
+        if not self.secret:
+            return self
+        if self._in_clear is None:
+            by_type: dict[str, dict[str, Resource]] = {}
+            for kind, named in self._by_type.items():
+                for name, item in named.items():
+                    shown = item.in_clear if item.secret else item
+                    if shown is None:
+                        return None
+                    by_type.setdefault(kind, {})[name] = shown
+            self._in_clear = Resources(by_type)
+        return self._in_clear
 
     def of(self, type_url: str) -> Mapping[str, Resource]:
         """Return the resources of a type by name; empty for a type that is not served."""

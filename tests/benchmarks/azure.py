@@ -220,7 +220,7 @@ def _by_serve(pools: Mapping[_Site, Mapping[str, Any]]) -> Iterator[dict[_Site, 
             for site in sites:
                 stack.enter_context(edges.started_edge(site, fleet))
         control = stack.enter_context(controlling(fleet))
-        envoys = [stack.enter_context(control.envoy(node, [node])) for node in nodes]
+        envoys = [stack.enter_context(control.envoy(node, [node], by_socket=True)) for node in nodes]
         eventually(lambda: _synced(control.proxies, [*nodes, *(site.name for site in sites)]), 20)
         yield {
             ("envoy", "adaptive"): [envoy.client().port for envoy in envoys],

@@ -53,7 +53,7 @@ def served(port: int) -> Iterator[tuple[ControlPlane, XdsEnvoy]]:
             "balance": {"algorithm": "pick", "pick": {"otherwise": "round_robin"}},
         }
         fleet = fleet_of(pool, **driven("edge"), control={"picker": {"bind": f"{HOST}:{port}"}})
-        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+        with controlling(fleet) as control, control.envoy("edge", ["edge"], by_socket=True) as envoy:
             await_picker(envoy)
             yield control, envoy
 

@@ -217,7 +217,7 @@ def through_envoy() -> None:
     ):
         with replicas("a", "b", "c") as three:
             fleet = fleet_of(pool_of(three, balance=balance), **driven("edge"), **picker_section())
-            with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            with controlling(fleet) as control, control.envoy("edge", ["edge"], by_socket=True) as envoy:
                 if balance["algorithm"] == "pick":
                     await_picker(envoy)
                 with envoy.client().steady(100, request) as load:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 
+import grpc
 import pytest
+import requests
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from lbctl.ir.address import Address
+from lbctl.ir.pools import PickPolicy, SessionKey
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.picker.grpc_server import GrpcServer
+from lbctl.serve.picker.health import PROCESSOR, PickerHealth
+from lbctl.serve.picker.http_api import HttpApi
+from lbctl.serve.picker.http_protocol import HttpRequest
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
-from tests.support.processes.control import controlling
-from tests.support.processes.fleet import fleet_of, pool_of
-from tests.support.processes.picker import picker_section, pid_of
-from tests.support.processes.ports import HOST, free_pair
+from lbctl.serve.picker.process import local_paths
+from lbctl.serve.picker.question_key import QuestionKey
+from lbctl.serve.picker.service import PickService
+from tests.support.processes.binaries import KINDS, Kind
+from tests.support.processes.control import controlling, driven
+from tests.support.processes.fleet import fleet_of, pool_of, running
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import CLUSTER, picked, picker_section, pid_of
+from tests.support.processes.ports import HOST, free_pair, release
 from tests.support.processes.replicas import replicas
+from tests.support.processes.scripted_picker import scripted_picker
 from tests.support.processes.waiting import eventually
 
 _NOBODY = 65534
@@ -100,3 +116,126 @@ def test_ports_are_kept_while_the_picker_restarts() -> None:
 
             eventually(runs_again)
             assert not taken
+
+
+# ── The key of questions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_KEY = "k" * 43
+_HEADER = "x-lbctl-pick-key"
+
+
+def _service() -> PickService:
+    service = PickService()
+    policy = PickPolicy((SessionKey(header="x-session-id"),), prefix=None)
+    service.set_table("p", PoolTable("p", policy, (Candidate("a", "10.0.0.1:80"),)))
+    return service
+
+
+def _keyed() -> QuestionKey:
+    key = QuestionKey()
+    key.set(_KEY)
+    return key
+
+
+@pytest.mark.parametrize("given", ["", "x" * 43, _KEY[:-1], "\udcff"])
+def test_question_without_the_key_makes_no_pick(given: str) -> None:
+    service, key = _service(), _keyed()
+    api = HttpApi(service, bytes, local_paths(service), key=key)
+    headers = {_HEADER: [given], "x-lbctl-pool": ["p"]}
+    for method, target, status in (
+        ("GET", "/pick/p", 403), ("POST", "/pick/p", 403), ("POST", "/envoy?path=/", 503),
+        ("POST", "/report", 403), ("POST", "/explain", 403),
+    ):  # fmt: skip
+        assert api.handle(HttpRequest(method, target, headers, b"{}")).status == status
+    assert (service.open_picks, key.refused) == (0, 5)
+    assert api.handle(HttpRequest("GET", "/ready", {}, b"")).status == 200
+
+
+def test_question_with_the_key_makes_a_pick() -> None:
+    service = _service()
+    api = HttpApi(service, bytes, key=_keyed())
+    headers = {_HEADER: [_KEY], "x-lbctl-pool": ["p"]}
+    assert api.handle(HttpRequest("GET", "/pick/p", headers, b"")).headers["x-lbctl-pick"] == "a"
+    assert api.handle(HttpRequest("GET", "/envoy?path=/", headers, b"")).headers["x-lbctl-replicas"] == "10.0.0.1:80"
+    assert service.open_picks == 2
+
+
+def test_stream_of_a_gateway_needs_the_key() -> None:
+    async def asked(metadata: tuple[tuple[str, str], ...]) -> grpc.StatusCode | None:
+        server = GrpcServer(service, PickerHealth(lambda: True, _never), None, key=_keyed())
+        port = await server.start(Address(HOST, 0))
+        try:
+            async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+                method = channel.stream_stream(f"/{PROCESSOR}/Process", request_serializer=bytes)
+                call = method(metadata=metadata)
+                await call.write(ProcessingRequest(request_headers={"end_of_stream": True}).SerializeToString())
+                await call.read()
+                return await call.code() if call.done() else None
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        finally:
+            await server.stop(0)
+
+    service = _service()
+    assert asyncio.run(asked(())) == grpc.StatusCode.UNAUTHENTICATED
+    assert service.statistics.reasons.total() == 0
+    assert asyncio.run(asked(((_HEADER, _KEY),))) is None
+    assert service.statistics.reasons.total() == 1
+
+
+async def _never() -> AsyncIterator[None]:
+    await asyncio.Event().wait()
+    yield
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rendered_proxies_send_the_key_of_the_fleet(kind: Kind) -> None:
+    """Nothing of a client reaches the picker as the key."""
+    port = free_pair()
+    release()
+    pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
+    with replicas("a", "b") as pool:
+        fleet = fleet_of(
+            pool_of(pool, balance={"algorithm": "pick", "pick": pick}),
+            control={"picker": {"bind": f"{HOST}:{port}", "key_file": "picker-key"}},
+        )
+        with (
+            scripted_picker(port, lambda _: "a", {item.name: item.address for item in pool}) as picker,
+            running(kind, fleet, files={"picker-key": _KEY + "\n"}) as gateway,
+        ):
+            eventually(lambda: gateway.get("/", [(_HEADER, "forged")]).replica == "a" and bool(picker.asked))
+            held = [file.name for file in (gateway.proxy.directory / "out").iterdir() if _KEY in file.read_text()]
+            modes = {(gateway.proxy.directory / "out" / name).stat().st_mode & 0o777 for name in held}
+    assert {asked.headers[_HEADER] for asked in picker.asked} == {_KEY}
+    assert modes == {0o600}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stranger_of_the_machine_cannot_ask(kind: str) -> None:
+    """Without a key file `serve` makes a key, and gives it to the proxies that it configures."""
+    balance = {"algorithm": "pick", "pick": {"timeout": "2s", "prefix": "off", "session": ["x-session-id"]}}
+    with replicas("a", "b") as pool, picked(kind, pool_of(pool, balance=balance)) as (control, client):
+        for name in ("s1", "s2", "s3"):
+            load = client.load(6, 2, Request(headers=(("x-session-id", name),)))
+            load.assert_no_failure()
+            assert len(load.by_replica) == 1
+        place = control.status["picker"]["listens"].rpartition(":")[2]
+        asked = requests.get(f"http://{HOST}:{int(place) + 1}/pick/pool", timeout=10)
+        assert (asked.status_code, "x-lbctl-pick" in asked.headers) == (403, False)
+        key = control.state / "picker-key"
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert key.read_text().strip() not in control.log
+        eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
+
+
+def test_key_is_not_sent_over_tcp() -> None:
+    """An Envoy that connects by TCP without a certificate does not ask, and gets the rest of the fleet."""
+    balance = {"algorithm": "pick", "pick": {"otherwise": "round_robin", "prefix": "off"}}
+    with replicas("a", "b") as pool:
+        fleet = fleet_of(pool_of(pool, balance=balance), **driven("edge"), **picker_section())
+        with controlling(fleet) as control, control.envoy("edge", ["edge"]) as envoy:
+            envoy.client().load(20, 2).assert_no_failure()
+            key = (control.state / "picker-key").read_text().strip()
+            assert key not in envoy.ask("/config_dump?include_eds")
+            assert envoy.stat(f"cluster.{CLUSTER}.membership_total") == 0
+            eventually(lambda: "a node gets no picks" in control.log)

@@ -77,11 +77,11 @@ def test_token_that_may_read_cannot_join_the_pickers(url: str) -> None:
 
 @pytest.mark.parametrize("role", ["picker", "operate"])
 def test_token_of_a_picker_or_operator_joins(url: str, role: str) -> None:
-    assert _tables(url, role, _JOIN) == (200, ["begin", "peers"])
+    assert _tables(url, role, _JOIN) == (200, ["begin", "key", "peers"])
 
 
 @pytest.mark.parametrize("role", ["", "read", "picker"])
-def test_tables_alone_name_no_other_picker(url: str, role: str) -> None:
+def test_tables_alone_have_no_key_and_no_other_picker(url: str, role: str) -> None:
     with requests.get(url + _TABLES, params=_JOIN, headers=_bearer("picker"), stream=True, timeout=10):
         assert _tables(url, role, {}) == (200, ["begin"])
 
@@ -120,7 +120,7 @@ def test_picker_that_may_only_read_follows_the_tables(url: str, caplog: pytest.L
 
 
 def test_picker_with_its_role_joins_the_others(url: str) -> None:
-    assert asyncio.run(_followed(url, _TOKENS["picker"])) == {"begin", "peers"}
+    assert asyncio.run(_followed(url, _TOKENS["picker"])) == {"begin", "key", "peers"}
 
 
 async def _followed(url: str, token: str) -> set[str]:

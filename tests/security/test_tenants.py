@@ -15,6 +15,7 @@ from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.fleet import entry, fleet_of, running
 from tests.support.processes.replicas import replicas
 from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.waiting import eventually
 
 _POLICY = PickPolicy(session=(SessionKey(header="x-session-id"),), prefix=Prefix(block=16, blocks=64))
 _TABLE = PoolTable("p", _POLICY, ())
@@ -71,6 +72,8 @@ def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
             scripted_picker(port, lambda _: "a", addresses) as picker,
             running(kind, fleet, files=files) as gateway,
         ):
+            eventually(lambda: gateway.get("/open").status == 200 and bool(picker.asked))
+            picker.asked.clear()
             for name in ("alpha", "beta"):
                 answer = gateway.post("/", _PROMPT, [*forged, ("x-key", f"sk-{name}-0123456789abcdef")])
                 assert (answer.status, answer.replica) == (200, "a")

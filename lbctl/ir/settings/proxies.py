@@ -45,6 +45,7 @@ def control(control: Control) -> Iterator[Setting]:
     yield from nested("api", _tls(control.api_tls))
     yield ("logs", "bind"), control.logs_bind if control.logs_written else f"{control.logs_bind}, not written"
     yield ("picker", "bind"), control.picker_bind
+    yield ("picker", "key_file"), control.picker_key_file
     yield ("dashboard", "history"), duration(control.dashboard_history)
     yield ("state",), control.state
     yield from nested("store", _store(control.store))

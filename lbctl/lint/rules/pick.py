@@ -9,6 +9,7 @@ from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.lint.sample import LLM, sample
+from lbctl.targets import picker_key
 
 _MAX_BOUND = 2.0
 """The largest `bound` that still bounds anything: replicas of twice the mean load queue while others are idle."""
@@ -152,6 +153,33 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
         message = f"{control.picker_bind} takes prompts from whoever connects"
         hint = "control.xds.tls: {certificate: …, key: …, client_ca: …}"
         yield RuleFinding(("control", "picker", "bind"), message, hint)
+
+
+@rule(
+    "LB248",
+    "warning",
+    "questions to the picker without a key",
+    what="A pool has `algorithm: pick`, and `lbctl serve` makes no key for the questions: it does not write the "
+    "configuration of every proxy, or the control plane has several members. The fleet names no "
+    "`control.picker.key_file`.",
+    why="The picker listens on loopback. Without a key it answers every user of the machine, who can fill replicas "
+    "with requests that do not exist, and so move the traffic of others.",
+    before=sample(LLM + "balance: {algorithm: pick}\n", more="proxies: {edge: {kind: nginx}}\n"),
+    after=sample(
+        LLM + "balance: {algorithm: pick}\n",
+        more="proxies:\n  edge: {kind: nginx, config: /etc/nginx/nginx.conf, reload: {command: [nginx, -s, reload]}}\n",
+    ),
+    ignore="Nobody else has an account on the machines of the proxies.",
+)
+def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
+    """LB248: questions to the picker without a key."""
+    reason = picker_key.missing(fleet.topology)
+    pool = next((pool for pool, _ in _picked(fleet)), None)
+    if reason and pool is not None:
+        message = f"the picker answers every user of its machine: {reason}"
+        yield RuleFinding(
+            _path(pool), message, "control.picker.key_file: a file with a key for all proxies and pickers"
+        )
 
 
 def _picked(fleet: FleetView) -> Iterator[tuple[Pool, PickPolicy]]:

@@ -55,6 +55,8 @@ class PickerPlace:
     """Where the picker of this process listens; None where the fleet alone decides."""
     withheld: bool = False
     """Whether none may ask there: another process has the address, or no picker is started at it."""
+    own_key: str = field(default="", repr=False)
+    """The key of questions that this process has made; empty: it has made none for this fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ class Publisher:
         whole = accepted.apply(loaded.compiled.topology)
         fleet = Snapshot(
             whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log,
-            picker=picker.address, picker_withheld=picker.withheld,
+            picker=picker.address, picker_withheld=picker.withheld, own_picker_key=picker.own_key,
         )  # fmt: skip
         drained = before.composed.drains if before and self._own_drains else self.drained
         self._own_drains = True

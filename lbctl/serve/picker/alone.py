@@ -15,6 +15,7 @@ import aiohttp
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
 from lbctl.serve.picker import wire
+from lbctl.serve.picker.question_key import HEADER
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, ValueError)
@@ -31,6 +32,7 @@ class PickerAlone:
         self.report: Mapping[str, Any] = {}
         """Its newest report, with the requests that ended since the first one and the samples since the last one."""
         self._http: Address | None = None
+        self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}
         """Pool → the requests that had ended before the first report."""
         self._sampled = 0
@@ -49,15 +51,16 @@ class PickerAlone:
         self.pid, self.heard, self.report, self._http, self._before = None, None, {}, None, {}
         self._sampled = 0
 
-    async def look(self, bind: Address, pid: int) -> bool:
-        """Read the report of the process, and return whether there is a new one."""
+    async def look(self, bind: Address, pid: int, key: str) -> bool:
+        """Read the report of the process, and return whether there is a new one. `key` is that of questions."""
+        self._headers = {HEADER: key} if key else {}
         if pid != self.pid:
             self.forget()
             self.pid, self._http = pid, picker_http(bind)
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.post(self._url(wire.REPORT_PATH)) as answer,
+                session.post(self._url(wire.REPORT_PATH), headers=self._headers) as answer,
             ):
                 report = wire.parse(await answer.read()) if answer.status == 200 else None
         except _FAILURES:
@@ -81,7 +84,7 @@ class PickerAlone:
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.post(self._url(wire.EXPLAIN_PATH), data=line) as answer,
+                session.post(self._url(wire.EXPLAIN_PATH), data=line, headers=self._headers) as answer,
             ):
                 explained = wire.parse(await answer.read())
         except _FAILURES:

@@ -89,13 +89,18 @@ class Feed:
         self._ramps = Ramps()
         self._samples = NewSamples()
         self._subscriptions: dict[FeedSubscription, tuple[str, str] | None] = {}
+        self._key = ""
         self._trusted: set[FeedSubscription] = set()
         """The subscriptions that also get what only pickers may know."""
         self._news = asyncio.Event()
 
     def follow(self, served: PublishedFleet) -> None:
-        """Send the tables of this fleet from now on."""
+        """Send the tables of this fleet from now on, and the key of its questions."""
         self._served = served
+        key = served.composed.snapshot.picker_key
+        if key != self._key:
+            self._key = key
+            self._put_trusted(self._key_line())
         self._news.set()
 
     @property
@@ -126,9 +131,10 @@ class Feed:
         """Yield a subscription that begins with whole tables.
 
         `peer`: the id of the picker and the address at which the others reach it; None: it exchanges no counts.
-        `trusted`: it also gets the ids of the other pickers, by which they recognise each other.
+        `trusted`: it also gets the key of questions, and the ids of the other pickers, by which they recognise each
+        other.
         """
-        subscription = FeedSubscription(self._first_lines())
+        subscription = FeedSubscription(self._first_lines(trusted=trusted))
         self._subscriptions[subscription] = peer
         if trusted:
             self._trusted.add(subscription)
@@ -176,9 +182,14 @@ class Feed:
 
     def _put_peers(self) -> None:
         peers = dict(peer for peer in self._subscriptions.values() if peer is not None)
-        line = wire.line("peers", peers=peers)
+        self._put_trusted(wire.line("peers", peers=peers))
+
+    def _put_trusted(self, line: bytes) -> None:
         for subscription in self._trusted:
             subscription.put(line)
+
+    def _key_line(self) -> bytes:
+        return wire.line("key", key=self._key)
 
     def _put(self, line: bytes) -> None:
         for subscription in self._subscriptions:
@@ -194,8 +205,9 @@ class Feed:
                 lines.append(line)
         return [*lines, wire.line("ready")] if first else lines
 
-    def _first_lines(self) -> list[bytes]:
+    def _first_lines(self, *, trusted: bool) -> list[bytes]:
         now = self._clock()
         begin = wire.line("begin", format=wire.FORMAT)
         ready = [wire.line("ready")] if self._tables is not None else []
-        return [begin, *(wire.whole(table, now) for table in self.tables.values()), *ready]
+        key = [self._key_line()] if trusted else []
+        return [begin, *key, *(wire.whole(table, now) for table in self.tables.values()), *ready]

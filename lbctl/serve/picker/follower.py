@@ -14,7 +14,7 @@ class TableFollower:
     """Applies lines to the tables. `changed` is called with a pool's name and its new table; None: the pool left.
 
     `sampled` is called with each new report of an engine, `peers` with the other pickers: id → address,
-    `assigned` with each new report of a proxy.
+    `assigned` with each new report of a proxy, `keyed` with the key of questions.
     """
 
     def __init__(
@@ -23,12 +23,14 @@ class TableFollower:
         sampled: Callable[[wire.EngineSample], None] = lambda _: None,
         peers: Callable[[Mapping[str, str]], None] = lambda _: None,
         assigned: Callable[[list[wire.ProxySample]], None] = lambda _: None,
+        keyed: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._changed = changed
         self._sampled = sampled
         self._peers = peers
         self._assigned = assigned
+        self._keyed = keyed
         self._clock = clock
         self._tables: dict[str, PoolTable] = {}
         self._beginning: set[str] | None = None
@@ -47,6 +49,14 @@ class TableFollower:
                 self._set(wire.changed_table(self._table(values), values, now))
             case "gone":
                 self._remove(str(values.get("pool")))
+            case "ready":
+                self._end_of_beginning()
+            case kind:
+                self._note(kind, values)
+
+    def _note(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Apply a line of another kind than tables."""
+        match kind:
             case "samples":
                 for sample in wire.samples_of(values):
                     self._sampled(sample)
@@ -54,10 +64,10 @@ class TableFollower:
                 self._assigned(wire.proxy_samples_of(values))
             case "peers":
                 self._peers(wire.peers_of(values))
-            case "ready":
-                self._end_of_beginning()
+            case "key":
+                self._keyed(wire.key_of(values))
             case _:
-                pass  # a newer control plane may say more
+                pass  # a newer control plane may send more
 
     def _begin(self, values: Mapping[str, Any]) -> None:
         if values.get("format") != wire.FORMAT:

@@ -18,6 +18,7 @@ from lbctl.ir.address import Address
 from lbctl.serve.picker.bounded_calls import MAX_MESSAGE, BoundedCalls, BoundedContext
 from lbctl.serve.picker.ext_proc import Picking, ProcessorStream
 from lbctl.serve.picker.health import PROCESSOR, PickerHealth
+from lbctl.serve.picker.question_key import HEADER, QuestionKey
 from lbctl.serve.picker.unfinished import UnfinishedQuestions
 from lbctl.xds.protocol.idle_connections import IdleConnections
 
@@ -49,11 +50,12 @@ class GrpcServer:
 
     def __init__(
         self, picking: Picking, health: PickerHealth, credentials: ServerCredentials | None,
-        *more: grpc.GenericRpcHandler,
+        *more: grpc.GenericRpcHandler, key: QuestionKey | None = None,
     ) -> None:  # fmt: skip
-        """`more`: handlers of other services on the same port."""
+        """`more`: handlers of other services on the same port. `key`: what streams of external processing need."""
         self._picking = picking
         self._credentials = credentials
+        self._key = key
         self._calls = BoundedCalls()
         self._questions = UnfinishedQuestions()
         self._handlers = tuple(map(self._calls.handler, (self._processor(), health.handler(), *more)))
@@ -94,6 +96,8 @@ class GrpcServer:
         return grpc.method_handlers_generic_handler(PROCESSOR, {"Process": method})
 
     async def _process(self, _: object, context: BoundedContext) -> None:
+        if self._key is not None and not self._key.admits(_key_of(context)):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the metadata {HEADER} is not the key of this picker")
         stream = ProcessorStream(self._picking)
         self.streams += 1
         try:
@@ -110,3 +114,10 @@ class GrpcServer:
             self.streams -= 1
             self._questions.leave(context.client, context.call)
             stream.end()
+
+
+def _key_of(context: BoundedContext) -> str:
+    """Return the key that a stream has in its metadata; empty if it has none."""
+    values = (value for name, value in context.invocation_metadata() or () if name == HEADER)
+    value = next(values, "")
+    return value if isinstance(value, str) else ""

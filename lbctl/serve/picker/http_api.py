@@ -5,6 +5,9 @@ the client's headers, and with `?regions=EU,US&region=EU&zone=a` the regions tha
 runs. The answer is 200 with a replica's name and the id of the pick, or 204 where there is none. A datagram with that
 id ends it. HAProxy chooses the id (`x-lbctl-pick-id`, a UUID), so that it can end a pick whose answer it has not read.
 
+A question has the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy; else the answer is 403, and 503 for an
+Envoy.
+
 Envoys ask `/envoy` with the client's method, and with headers for the pool and the rest. The answer is always 200, with
 the addresses of the replicas to try and the id of the pick, or with neither: Envoy sends its client any other answer
 below 500. Their access logs report the end (`envoy_ends`). An Envoy whose client leaves, or that waits no longer,
@@ -26,6 +29,7 @@ from lbctl.ir.locality import Place
 from lbctl.serve.picker.http_connections import ConnectionLimits
 from lbctl.serve.picker.http_protocol import HttpAnswer, HttpRequest, PickerConnection
 from lbctl.serve.picker.question import Caller, PickerQuestion, ResponseStart
+from lbctl.serve.picker.question_key import HEADER, QuestionKey
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.web_pages import is_of_web_page
 
@@ -51,6 +55,8 @@ class HttpApi:
     `local` maps further paths to functions from a body to an answer, for clients of this machine alone. They take
     `POST`. `bind` is where it listens for them; None: TLS with client certificates keeps web pages out.
 
+    Questions and `local` paths need the `key`; None: TLS or the caller admits the clients.
+
     On `/ready` an Envoy recognises a picker that can answer: its cluster has the same text.
     """
 
@@ -60,7 +66,9 @@ class HttpApi:
         metrics: Callable[[], bytes],
         local: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
         bind: Address | None = None,
+        key: QuestionKey | None = None,
     ) -> None:
+        self._key = key
         self._service = service
         self._metrics = metrics
         self._local = local
@@ -73,11 +81,13 @@ class HttpApi:
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
             return HttpAnswer(500 if path == _ENVOY else 403)  # an Envoy sends its client an answer below 500
         if path == _ENVOY:
-            return self._answer_envoy(request)
+            return self._answer_envoy(request) if self._is_admitted(request) else HttpAnswer(503)
         if path.startswith(_PICK) and request.method in ("GET", "POST"):
+            if not self._is_admitted(request):
+                return HttpAnswer(403)
             return self._pick(unquote(path.removeprefix(_PICK)), query, request)
         if path in self._local:
-            return self._answer_local(path, request)
+            return self._answer_local(path, request) if self._is_admitted(request) else HttpAnswer(403)
         if request.method not in ("GET", "HEAD"):
             return HttpAnswer(405)
         if path == "/health":
@@ -87,6 +97,12 @@ class HttpApi:
         if path == "/metrics":
             return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
         return HttpAnswer(404)
+
+    def _is_admitted(self, request: HttpRequest) -> bool:
+        """Return whether a request has the key. Envoy would send its client an answer below 500 to one that has not."""
+        if self._key is None:
+            return True
+        return self._key.admits(_header(request, HEADER), _header(request, "x-lbctl-proxy"))
 
     def _answer_local(self, path: str, request: HttpRequest) -> HttpAnswer:
         if request.method != "POST":

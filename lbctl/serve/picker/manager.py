@@ -23,6 +23,7 @@ from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
+from lbctl.targets import picker_key
 
 _FIRST_PAUSE = 0.25
 """Seconds before a picker that has ended is started again; the pause doubles with each failure."""
@@ -42,7 +43,8 @@ class PickerManager:
     """`measure` returns what is measured of the fleet, `tls` the TLS of xDS, for a picker beyond loopback.
 
     `bind` is the address of the command line; None: the fleet decides. `publish` publishes the fleet again, for a
-    reason that it is given. `requests` returns pool → the requests that proxies have reported.
+    reason that it is given. `requests` returns pool → the requests that proxies have reported, `own_key` the key of
+    questions where the fleet names none.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class PickerManager:
         publish: Callable[[str], Awaitable[None]],
         requests: Callable[[], Mapping[str, int]],
         *,
+        own_key: Callable[[], str],
         bind: Address | None,
         dry_run: bool,
         insecure: bool,
@@ -66,6 +69,8 @@ class PickerManager:
         self._insecure = insecure
         self._option = bind
         self._publish = publish
+        self._own_key = own_key
+        self._key, self._made_key = "", ""
         self._place_changed = asyncio.Event()
         self._bind: Address | None = None
         self._child = PickerChild(self.feed, self._places, self._reported)
@@ -129,6 +134,7 @@ class PickerManager:
         self._bind = self._address(served.composed.whole.topology) if pools else None
         self.fallbacks.follow([pool.name for pool in pools])
         self._check_exposure(served)
+        self._key = served.composed.snapshot.picker_key
         self.feed.follow(served)
         self._child.follow()
 
@@ -143,7 +149,11 @@ class PickerManager:
             self._note_taken(self._who_else_has(address))
         self._probed = address if is_picked else None
         is_refused = not self._insecure and exposed(address, topology.control.picker_tls(address)) is not None
-        return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused))
+        has_file = topology.control.picker_key_file is not None
+        makes_key = is_picked and not self._dry_run and not has_file and not picker_key.missing(topology)
+        self._made_key = self._made_key or (self._own_key() if makes_key else "")
+        key = self._made_key if makes_key else ""
+        return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused), own_key=key)
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""
@@ -205,7 +215,7 @@ class PickerManager:
         """Read the counts of the process at the address, if it is an `lbctl picker`."""
         if found is None or found.pid is None or not found.is_picker_alone:
             self.alone.forget()
-        elif await self.alone.look(bind, found.pid):
+        elif await self.alone.look(bind, found.pid, self._key):
             self.fallbacks.reported(-found.pid, self.alone.report)
             self.samples.extend(self.alone.report.get("samples", ()))
 

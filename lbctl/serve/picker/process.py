@@ -35,6 +35,7 @@ from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
 from lbctl.serve.picker.http_certificate import HttpCertificate
 from lbctl.serve.picker.http_protocol import QUESTION_TIMEOUT
 from lbctl.serve.picker.link import explanation_line, report
+from lbctl.serve.picker.question_key import QuestionKey
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
 
@@ -89,10 +90,16 @@ class PickerProcess:
         credentials = _credentials(places.tls)
         self._certificate = HttpCertificate(places.tls)
         self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
-        self.follower = TableFollower(service.set_table, service.sampled, self.exchange.follow, service.assigned)
+        self._key = QuestionKey()
+        self.follower = TableFollower(
+            service.set_table, service.sampled, self.exchange.follow, service.assigned, self._key.set
+        )
         health = PickerHealth(lambda: bool(self.service.tables), _polled)
         ends = EnvoyEnds(self.service)
-        self._grpc = GrpcServer(self.service, health, credentials, self.exchange.handler(), ends.handler())
+        is_guarded = places.tls is not None and places.tls.client_ca is not None
+        self._key_afar = None if is_guarded else self._key
+        handlers = self.exchange.handler(), ends.handler()
+        self._grpc = GrpcServer(self.service, health, credentials, *handlers, key=self._key_afar)
         self._ends = RequestEnds(self.service)
 
     async def run(self) -> int:
@@ -118,8 +125,9 @@ class PickerProcess:
     async def _listen(self) -> None:
         """Open all addresses. Raises CannotBindError."""
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
-        api = HttpApi(self.service, self._page)
-        local_api = HttpApi(self.service, self._page, local_paths(self.service) if self._is_alone else {}, http)
+        api = HttpApi(self.service, self._page, key=self._key_afar)
+        local = local_paths(self.service) if self._is_alone else {}
+        local_api = HttpApi(self.service, self._page, local, http, self._key)
         datagrams = self._places.datagrams
         shared = datagrams is not None
         try:
@@ -152,6 +160,7 @@ class PickerProcess:
             "lbctl_picker_peers": self.exchange.peers,
             "lbctl_pick_open": self.service.open_picks,
             "lbctl_picker_malformed_datagrams": self._ends.malformed,
+            "lbctl_picker_refused_questions": self._key.refused,
         }
         return page(self.service.statistics, gauges)
 

@@ -118,7 +118,11 @@ class RemoteLink:
             if error.status != _FORBIDDEN:
                 raise
             if not self._has_warned:
-                log.warn("this picker exchanges no counts: its token needs the role `picker`", why=str(error))
+                log.warn(
+                    "this picker exchanges no counts and answers questions without a key: "
+                    "its token needs the role `picker`",
+                    why=str(error),
+                )
             self._has_warned = True
         async for line in self._lines({}):
             yield line

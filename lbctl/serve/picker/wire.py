@@ -2,8 +2,8 @@
 
 A line says what its `kind` names: `pool` is a whole table, `changes` are replicas that are new or different and those
 that left, `gone` is a pool that left, `samples` are new reports of engines, `proxies` those of proxies, `peers` are all
-pickers, `ready` ends the first complete set. A replica is a list in the order of the fields of `Candidate`. Times
-travel as ages, since the clocks of two machines differ.
+pickers, `key` is the key of questions, `ready` ends the first complete set. A replica is a list in the order of the
+fields of `Candidate`. Times travel as ages, since the clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -172,6 +172,11 @@ def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     if not isinstance(peers, dict) or not all(isinstance(item, str) for item in peers.values()):
         raise WireError("the other pickers are not as this version of lbctl writes them")
     return peers
+
+
+def key_of(values: Mapping[str, Any]) -> str:
+    """Return the key of a line of kind `key`. Raises WireError."""
+    return _text(values, "key")
 
 
 def question_of(values: Mapping[str, Any]) -> PickerQuestion:

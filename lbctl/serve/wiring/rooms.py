@@ -23,6 +23,7 @@ from lbctl.serve.operator.rollback import RollbackService
 from lbctl.serve.operator.rollouts import RolloutService, Unavailable, Unchecked
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.picker.own_key import own_key
 from lbctl.serve.picker.tables import FleetMeasurements
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.service import TelemetryService
@@ -183,6 +184,7 @@ def build_picker(
         inputs.metrics.task_failed,
         lambda cause: fleet.reconciler.refresh(cause, save=False),
         lambda: traffic.ledger.requests,
+        own_key=lambda: own_key(endpoints.settings.state) if endpoints.settings else "",
         bind=inputs.options.picker_bind,
         dry_run=inputs.options.dry_run,
         insecure=inputs.options.insecure,

@@ -45,7 +45,7 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
     `pools` holds each pool as `routed` reduces it.
     """
     proxy = replace(_NO_PROXY, include=view.proxy.include)
-    return replace(view, proxy=proxy, pools=pools, weights={}, drained={}, out={}, upstream_headers={})
+    return replace(view, proxy=proxy, pools=pools, weights={}, drained={}, out={}, upstream_headers={}, picker_key="")
 
 
 def routed(pool: Pool) -> Pool:

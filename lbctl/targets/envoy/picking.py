@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.extensions.access_loggers.grpc.v3 import als_pb2
+from envoy.extensions.filters.http.credential_injector.v3 import credential_injector_pb2
 from envoy.extensions.filters.http.ext_authz.v3 import ext_authz_pb2
 from envoy.extensions.filters.http.lua.v3 import lua_pb2
 from envoy.extensions.filters.http.upstream_codec.v3 import upstream_codec_pb2
+from envoy.extensions.http.injected_credentials.generic.v3 import generic_pb2
 from envoy.extensions.load_balancing_policies.common.v3 import common_pb2
 from envoy.extensions.load_balancing_policies.least_request.v3 import least_request_pb2
 from envoy.extensions.load_balancing_policies.maglev.v3 import maglev_pb2
@@ -37,17 +39,25 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth, sources
 from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
 from lbctl.targets.envoy.protos import address, duration, extension, pack
+from lbctl.targets.picker import KEY_HEADER
 
 
 class MakeCluster(Protocol):
     """Returns one of the picker's clusters."""
 
-    def __call__(self, where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
-        """`where` is the address of the picker's gRPC; None: the cluster is empty."""
+    def __call__(
+        self, where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
+    ) -> cluster_pb2.Cluster:
+        """`where` is the address of the picker's gRPC; None: the cluster is empty.
+
+        `key` is the `SdsSecretConfig` of the key of questions; None: they have none.
+        """
 
 
 CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
 """The names of the picker's clusters, for questions and for the ends of requests; no pool has such a name."""
+KEY = ("_picker", "key")
+"""What names the secret with the key of questions, in the place of a pool and a header; no pool has such a name."""
 FILTER = "lbctl.pick"
 _BODY_LENGTH = "x-lbctl-body-length"
 _TENANT = "x-lbctl-tenant"
@@ -210,7 +220,9 @@ def _exactly(*names: str) -> dict[str, object]:
 # ── The clusters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def questions_cluster(where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
+def questions_cluster(
+    where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
+) -> cluster_pb2.Cluster:
     """Return the cluster of questions: an unfit picker is not asked, whatever else is left.
 
     Without an address it is empty, and requests pass at once, as with a picker that is dead. With `tls` it has the
@@ -222,7 +234,7 @@ def questions_cluster(where: Address | None, *, tls: bool = False) -> cluster_pb
     only_ok = extension("envoy.filters.http.lua", lua_pb2.Lua(default_source_code={"inline_string": _ONLY_OK}))
     codec = extension("envoy.filters.http.upstream_codec", upstream_codec_pb2.UpstreamCodec())
     protocol: dict[str, Any] = {"explicit_http_config": {"http_protocol_options": {}}}
-    protocol["http_filters"] = [only_ok, codec]
+    protocol["http_filters"] = [*([_injector(key)] if key is not None else []), only_ok, codec]
     is_local = asked is not None and asked.on_loopback
     message = _cluster(CLUSTER, asked, protocol, tls=tls and not is_local)
     if tls and is_local:
@@ -240,10 +252,24 @@ def questions_cluster(where: Address | None, *, tls: bool = False) -> cluster_pb
     return message
 
 
-def ends_cluster(where: Address | None, *, tls: bool = False) -> cluster_pb2.Cluster:
-    """Return the cluster to which the ends of requests are reported."""
+def ends_cluster(
+    where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
+) -> cluster_pb2.Cluster:
+    """Return the cluster to which the ends of requests are reported, with the id of the pick in the place of a key."""
+    del key
     protocol: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
     return _cluster(ENDS_CLUSTER, where.from_here if where else None, protocol, tls=tls)
+
+
+def _injector(source: dict[str, object]) -> dict[str, object]:
+    """Return the filter that gives a question the key; without the secret it gives none."""
+    credential = generic_pb2.Generic(credential=source, header=KEY_HEADER)
+    config = credential_injector_pb2.CredentialInjector(
+        overwrite=True,
+        allow_request_without_credential=True,
+        credential=extension("envoy.http.injected_credentials.generic", credential),
+    )
+    return extension("envoy.filters.http.credential_injector", config)
 
 
 def _cluster(name: str, where: Address | None, protocol: dict[str, Any], *, tls: bool) -> cluster_pb2.Cluster:

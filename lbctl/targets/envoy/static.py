@@ -94,11 +94,12 @@ def static(view: View, listeners_file: str, clusters_file: str, form: str) -> St
 
 
 def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryResponse]:
+    key = [(*picking.KEY, view.picker_key)] if view.picker is not None and view.picker_key else []
     return {
         header_file(pool, header, form): discovery_pb2.DiscoveryResponse(
             resources=[pack(hosted.secret(header_name(pool, header), value))]
         )
-        for pool, header, value in hosted.secrets(view)
+        for pool, header, value in (*hosted.secrets(view), *key)
     }
 
 
@@ -107,7 +108,8 @@ def _other_clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iter
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
         where = None if view.picker_tls else view.picker
-        yield from (make(where) for make in picking.CLUSTERS.values())
+        key = delivery.keys.header(*picking.KEY) if view.picker_key else None
+        yield from (make(where, key=key) for make in picking.CLUSTERS.values())
     for name, route in external.services(view.routes.values()).items():
         if route.auth and route.auth.external:
             yield external.cluster(name, route.auth.external)

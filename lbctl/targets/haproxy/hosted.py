@@ -51,6 +51,8 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
 def files(view: View) -> Iterator[File]:
     """Yield the file with the secrets of all pools, if there are any."""
     rows = [row for pool in view.pools.values() for row in _rows(pool, view)]
+    if view.picker is not None and view.picker_key:
+        rows.append(f"{secret_map.PICKER} {view.picker_key}\n")
     if rows:
         yield File(secret_map.FILE, "".join(rows), secret=True)
 

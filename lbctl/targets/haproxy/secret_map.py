@@ -8,6 +8,8 @@ from lbctl.targets.haproxy import quote, sections
 
 FILE = "haproxy-upstream-headers.map"
 """Rows of POOL/HEADER and its value."""
+PICKER = ":picker"
+"""The row with the key of questions to the picker."""
 CHECK = ":check"
 """In the place of a header: the bytes of the pool's gRPC check in hexadecimal."""
 

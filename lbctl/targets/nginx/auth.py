@@ -7,7 +7,6 @@ the hash is known is refused.
 from __future__ import annotations
 
 import json
-import posixpath
 from functools import partial
 
 from lbctl.ir.listeners import Listener
@@ -80,7 +79,7 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     name = f"nginx-api-keys-{route.name}.map"
     context.files.append(File(name, "".join(table.lines), secret=True))
     scheme = "(?:(?i:bearer) ++)?" if accepted.realm is None else "(?i:basic) ++"
-    included = _included(context, name)
+    included = quote.plain(names.included(name, context.view.proxy))
     key_table.add_maps(context, source or "", variable, scheme=scheme, file=included, size=len(table.lines))
 
 
@@ -140,12 +139,3 @@ def challenges(context: RenderContext, listener: Listener) -> Token:
     entries = ((quote.plain(json.dumps(item.name)), quote.value(challenge(item.auth))) for item in routes if item.auth)
     variable = f"$lb_challenge{context.view.listeners.index(listener)}"
     return Token(context.map("$lb_route", variable, ((Token("default"), Token(BEARER)), *entries)))
-
-
-def _included(context: RenderContext, name: str) -> Token:
-    """Return the path of a file beside the configuration.
-
-    nginx looks for a relative one beside its main file, which a fragment is not.
-    """
-    proxy = context.view.proxy
-    return quote.plain(posixpath.join(posixpath.dirname(proxy.config or ""), name) if proxy.is_fragment else name)

@@ -186,6 +186,8 @@ class PickSubrequest:
     """The name of this proxy."""
     tenant: Token | None
     """The variable with the tenant; None: the route knows none."""
+    key_file: Token | None
+    """The file with the line that sends the picker's key; None: it has none."""
     headers: tuple[tuple[Token, Token], ...]
     """(name, variable) of the headers that may name a session."""
     body: Token | None

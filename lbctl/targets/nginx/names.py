@@ -7,6 +7,7 @@ configuration begins with `lbctl_` instead: variables, zones, log formats and up
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import field
 
@@ -29,6 +30,14 @@ _VARIABLE = re.compile(r"\$(\{?)lb_")
 def own(name: str, proxy: Proxy) -> str:
     """Return the name of a zone, a log format or an upstream in this proxy's configuration."""
     return f"{_PREFIX}{name}" if proxy.is_fragment else name
+
+
+def included(name: str, proxy: Proxy) -> str:
+    """Return the path of a file beside the configuration.
+
+    nginx looks for a relative one beside its main file, which a fragment is not.
+    """
+    return posixpath.join(posixpath.dirname(proxy.config or ""), name) if proxy.is_fragment else name
 
 
 def finished(text: str, proxy: Proxy) -> str:

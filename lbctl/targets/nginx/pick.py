@@ -20,6 +20,7 @@ from lbctl.targets.nginx import busy, names, quote
 from lbctl.targets.nginx.blocks import LogFormat, UpstreamBlock
 from lbctl.targets.nginx.location_blocks import Forwarding, PickSubrequest
 from lbctl.targets.nginx.render_context import RenderContext
+from lbctl.targets.target import File
 from lbctl.targets.token import Token
 
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
@@ -32,6 +33,7 @@ BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
 """What the picker gets of a body, as a variable and its value, which is that of bodies of JSON."""
 _BEGINNING = "$lb_body_beginning"
 """The variable with the beginning of a body, whatever it is."""
+_KEY_FILE = "nginx-picker-key.conf"
 _MOST_BODY = 65_535
 """Bytes of a body that the picker gets: the most that an expression counts, and about what the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
@@ -125,11 +127,19 @@ def question(route: Route, route_number: int, pool: Pool, view: View, tenant: To
         target=quote.value(f"http://{upstream_name(view).text}{picker.target(pool, route, view.proxy)}"),
         proxy=quote.value(view.proxy.name),
         tenant=tenant,
+        key_file=quote.plain(names.included(_KEY_FILE, view.proxy)) if view.picker_key else None,
         headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
         body=BODY[0] if reads_body(pool) else None,
         connect=connect,
         answer=max(1, policy.timeout - connect),
     )
+
+
+def key_file(view: View) -> File | None:
+    """Return the file that sends the picker's key, which is included by each location that asks; None without a key."""
+    if view.picker is None or not view.picker_key:
+        return None
+    return File(_KEY_FILE, f"proxy_set_header {picker.KEY_HEADER} {quote.value(view.picker_key).text};\n", secret=True)
 
 
 def upstream_name(view: View) -> Token:

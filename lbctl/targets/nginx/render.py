@@ -110,6 +110,7 @@ def _values(context: RenderContext) -> dict[str, object]:
     log.maps(context)
     if context.view.picker is not None:
         pick.maps(context)
+        context.files.extend(file for file in [pick.key_file(context.view)] if file is not None)
     return {
         "fragment": context.view.proxy.is_fragment,
         "pushes": context.view.proxy.version < _WITHOUT_PUSH,

@@ -100,12 +100,13 @@ class BuildCache:
         path: Path,
         *,
         secret: bool = False,
+        in_clear: Resource | None = None,
         parent: str = "",
     ) -> BuiltResource:
         """Return the named resource, built by `build` only if no resource was built from equal `inputs`.
 
-        `secret` says whether the resource holds a credential; the inputs determine it. `parent` is that of a
-        `Resource`, and one of the inputs.
+        `secret` says whether the resource holds a credential, and `in_clear` is that of a `Resource`; the inputs
+        determine both. `parent` is that of a `Resource`, and one of the inputs.
         """
         slot = (type_url, name)
         own, previous = self._built.setdefault(slot, []), self._previous
@@ -117,7 +118,9 @@ class BuildCache:
         entry = (
             BuiltResource(inputs, *reused[1:])
             if reused
-            else self._build(slot, (*own, *previous_entries), inputs, build, path, secret=secret, parent=parent)
+            else self._build(
+                slot, (*own, *previous_entries), inputs, build, path, secret=secret, in_clear=in_clear, parent=parent
+            )
         )
         if entry.valid:
             own.append(entry)
@@ -149,6 +152,7 @@ class BuildCache:
         path: Path,
         *,
         secret: bool,
+        in_clear: Resource | None,
         parent: str,
     ) -> BuiltResource:
         """Build a resource. If different inputs produce the bytes of a cached resource, that resource is reused."""
@@ -161,5 +165,5 @@ class BuildCache:
                     return BuiltResource(inputs, *built[1:])
             findings = validate.examine(slot[0], message, path)
         self.problems.extend(findings.problems)
-        resource = Resource(*slot, body, path, secret=secret, parent=parent)
+        resource = Resource(*slot, body, path, secret=secret, in_clear=in_clear, parent=parent)
         return BuiltResource(inputs, resource, findings.needs, not findings.problems)

@@ -150,10 +150,16 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
         make_cluster, secret = partial(ads.cluster, shape), shape.check_key is not None
         yield cache.get(CDS, shape.name, (shape,), make_cluster, path, secret=secret)
     if picking.asks(visible):
-        shown = (visible.picker, visible.picker_tls)
+        has_key = bool(visible.picker_key)
+        key = tls.SECRETS.header(*picking.KEY) if has_key else None
         for name, make in picking.CLUSTERS.items():
-            built = partial(make, visible.picker, tls=visible.picker_tls)
-            yield cache.get(CDS, name, shown, built, ("control", "picker"))
+            path = ("control", "picker")
+            built = partial(make, visible.picker, tls=visible.picker_tls, key=key)
+            is_secret = has_key and name == picking.CLUSTER
+            empty = cache.get(CDS, name, (None, False, False), partial(make, None), path) if is_secret else None
+            shown = (visible.picker, visible.picker_tls, has_key)
+            in_clear = empty.resource if empty is not None else None
+            yield cache.get(CDS, name, shown, built, path, secret=is_secret, in_clear=in_clear)
     for name, route in external.services(visible.routes.values()).items():
         service = route.auth and route.auth.external
         if service:
@@ -187,6 +193,11 @@ def _secrets(cache: BuildCache, visible: View, files: Mapping[str, bytes]) -> It
         own = ("upstream", "headers", header) if visible.pools[pool].upstream else ("credentials", "file")
         name, path = tls.header_name(pool, header), ("pools", pool, *own)
         yield cache.get(SDS, name, (value,), partial(hosted.secret, name, value), path, secret=True)
+    if picking.asks(visible) and visible.picker_key:
+        name, path, value = tls.header_name(*picking.KEY), ("control", "picker"), visible.picker_key
+        nothing = cache.get(SDS, name, ("",), partial(hosted.secret, name, ""), path).resource
+        make_secret = partial(hosted.secret, name, value)
+        yield cache.get(SDS, name, (value,), make_secret, path, secret=True, in_clear=nothing)
 
 
 def _header_secret_names(visible: View) -> Iterator[str]:

@@ -106,6 +106,7 @@ class CachedSnapshot:
         keys = {item.key for tenant_keys in secrets.api_keys.values() for item in tenant_keys if item.key}
         keys |= {item.value for item in secrets.headers.values()}
         keys |= written_credentials.of_topology(self.snapshot.topology)
+        keys |= {self.snapshot.picker_key} - {""}
         redacted = message
         for key in sorted(keys, key=len, reverse=True):
             redacted = redacted.replace(key, "…")

@@ -34,6 +34,10 @@ _IN_CLEAR = (
     "LB527: what this node is to get holds API keys, private keys or other credentials: they are not sent over TCP "
     "without client certificates, since every user of the machine could read them; connect by {}"
 )
+_NO_KEY = (
+    "the key of questions to the picker is not sent over TCP without client certificates, so this node does not ask "
+    "it; connect by {}"
+)
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
 _HELD = 1.0
 """Seconds for which a new stream waits at most for a publication that is on its way."""
@@ -216,7 +220,7 @@ class StreamSession:
         What is held of it may be sent again, so it is returned only if the client may receive its secrets.
         """
         before = self._presumed_resources(node)
-        return before if before is not None and self._may_receive(before) else None
+        return self._receivable(before) if before is not None else None
 
     def _presumed_resources(self, node: XdsNode) -> Resources | None:
         server, key = self._server, (node.id, self._service.only)
@@ -261,13 +265,29 @@ class StreamSession:
             self._proxy = publication.assign(self._identity)
             entry.assign(None if isinstance(self._proxy, RefusedNode) else self._proxy)
         content = self._proxy if isinstance(self._proxy, RefusedNode) else publication.content(self._proxy)
-        if isinstance(content, Resources) and not self._may_receive(content):
-            socket = self._server.socket
-            return RefusedNode(_IN_CLEAR.format(f"unix:{socket}, or by {_MTLS}" if socket else _MTLS), denied=True)
-        return content
+        if isinstance(content, RefusedNode):
+            return content
+        receivable = self._receivable(content)
+        if receivable is None:
+            return RefusedNode(_IN_CLEAR.format(self._guarded_ways), denied=True)
+        if receivable is not content:
+            self._note_withheld(entry)
+        return receivable
 
-    def _may_receive(self, content: Resources) -> bool:
-        return self._guarded or not content.secret
+    def _receivable(self, content: Resources) -> Resources | None:
+        """Return what the client may receive of the content; None: nothing."""
+        return content if self._guarded else content.in_clear
+
+    @property
+    def _guarded_ways(self) -> str:
+        """How a client connects that may receive secrets."""
+        socket = self._server.socket
+        return f"unix:{socket}, or by {_MTLS}" if socket else _MTLS
+
+    def _note_withheld(self, entry: StreamEntry) -> None:
+        reason = _NO_KEY.format(self._guarded_ways)
+        if self._server.is_news(entry.node.id, reason, self._loop.time()):
+            _LOG.warning("xds: a node gets no picks", extra=_fields(entry, reason=reason))
 
     def _refuse(self, refused: RefusedNode, entry: StreamEntry) -> None:
         if entry.refuse(refused.reason, denied=refused.denied):

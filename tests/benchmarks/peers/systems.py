@@ -181,7 +181,7 @@ def _static(kind: Kind, pool: Fleet, way: str) -> Iterator[Started]:
 @contextmanager
 def _by_serve(kind: Kind, pool: Fleet, way: str) -> Iterator[Started]:
     fleet = fleet_of(pool, **driven(kind), **picker_section())
-    with controlling(fleet) as control, control.envoy(kind, [kind]) as envoy:
+    with controlling(fleet) as control, control.envoy(kind, [kind], by_socket=True) as envoy:
         if way == "pick":
             await_picker(envoy)
         yield _started(control, way, envoy.client().port, envoy.process.pid)

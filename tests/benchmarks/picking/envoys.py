@@ -86,7 +86,7 @@ def lbctl(way: str, count: int) -> _Start:
                 yield [stack.enter_context(running("envoy", fleet_of(pool))).port for _ in nodes]
                 return
             control = stack.enter_context(controlling(fleet_of(pool, **driven(*nodes), **picker_section())))
-            envoys = [stack.enter_context(control.envoy(node, [node])) for node in nodes]
+            envoys = [stack.enter_context(control.envoy(node, [node], by_socket=True)) for node in nodes]
             for envoy in envoys if way == "pick" else ():
                 await_picker(envoy)
             yield [envoy.client().port for envoy in envoys]

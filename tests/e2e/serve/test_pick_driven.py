@@ -13,11 +13,11 @@ import requests
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.client import Load
-from tests.support.processes.control import controlling
+from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.http1 import Request
 from tests.support.processes.invocation import invoke
-from tests.support.processes.picker import picker_section
+from tests.support.processes.picker import key_of, picker_section
 from tests.support.processes.polling import POLLED_EACH_SECOND
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -61,7 +61,7 @@ def test_sessions_stay_until_a_drain_and_every_end_is_reported(kind: str) -> Non
             eventually(lambda: all(len(names) == 1 for names in homes().values()))
             eventually(lambda: homes() and control.metric("lbctl_pick_decisions_total") >= 60)
             eventually(lambda: control.metric("lbctl_pick_open") == 0.0)
-            _pick_without_an_end(fleet, site.name)
+            _pick_without_an_end(control, fleet, site.name)
             drain = ["drain", "pool/a", "--reason", "test", "--wait"]  # a reload closes kept connections
             credentials = ["--server", control.url, "--token-file", str(control.state / "api-token")]
             assert invoke([*drain, *credentials]).code == 0
@@ -71,10 +71,11 @@ def test_sessions_stay_until_a_drain_and_every_end_is_reported(kind: str) -> Non
                 assert control.metric("lbctl_pick_open") == 0.0
 
 
-def _pick_without_an_end(fleet: Fleet, proxy: str) -> None:
+def _pick_without_an_end(control: ControlPlane, fleet: Fleet, proxy: str) -> None:
     """Request a pick as the proxy does, for a request whose end is never reported."""
     host, port = fleet["control"]["picker"]["bind"].split(":")
-    answer = requests.get(f"http://{host}:{int(port) + 1}/pick/pool", headers={"x-lbctl-proxy": proxy}, timeout=10)
+    headers = {"x-lbctl-proxy": proxy, **key_of(control)}
+    answer = requests.get(f"http://{host}:{int(port) + 1}/pick/pool", headers=headers, timeout=10)
     assert answer.status_code == 200
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
@@ -11,7 +11,7 @@ import requests
 from tests.support.processes.control import controlling
 from tests.support.processes.fleet import Gateway, entry, fleet_of, serving
 from tests.support.processes.http1 import Request
-from tests.support.processes.picker import alone, picker_section
+from tests.support.processes.picker import alone, key_of, picker_section
 from tests.support.processes.ports import HOST, free_pair, free_port
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -30,11 +30,12 @@ def _cluster(name: str, addresses: Sequence[str], **more: Any) -> dict[str, Any]
     return {"name": name, "type": "STATIC", "connect_timeout": "5s", "load_assignment": assignment, **more}
 
 
-def _filters(subset: Sequence[str]) -> list[dict[str, Any]]:
+def _filters(subset: Sequence[str], key: Mapping[str, str]) -> list[dict[str, Any]]:
     hint = {"metadata_namespace": "envoy.lb.subset_hint", "value": {f"{DESTINATION}-subset": list(subset)}}
+    metadata = [{"key": name, "value": value} for name, value in key.items()]
     processor = {
         "@type": f"{TYPES}.filters.http.ext_proc.v3.ExternalProcessor",
-        "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+        "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}, "initial_metadata": metadata},
         "message_timeout": "20s",
         "metadata_options": {
             "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},
@@ -56,7 +57,7 @@ def _filters(subset: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _gateway(port: int, picker: int, pool: Sequence[Replica], subset: Sequence[str]) -> str:
+def _gateway(port: int, picker: int, pool: Sequence[Replica], subset: Sequence[str], key: Mapping[str, str]) -> str:
     round_robin = {
         "name": "rr",
         "typed_config": {"@type": f"{TYPES}.load_balancing_policies.round_robin.v3.RoundRobin"},
@@ -75,7 +76,7 @@ def _gateway(port: int, picker: int, pool: Sequence[Replica], subset: Sequence[s
         "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "gateway",
         "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
-        "http_filters": _filters(subset),
+        "http_filters": _filters(subset, key),
     }
     listener = {
         "name": "gateway",
@@ -117,7 +118,8 @@ def test_standalone_picker_outlives_its_control_plane() -> None:
         picker, port = free_pair(), free_port()
         with controlling(fleet) as control, alone(control, picker):
             eventually(lambda: control.status["picker"]["following"] == 2)
-            with serving("envoy", _gateway(port, picker, (a, b, c), [a.address, b.address]), port) as gateway:
+            text = _gateway(port, picker, (a, b, c), [a.address, b.address], key_of(control))
+            with serving("envoy", text, port) as gateway:
                 homes = _homes(gateway)
                 assert {name for names in homes.values() for name in names} == {"a", "b"}, "the gateway allows no other"
                 assert all(len(names) == 1 for names in _homes(gateway).values())

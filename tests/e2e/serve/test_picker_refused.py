@@ -19,7 +19,7 @@ def test_picker_beyond_loopback_needs_client_certificates() -> None:
     with replicas("a") as one:
         pool = {"replicas": [entry(item) for item in one], "balance": {"algorithm": "pick"}}
         fleet = fleet_of(pool, **driven(EDGE), control={"picker": {"bind": bind}})
-        with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], by_socket=True) as envoy:
             assert envoy.stat("cluster.picker|lbctl.membership_total") == 0, "somebody else may come to that address"
             eventually(lambda: "LB513" in control.log)
             (line,) = (line for line in control.log.splitlines() if "LB513" in line)

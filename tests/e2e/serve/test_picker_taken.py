@@ -23,7 +23,7 @@ from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change
 from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.lbctl_process import HAPROXY_RELOADS, PICKER_ADDRESS, short_pauses
-from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, picker_section
+from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, key_of, picker_section
 from tests.support.processes.ports import HOST, free_pair, hold
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -38,7 +38,8 @@ def _pool(members: list[Replica]) -> Fleet:
 def _decisions_after_one_more(control: ControlPlane, section: Fleet) -> float:
     """Ask the picker of a control plane once, and return its count of decisions once this one is in it."""
     host, port = section["control"]["picker"]["bind"].split(":")
-    assert requests.get(f"http://{host}:{int(port) + 1}/pick/pool", timeout=10).status_code == 200
+    url = f"http://{host}:{int(port) + 1}/pick/pool"
+    assert requests.get(url, headers=key_of(control), timeout=10).status_code == 200
     eventually(lambda: control.metric("lbctl_pick_decisions_total") > 0)
     return control.metric("lbctl_pick_decisions_total")
 
@@ -58,7 +59,7 @@ def test_proxies_of_second_serve_never_use_the_first_picker() -> None:
         for edge in (haproxy, nginx):
             stack.enter_context(edges.started_edge(edge, fleet))
         second = stack.enter_context(controlling(fleet))
-        envoy = stack.enter_context(second.envoy("envoy", ["envoy"]))
+        envoy = stack.enter_context(second.envoy("envoy", ["envoy"], by_socket=True))
         eventually(lambda: all(second.proxies[kind]["state"] == "SYNCED" for kind in KINDS))
         clients = {"envoy": envoy.client(), "haproxy": haproxy, "nginx": nginx}
 
@@ -158,7 +159,10 @@ def test_second_serve_runs_its_picker_at_another_address() -> None:
     with replicas("a") as one, replicas("b") as two, controlling(fleet_of(_pool(one), **control)) as first:
         eventually(lambda: first.status["picker"]["running"])
         fleet = fleet_of(_pool(two), **driven(EDGE), **control)
-        with controlling(fleet, options=("--picker-bind", own)) as second, second.envoy(EDGE, [EDGE]) as envoy:
+        with (
+            controlling(fleet, options=("--picker-bind", own)) as second,
+            second.envoy(EDGE, [EDGE], by_socket=True) as envoy,
+        ):
             await_picker(envoy)
             envoy.client().load(30, 4).assert_no_failure()
             assert second.status["picker"]["listens"] == own
@@ -181,7 +185,7 @@ def test_picker_can_move_to_the_next_port() -> None:
     port = _free_triple()
     with replicas("a", "b") as two:
         fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})
-        with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], by_socket=True) as envoy:
             await_picker(envoy)
             for bind in (f"{HOST}:{port + 1}", f"{HOST}:{port}"):
                 change(control, {**fleet, "control": {"picker": {"bind": bind}}}, EDGE)
@@ -200,7 +204,7 @@ def test_standalone_picker_at_the_address_is_used(capsys: pytest.CaptureFixture[
             with alone(control, port):
                 eventually(lambda: _answers(port))
                 control.start()
-                with control.envoy(EDGE, [EDGE]) as envoy:
+                with control.envoy(EDGE, [EDGE], by_socket=True) as envoy:
                     eventually(lambda: control.status["picker"]["following"] == 1)
                     await_picker(envoy)
                     envoy.client().load(20, 2).assert_no_failure()

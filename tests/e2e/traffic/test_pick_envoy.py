@@ -38,7 +38,7 @@ def _fleet(pool: dict[str, Any], **more: Any) -> Fleet:
 
 @contextmanager
 def _served(fleet: Fleet) -> Iterator[tuple[ControlPlane, XdsEnvoy]]:
-    with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+    with controlling(fleet) as control, control.envoy(EDGE, [EDGE], by_socket=True) as envoy:
         await_picker(envoy)
         yield control, envoy
 
@@ -165,7 +165,7 @@ def test_farther_replica_is_picked_only_without_a_nearer_one() -> None:
         places = [entry(b, region="west"), entry(a, region="east"), entry(spare, region="east", priority=1)]
         pool = {"replicas": places, "locality": {"prefer": "region"}, **_pick()}
         fleet = _fleet(pool)
-        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], region="east") as envoy:
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], region="east", by_socket=True) as envoy:
             await_picker(envoy)
 
             def samples(replica: Replica) -> list[Any]:

@@ -37,7 +37,7 @@ def picked(kind: str, pool: Fleet, **more: Any) -> Iterator[tuple[ControlPlane, 
     """Run a proxy under `serve` with the fleet and a picker, and yield a client of it. `more` is as for `fleet_of`."""
     if kind == "envoy":
         fleet = fleet_of(pool, **driven(EDGE), **picker_section(), **more)
-        with controlling(fleet) as control, control.envoy(EDGE, [EDGE]) as envoy:
+        with controlling(fleet) as control, control.envoy(EDGE, [EDGE], by_socket=True) as envoy:
             await_picker(envoy)
             yield control, envoy.client()
         return
@@ -63,6 +63,11 @@ def alone(control: ControlPlane, port: int) -> Iterator[None]:
         finally:
             process.terminate()
             process.wait(30)
+
+
+def key_of(control: ControlPlane) -> dict[str, str]:
+    """Return the header with the key of questions that a control plane has made."""
+    return {"x-lbctl-pick-key": (control.state / "picker-key").read_text().strip()}
 
 
 def pid_of(control: ControlPlane) -> int:

@@ -41,6 +41,7 @@ POINTS = {
     "LB227": "key: {prompt_prefix: 256}",
     "LB228": '"0.0.0.0:18001"',
     "LB230": "http: {path: /v1/models}",
+    "LB248": "balance: {algorithm: pick}",
     "LB231": "telemetry: {sources",
     "LB232": "slow_start: {window",
     "LB233": "upstream: {host",

@@ -1,0 +1,43 @@
+"""The key that the proxies send with each question, so that another user of the machine cannot ask the picker."""
+
+from __future__ import annotations
+
+import hmac
+import time
+
+from lbctl.serve import log
+
+HEADER = "x-lbctl-pick-key"
+_LOG_INTERVAL = 60.0
+"""The shortest time between two log lines about refused questions, in seconds."""
+
+
+class QuestionKey:
+    """The key of one picker, which the control plane sends it. Without one every question is admitted."""
+
+    def __init__(self) -> None:
+        self.value = ""
+        """The key; empty: there is none."""
+        self.refused = 0
+        """The number of questions that were refused."""
+        self._logged_at = float("-inf")
+
+    def set(self, value: str) -> None:
+        """Admit questions with this key from now on; empty: every question."""
+        self.value = value
+
+    def admits(self, given: str, proxy: str = "") -> bool:
+        """Return whether a question with the header `given` is answered. `proxy`: the name that it gives itself."""
+        if not self.value or hmac.compare_digest(given.encode("utf-8", "replace"), self.value.encode()):
+            return True
+        self.refused += 1
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_INTERVAL:
+            self._logged_at = now
+            problem = "with another key" if given else "without a key"
+            log.warn(
+                f"a question {problem} was refused: set control.picker.key_file if `serve` does not write the "
+                "configuration of the proxy",
+                proxy=ascii(proxy[:64])[1:-1] or None,
+            )
+        return False
