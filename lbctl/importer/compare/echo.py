@@ -38,6 +38,7 @@ def echoes(addresses: Mapping[str, Sequence[str]], sessions: Mapping[str, str]) 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, place: tuple[str, int], replica: str, given: Sequence[str], session: str) -> None:
         super().__init__(place, _Handler)

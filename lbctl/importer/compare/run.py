@@ -167,8 +167,8 @@ def _start(
     stack: ExitStack, kind: str, binary: str, places: StandIns, config: str, what: str, sandbox: Sandbox
 ) -> None:
     if kind == "envoy" and not config.endswith((".yaml", ".json")):
-        Path(config).rename(f"{config}.yaml")
-        config = f"{config}.yaml"
+        Path(config).rename(f"{config}.json")
+        config = f"{config}.json"
     try:
         stack.enter_context(running(kind, binary, places.directory, config, places.binds.values(), sandbox))
     except NotStartedError as error:

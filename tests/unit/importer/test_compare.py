@@ -26,11 +26,11 @@ from tests.support.importer import samples as files
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in files(kind)]
 CLOSED_RULE = "http-request return status 501 content-type text/plain string closed hdr x-lbctl-closed 0"
 ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?![\w.])")
-NOT_DESTINATIONS = re.compile(r"^\s*(allow|deny|set_real_ip_from|acl|http-request|hostname:|address_prefix:|#)")
+NOT_DESTINATIONS = re.compile(r"^\s*(allow|deny|set_real_ip_from|acl|http-request|.hostname.:|.address_prefix.:|#)")
 DESTINATIONS = {
     "nginx": re.compile(r"^\s*(?:server|\w+_pass|listen) (?:\w+://)?([\w.\[\]-]+(?::\d+)?)(?=[\s;/$])", re.MULTILINE),
     "haproxy": re.compile(r"^\s*(?:bind|server \S+) (\S+)", re.MULTILINE),
-    "envoy": re.compile(r"^\s*(?:- )?address: (\S+)", re.MULTILINE),
+    "envoy": re.compile(r"^\s*.address.: .([\d.]+)", re.MULTILINE),
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.importer.compare.places import StandIns
@@ -32,7 +32,7 @@ def rewritten(text: str, directory: Path) -> Rewritten:
 
 
 def manager(result: Rewritten) -> dict[str, Any]:
-    (listener,) = yaml.safe_load(result.text)["static_resources"]["listeners"]
+    (listener,) = json.loads(result.text)["static_resources"]["listeners"]
     config: dict[str, Any] = listener["filter_chains"][0]["filters"][0]["typed_config"]
     return config
 
@@ -59,18 +59,20 @@ def test_harmless_configuration_keeps_its_routes(tmp_path: Path) -> None:
     result = rewritten(envoy_text(), tmp_path)
     assert answers(result) == ["/open c", "/ c"]
     assert [item for item in result.removed if item.closes] == []
-    assert "port_value: 21000" in result.text
+    assert '"port_value": 21000' in result.text
 
 
 _FORWARD = "route: {cluster: c}"
 _FILE = "direct_response: {status: 200, body: {filename: /etc/passwd}}"
 _COMMAND = 'response_headers_to_add: [{header: {key: a, value: "%FILE_CONTENT(/etc/passwd)%"}}]'
+_OTHER_COMMAND = 'request_headers_to_add: [{header: {key: a, value: "%REQ(A)%%CEL(a % b)%"}}]'
 _RAW = 'request_headers_to_add: [{header: {key: a, raw_value: "YQ=="}}]'
 
 
 @pytest.mark.parametrize(
     ("fields", "closing"),
     [
+        ((_FORWARD, _OTHER_COMMAND), "value"),
         (("route: {cluster: c, early_data_policy: {name: x}}", ""), "early_data_policy"),
         ((_FILE, ""), "filename"),
         ((_FORWARD, _COMMAND), "value"),
@@ -85,6 +87,12 @@ def test_unlisted_field_of_a_route_closes_it(fields: tuple[str, str], closing: s
     first, second = answers(rewritten(before + action + after, tmp_path))
     assert first == "/open c"
     assert second.startswith(f"/ closed by {closing} in line ")
+
+
+def test_escapes_and_commands_for_requests_stay(tmp_path: Path) -> None:
+    headers = 'request_headers_to_add: [{header: {key: a, value: "%REQ(X-A?:B):8% %DOWNSTREAM_REMOTE_ADDRESS% 10%"}}]'
+    text = envoy_text(route=headers).replace("path: /open", "path: /%E4%BD%A0")
+    assert answers(rewritten(text, tmp_path)) == ["/%E4%BD%A0 c", "/ c"]
 
 
 def test_unknown_match_closes_the_rest_of_its_host(tmp_path: Path) -> None:
@@ -128,8 +136,16 @@ def test_unlisted_field_of_a_cluster_closes_its_routes(tmp_path: Path) -> None:
     )
     result = rewritten(text, tmp_path)
     assert answers(result) == ["/open closed by upstream_config in line 29", "/ closed by upstream_config in line 29"]
-    clusters = yaml.safe_load(result.text)["static_resources"]["clusters"]
+    clusters = json.loads(result.text)["static_resources"]["clusters"]
     assert [item["name"] for item in clusters] == ["auth"]
+
+
+def test_services_without_an_address_close_their_listener(tmp_path: Path) -> None:
+    for service in ("", ", http_service: {server_uri: {uri: x}}", ", http_service: {server_uri: {cluster: none}}"):
+        filters = f"- {{name: a, typed_config: {{'@type': {_TYPES}.ext_authz.v3.ExtAuthz{service}}}}}"
+        (answer,) = answers(rewritten(envoy_text(filters=filters), tmp_path))
+        assert answer.startswith("/ closed by ")
+        assert answer.endswith(" in line 24")
 
 
 def test_filters_that_run_code_are_left_out(tmp_path: Path) -> None:

@@ -58,11 +58,6 @@ _Condition = tuple[int, int, Sequence[int]]
 """The index of an argument, the bits that are compared, and the values that are allowed."""
 
 
-def supported() -> bool:
-    """Return whether the numbers of this machine's system calls are known."""
-    return os.uname().machine in _NUMBERS
-
-
 def program(process: int) -> bytes:
     """Return the filter for a process, as a program of classic BPF. Raises OSError on an unknown architecture."""
     machine = os.uname().machine

@@ -146,19 +146,19 @@ def _received(reader: int, deadline: float) -> bytes:
 
 
 def _become_child(method: Method, work: Callable[[Sandbox], Any], base: Path, parent: int, writer: int) -> NoReturn:
-    answer: dict[str, Any] = {}
+    line = ""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets it too, and decides.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         kernel.end_with_parent()
         if os.getppid() != parent:
             os._exit(1)
-        answer = _answer(method, work, base, writer)
+        line = json.dumps(_answer(method, work, base, writer))
     except Exception:  # noqa: BLE001 -- the parent raises it
-        answer = {"failed": traceback.format_exc()}
+        line = json.dumps({"failed": traceback.format_exc()})
     finally:
         with suppress(OSError), os.fdopen(writer, "wb") as file:
-            file.write(json.dumps(answer).encode() + b"\n")
+            file.write(line.encode() + b"\n")
         os._exit(0)
 
 

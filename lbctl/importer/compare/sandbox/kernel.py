@@ -17,7 +17,8 @@ READ_ONLY, NO_SUID, NO_DEVICES, NO_PROGRAMS, REMOUNT, BIND = 1, 2, 4, 8, 32, 409
 RECURSIVE, PRIVATE = 16384, 1 << 18
 _DETACH = 2
 
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 22, 24, 38, 47
+_CLEAR_ALL = 4
 _SECCOMP_MODE_FILTER = 2
 _MAX_CAPABILITY = 63
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -54,7 +55,8 @@ def forbid_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """Remove all capabilities from what this process and its programs can get."""
+    """Remove all capabilities from what a program that this process becomes can get."""
+    _prctl("PR_CAP_AMBIENT", _PR_CAP_AMBIENT, _CLEAR_ALL)
     for capability in range(_MAX_CAPABILITY + 1):
         try:
             _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)

@@ -8,6 +8,8 @@ import struct
 import subprocess
 from pathlib import Path
 
+from lbctl.base.errors import reason_of
+
 _LOADER = 3
 """The type of the program header that names the loader (PT_INTERP)."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -15,6 +17,8 @@ _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _MAX_LOADER = 4096
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _TIMEOUT = 10.0
+_LISTS = ("/etc/ld.so.cache", f"/etc/ld-musl-{os.uname().machine}.path")
+"""Where loaders find the directories of libraries."""
 
 
 class NotAProgramError(Exception):
@@ -23,16 +27,18 @@ class NotAProgramError(Exception):
 
 def files_of(program: str) -> list[str]:
     """Return the paths of a program, its loader and its libraries. Raises NotAProgramError."""
-    loader = _loader(program)
-    if loader is None:
-        return [program]
-    listed = subprocess.run(
-        [loader, "--list", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT,
-        check=False, env={},
-    )  # fmt: skip
-    if listed.returncode != 0:
-        raise NotAProgramError(f"the libraries of {program} cannot be listed: {listed.stderr.strip()[:200]}")
-    return list(dict.fromkeys([program, loader, *_LIBRARY.findall(listed.stdout)]))
+    try:
+        loader = _loader(program)
+        if loader is None:
+            return [program]
+        listed = subprocess.run(
+            [loader, "--list", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT,
+            check=True, env={},
+        )  # fmt: skip
+    except (OSError, struct.error, subprocess.SubprocessError) as error:
+        raise NotAProgramError(f"the libraries of {program} cannot be listed: {reason_of(error)}") from None
+    lists = [file for file in _LISTS if Path(file).is_file()]
+    return list(dict.fromkeys([program, loader, *_LIBRARY.findall(listed.stdout), *lists]))
 
 
 def _loader(program: str) -> str | None:

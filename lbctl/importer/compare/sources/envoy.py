@@ -6,10 +6,9 @@ that cannot be taken over closes the routes that lead to it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
-
-import yaml
 
 from lbctl.apply.reserved_ports import LOOPBACK
 from lbctl.importer.compare.places import PATIENCE, StandIns
@@ -44,7 +43,8 @@ def rewrite(root: Node | None, places: StandIns) -> Rewritten:
         if name not in _SECTIONS:
             removals.leave_out(child.statement, "Envoy itself")
     made = _Envoy(static, places, removals).made()
-    return Rewritten(yaml.safe_dump({"static_resources": made}, sort_keys=False), removals.items)
+    # Envoy takes some texts without quotes for numbers that YAML's own rules leave texts: JSON quotes them all.
+    return Rewritten(json.dumps({"static_resources": made}, indent=1), removals.items)
 
 
 class _Envoy:
@@ -138,12 +138,12 @@ class _Envoy:
                 closed = [self._closed_clusters[each] for each in parts if each in self._closed_clusters]
                 self._closed_clusters.update({name: closed[0]} if closed else {})
 
-    def _check_cluster(self, view: ConfigView) -> None:
+    def _check_cluster(self, view: ConfigView, around: ConfigView) -> None:
         """Raise ClosedError or RefusedError for a cluster that does not run."""
         if view.text in self._closed_clusters:
             raise self._closed_clusters[view.text]
         if view.text not in self._clusters:
-            raise RefusedError(view, "there is no such cluster")
+            raise RefusedError(view or around, "there is no such cluster")
 
     # ── Listeners ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,8 +238,10 @@ class _Envoy:
         """Have a filter wait for the stand-in of the service that it asks."""
         if not config.type.endswith(".ExtAuthz"):
             return
+        if not config.get("http_service"):
+            raise RefusedError(config, "a filter without a service that it asks by HTTP")
         uri = config.get("http_service", "server_uri")
-        self._check_cluster(uri.get("cluster"))
+        self._check_cluster(uri.get("cluster"), config)
         made["http_service"]["server_uri"]["timeout"] = PATIENCE
 
     def _of_filters(self, view: ConfigView) -> dict[str, Any]:
@@ -290,7 +292,7 @@ class _Envoy:
         forward = item.get("route")
         weighted = [each.get("name") for each in forward.get("weighted_clusters", "clusters")]
         for name in [*filter(None, [forward.get("cluster")]), *weighted]:
-            self._check_cluster(name)
+            self._check_cluster(name, forward)
         if "route" in made:
             self._keep_mirrors(made["route"])
         return made

@@ -19,8 +19,9 @@ _PREFIX = "type.googleapis.com/"
 _DURATION = re.compile(r"\d{1,9}(?:\.\d{1,9})?s")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,9})?")
-_MAX_TEXT = 8192
-_COMMAND = re.compile(r"%([A-Z][A-Z0-9_]*)(?:\([^%]*\))?(?::[0-9]+)?%")
+_MAX_TEXT = 1 << 16
+_COMMAND = re.compile(r"%(?![0-9A-F]{2}%)([A-Z0-9_]+)(?=[(:%])")
+"""How a command begins; an escape of a URL is none, and arguments may contain anything."""
 _COMMANDS = re.compile(
     r"REQ|RESP|PROTOCOL|START_TIME|STREAM_ID|ROUTE_NAME|HOSTNAME|RESPONSE_CODE(_DETAILS)?|RESPONSE_FLAGS(_LONG)?"
     r"|BYTES_(RECEIVED|SENT)|DURATION|REQUESTED_SERVER_NAME|DYNAMIC_METADATA|DOWNSTREAM_(DIRECT_)?REMOTE_ADDRESS[A-Z_]*"
