@@ -38,7 +38,9 @@ _PERCENT = re.compile(rb"(\d+)%")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?(e[+-]\d{1,2})?")
 _REASON = re.compile(r"[^ -~]|[,;#]")
 _MAX_REASON = 80
-_NAME_TIMEOUT = 0.5
+MAX_QUESTION_BYTES = 4096
+"""The longest question that is read."""
+NAME_TIMEOUT = 0.5
 """HAProxy must send the name of the replica within this many seconds."""
 _MAX_SHOWN = 3
 
@@ -170,7 +172,7 @@ class AgentCheckServer:
                 await writer.drain()
 
         try:
-            self._servers[place] = await asyncio.start_server(answer, place.host, place.port, limit=4096)
+            self._servers[place] = await asyncio.start_server(answer, place.host, place.port, limit=MAX_QUESTION_BYTES)
         except OSError as error:
             return f"the agent check cannot listen on {place}: {reason_of(error)}"
         return ""
@@ -178,7 +180,7 @@ class AgentCheckServer:
     async def _read_name(self, reader: asyncio.StreamReader) -> str:
         """Return the name of the replica that HAProxy asks for, or an empty string if it sends none in time."""
         try:
-            async with asyncio.timeout(_NAME_TIMEOUT):
+            async with asyncio.timeout(NAME_TIMEOUT):
                 line = await reader.readline()
         except TimeoutError:
             self._unnamed_at = self._clock()

@@ -26,6 +26,12 @@ Shape = type | list[Any] | dict[Any, Any]
 class InvalidJsonError(ValueError):
     """The text is not JSON, or exceeds a bound. The message states which, without any of the text."""
 
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        """`line`, `column`: where the text stops being JSON."""
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
 
 def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
     """Return the value. Raises InvalidJsonError.
@@ -39,6 +45,8 @@ def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise InvalidJsonError(_too_deep()) from None
+    except json.JSONDecodeError as error:
+        raise InvalidJsonError("not JSON", error.lineno, error.colno) from None
     except ValueError:  # also bytes that are not UTF-8, and numbers of too many digits
         raise InvalidJsonError("not JSON") from None
     if not _is_shallow(text):

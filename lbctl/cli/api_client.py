@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,10 +17,13 @@ from urllib.parse import urlsplit
 import click
 
 from lbctl.base import ports
+from lbctl.base.bounded import TooLargeError, whole_of
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import InvalidJsonError, parse_object
 from lbctl.base.hosts import is_loopback
 from lbctl.base.records import dataclass
 from lbctl.cli import terminal, token_guard
+from lbctl.cli.deadline import within
 from lbctl.cli.options import options_of
 from lbctl.serve.api import tokens
 from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
@@ -39,11 +41,13 @@ _TOKEN_FORM = re.compile(rb"[!-~]+")
 _WRITING = f"The token of its API, which this always needs; default: {_TOKEN}, for the default server alone."
 _GIVE = "give it with --token-file, or for all commands with LBCTL_TOKEN_FILE"
 _CONNECT = 5.0
-_PATIENCE = {"GET": 15.0}
-_LONGEST_PATIENCE = 60.0
+PATIENCE = {"GET": 15.0}
+LONGEST_PATIENCE = 60.0
 """Seconds to wait for the whole answer of a request that writes, because a reload reads all files first."""
-_LARGEST = 256 * 1024 * 1024
-"""The maximal size of an answer in bytes, far above that of the largest fleet."""
+MAX_ANSWER_BYTES = 48 << 20
+"""The maximal size of an answer, above that of a fleet with 10,000 replicas."""
+MAX_VALUES = 5_000_000
+"""The maximal number of values of an answer."""
 _UNAUTHORIZED = 401
 _NO_HTTP = "what listens there does not speak HTTP, as the port for proxies does not"
 T = TypeVar("T")
@@ -122,10 +126,15 @@ class ServeClient:
         return urlsplit(self.url).scheme == "http"
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
+        url, patience = self.url.rstrip("/") + path, PATIENCE.get(method, LONGEST_PATIENCE)
+        try:
+            return within(patience, lambda: self._sent(method, url, body, token, patience))
+        except TimeoutError:
+            raise RemoteError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
+
+    def _sent(self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float) -> _Answer:
         import requests
 
-        url, patience = self.url.rstrip("/") + path, _PATIENCE.get(method, _LONGEST_PATIENCE)
-        deadline = time.monotonic() + patience
         headers = {"authorization": f"Bearer {token}"} if token else {}
         verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
         is_guarded = bool(token) and self._is_in_clear
@@ -136,10 +145,12 @@ class ServeClient:
                     method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
                     allow_redirects=False, stream=True,
                 ) as response:  # fmt: skip
-                    content = _read(response, url, deadline)
+                    content = whole_of(response.iter_content(1 << 16), MAX_ANSWER_BYTES)
                     return _Answer(response.status_code, content, str(response.headers.get("date", "")))
         except token_guard.UntrustedListenerError as error:
             raise RemoteError(f"no token is sent: {error}") from None
+        except TooLargeError:
+            raise RemoteError(f"{url} is not an lbctl serve: its answer has no end") from None
         except (requests.RequestException, OSError) as error:
             raise RemoteError(f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?") from None
 
@@ -306,26 +317,11 @@ def is_on_loopback(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
-def _read(response: requests.Response, url: str, deadline: float) -> bytes:
-    """Read the answer, up to a deadline and a maximal size."""
-    parts, size = [], 0
-    for part in response.iter_content(1 << 16):
-        parts.append(part)
-        size += len(part)
-        if size > _LARGEST:
-            raise RemoteError(f"{url} is not an lbctl serve: its answer has no end")
-        if time.monotonic() > deadline:
-            raise RemoteError(f"{url} does not answer: it is still writing; is `lbctl serve` running?")
-    return b"".join(parts)
-
-
 def _content(url: str, status: int, content: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(content)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON")
+        answer = parse_object(content, MAX_VALUES)
+    except InvalidJsonError:
+        raise RemoteError(f"{url} is not an lbctl serve: it answered {status}, and no JSON") from None
     reason = plain(str(answer.get("error")))
     if status in (401, 403):
         raise RemoteError(f"{url} denies access: {reason} ({_GIVE})")

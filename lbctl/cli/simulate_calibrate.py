@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
+from lbctl.base.bounded import TooLargeError, whole_of
 from lbctl.base.urls import without_values
 from lbctl.cli.api_client import innermost_reason
+from lbctl.cli.deadline import within
 from lbctl.signals.source import SourceReading
 from lbctl.simulate import calibrate
-
-if TYPE_CHECKING:
-    import requests
 
 _SCRAPES = 30
 _LEAST_PAUSE = 0.2
 _PATIENCE = 5.0
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def calibration(url: str, seconds: float) -> calibrate.Calibration:
@@ -42,12 +40,10 @@ def _read(url: str) -> SourceReading:
 
     shown = without_values(url)
     try:
-        with requests.Session() as session:
-            session.trust_env = False
-            with session.get(url, timeout=_PATIENCE, allow_redirects=False, stream=True) as response:
-                if response.status_code != 200:
-                    raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
-                page = _body(response, shown)
+        page = within(_PATIENCE, lambda: _page(url, shown))
+    except (TimeoutError, TooLargeError):
+        limits = f"{_PATIENCE:g} s and {_MAX_BYTES >> 20} MiB"
+        raise click.ClickException(f"--calibrate: {shown} does not end its page within {limits}") from None
     except requests.RequestException as error:
         raise click.ClickException(f"--calibrate: {shown} cannot be read: {innermost_reason(error)}") from None
     reading = calibrate.reading(page, time.monotonic())
@@ -59,12 +55,12 @@ def _read(url: str) -> SourceReading:
     return reading
 
 
-def _body(response: requests.Response, shown: str) -> bytes:
-    """Return the page. Raises ClickException where it does not end, and RequestException where it breaks off."""
-    page, deadline = bytearray(), time.monotonic() + _PATIENCE
-    for part in response.iter_content(1 << 16):
-        page += part
-        if len(page) > _MOST_BYTES or time.monotonic() > deadline:
-            limits = f"{_PATIENCE:g} s and {_MOST_BYTES >> 20} MiB"
-            raise click.ClickException(f"--calibrate: {shown} does not end its page within {limits}")
-    return bytes(page)
+def _page(url: str, shown: str) -> bytes:
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        with session.get(url, timeout=_PATIENCE, allow_redirects=False, stream=True) as response:
+            if response.status_code != 200:
+                raise click.ClickException(f"--calibrate: {shown} answers {response.status_code}")
+            return whole_of(response.iter_content(1 << 16), _MAX_BYTES)

@@ -24,7 +24,7 @@ from lbctl.model.pool import Pool, Replica
 
 _KEYS = frozenset({"gpu", "gpu_count", "weight", "region", "zone", "priority", "name"})
 _NUMBERS = {"gpu_count": int, "priority": int, "weight": float}
-_MAX_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 _HINT = '[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]'
 
 
@@ -48,7 +48,7 @@ def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
 def read_targets(file: Path) -> bytes | None:
     """Read a file of targets; None if it does not exist, empty (which is no list) if it cannot be read."""
     try:
-        return read_regular(file, _MAX_BYTES) if is_file(file) else None
+        return read_regular(file, MAX_BYTES) if is_file(file) else None
     except OSError:
         return b""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lbctl.base.diagnostics import Position
+from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.records import dataclass
 
 _BETWEEN = re.compile(r"[\s,]*")
@@ -42,11 +43,9 @@ class TargetGroup:
 def groups(file: str, text: str) -> list[TargetGroup]:
     """Parse the groups of the list in `text`. Raises NotAListError."""
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise NotAListError(Position(file, error.lineno, error.colno)) from None
-    except (ValueError, RecursionError):  # also a number of more digits than Python reads
-        raise NotAListError(Position(file, 1, 1)) from None
+        document = parse(text)
+    except InvalidJsonError as error:
+        raise NotAListError(Position(file, error.line, error.column)) from None
     if not isinstance(document, list):
         raise NotAListError(Position(file, 1, 1))
     return list(_groups(file, text, len(document)))

@@ -15,6 +15,7 @@ from pathlib import Path as File
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Severity, did_you_mean, show
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.records import dataclass
 from lbctl.compile import key_lines, user_lines
 from lbctl.compile.allowed_files import refusal
@@ -23,7 +24,7 @@ from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The largest key file in bytes."""
 _MAX_SIBLINGS = 1000
 """How many files of a directory are compared with a name that does not exist."""
@@ -150,7 +151,7 @@ def _named(source: FleetSource, path: Path) -> KeyFile:
 def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> str | None:
     location = file_of(source, file.node)
     try:
-        return read_regular(location, _MAX_BYTES).decode("utf-8-sig")
+        return read_regular(location, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         reason = reason_of(error).lower()
     except UnicodeDecodeError:
@@ -195,9 +196,9 @@ def _is_jwks(file: KeyFile, text: str, diagnostics: Diagnostics) -> bool:
 
 def _jwks_problem(text: str) -> str:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return "not JSON"
+        document = parse(text)
+    except InvalidJsonError as error:
+        return str(error)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) and isinstance(key.get("kty"), str) for key in keys):
         return "it holds no list of keys"

@@ -8,14 +8,15 @@ have are refused after every resolution. Responses are untrusted data: here they
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
+from lbctl.base.bounded import whole
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.records import dataclass
 from lbctl.init.probe_target import ProbeTarget
 from lbctl.serve.net.http_client import session
@@ -129,20 +130,15 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     """Read the body. Raises ValueError if it is too long, or compressed without being asked."""
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ValueError("an encoding that was not asked for")
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MAX_BYTES:
-            raise ValueError("a body of more than 16 MiB")
-    return bytes(body)
+    return await whole(response.content.iter_any(), _MAX_BYTES)
 
 
 def _parsed(body: bytes) -> Any:
     if body[:64].lstrip()[:1] not in (b"{", b"["):
         return None
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return parse(body)
+    except InvalidJsonError:
         return None
 
 

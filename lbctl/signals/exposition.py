@@ -22,6 +22,8 @@ MAX_LINE_BYTES = 64 * 1024
 """The longest line in bytes; a longer one is refused unread."""
 MAX_LINES = 4096
 """The largest number of wanted lines; a page with more gives nothing."""
+MAX_WANTED_BYTES = 1 << 20
+"""Bytes of all wanted lines; a page with more gives nothing."""
 _NUMBER = rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
 NUMBER = re.compile(_NUMBER)
 """A number as metrics pages write it: ASCII, finite in form."""
@@ -92,26 +94,29 @@ class MetricsReader:
     def read(self, page: bytes) -> MetricsPage:
         """Return the wanted samples of one page, whatever else it contains."""
         text = b"\n" + page
-        lines = self._lines.findall(text)
-        if len(lines) > MAX_LINES:
-            return MetricsPage(
-                {}, dict.fromkeys(self.names, (RefusedLine(f"more than {MAX_LINES:,} lines of these metrics"),))
-            )
+        lines: list[tuple[bytes, bytes]] = []
+        size = 0
+        for match in self._lines.finditer(text):
+            size += match.end() - match.start()
+            if len(lines) == MAX_LINES or size > MAX_WANTED_BYTES:
+                reason = f"more than {MAX_LINES:,} lines or {MAX_WANTED_BYTES >> 20} MiB of these metrics"
+                return MetricsPage({}, dict.fromkeys(self.names, (RefusedLine(reason),)))
+            lines.append((match[1], match[2]))
         grammar = _STRICT if text.removesuffix(b"\n").endswith(_EOF) else _LOOSE
         samples_by_name: dict[str, list[Sample]] = {}
         refused: dict[str, list[RefusedLine]] = {}
-        for name, rest in lines:
+        for written, rest in lines:
             read = _read(rest, grammar)
             if isinstance(read, Sample):
-                samples_by_name.setdefault(name.decode(), []).append(read)
+                samples_by_name.setdefault(written.decode(), []).append(read)
             else:
-                refused.setdefault(name.decode(), []).append(read)
+                refused.setdefault(written.decode(), []).append(read)
         for name, samples in samples_by_name.items():
             if len(samples) > 1:
                 _unique(samples, refused.setdefault(name, []))
         return MetricsPage(
             {name: tuple(samples) for name, samples in samples_by_name.items() if samples},
-            {name: tuple(lines) for name, lines in refused.items() if lines},
+            {name: tuple(items) for name, items in refused.items() if items},
         )
 
 

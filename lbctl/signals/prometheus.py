@@ -7,10 +7,10 @@ old a sample is (Prometheus repeats one for up to five minutes): a query that mu
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
+from lbctl.base.foreign_json import InvalidJsonError, parse_object
 from lbctl.signals.custom import scale
 from lbctl.signals.exposition import NUMBER
 from lbctl.signals.signal import plausible
@@ -48,11 +48,9 @@ def single_value(body: bytes) -> float:
 
 def _data(body: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        answer = parse_object(body)
+    except InvalidJsonError:
         raise NoValueError("not an answer of Prometheus' API") from None
-    if not isinstance(answer, dict):
-        raise NoValueError("not an answer of Prometheus' API")
     data = answer.get("data")
     if answer.get("status") != "success" or not isinstance(data, dict):
         raise NoValueError(_shortened(answer.get("error", "not an answer of Prometheus' API")))

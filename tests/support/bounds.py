@@ -63,7 +63,7 @@ def cost_of(reader: Reader, name: str) -> Cost:
 
 
 async def _cost(reader: Reader, hostile: Case) -> Cost:
-    await reader.good()  # imports, caches
+    assert await _is_accepted(reader.good)
     turns: list[float] = []
     beat = asyncio.create_task(_beat(turns))
     tracemalloc.start()
@@ -73,13 +73,21 @@ async def _cost(reader: Reader, hostile: Case) -> Cost:
         async with asyncio.timeout(reader.seconds + _GRACE):
             task = asyncio.create_task(_run(hostile))
             await asyncio.sleep(_BEAT)
-            went_on = await reader.good()
+            went_on = await _is_accepted(reader.good)
             accepted = await task
         seconds = time.monotonic() - started
         return Cost(accepted, went_on, seconds, tracemalloc.get_traced_memory()[1] - before, max(turns, default=0.0))
     finally:
         tracemalloc.stop()
         beat.cancel()
+
+
+async def _is_accepted(good: Case) -> bool:
+    """Read the good input, at most three times: on a busy machine a reader's own time limit may end a reading."""
+    for _ in range(3):
+        if await good():
+            return True
+    return False
 
 
 async def _run(case: Case) -> bool:

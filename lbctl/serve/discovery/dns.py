@@ -35,6 +35,8 @@ _FIRST_RETRY = 1.0
 """Seconds until a query is repeated after its first failure; doubled with each further one, up to the refresh."""
 _MAX_CONCURRENT = 32
 """The most names that are queried at the same time."""
+_MAX_SHOWN = 32
+"""The most addresses in one line of the log."""
 _WAIT_WITH_ANSWER = 0.5
 """Seconds for which `first` waits for a name that already has an earlier answer."""
 
@@ -205,14 +207,19 @@ class DnsSource:
     def _answered(self, name: _FollowedName, dns_answer: DnsAnswer) -> None:
         refused = dns_answer.refused
         if refused and (name.answer is None or refused != name.answer.refused):
-            _log.warning("the name %s also has addresses that no replica can have: %s", name.question, refused)
+            _log.warning("the name %s also has addresses that no replica can have: %s", name.question, _listed(refused))
         if name.error:
             _log.info("the name %s is resolved again", name.question)
         changed = dns_answer.addresses != name.addresses
         name.answer, name.answered, name.error, name.failures = dns_answer, self._now(), "", 0
         if changed:
-            _log.info("the name %s has the addresses %s", name.question, ", ".join(dns_answer.addresses))
+            _log.info("the name %s has the addresses %s", name.question, _listed(dns_answer.addresses))
             self._on_change()
+
+
+def _listed(addresses: Sequence[str]) -> str:
+    more = f" and {len(addresses) - _MAX_SHOWN} more" if len(addresses) > _MAX_SHOWN else ""
+    return ", ".join(addresses[:_MAX_SHOWN]) + more
 
 
 async def _wait_for_first(names: Sequence[_FollowedName], timeout: float) -> None:

@@ -22,7 +22,7 @@ from lbctl.model.node import Node
 from lbctl.targets import xds_kinds
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The largest size of one file, in bytes."""
 _PAIR = ("certificate", "key")
 _SINGLE = {"ca": authority_problem, "client_ca": authority_problem, "client_crl": crl_problem}
@@ -101,7 +101,7 @@ def _contents(source: FleetSource, group: _FileGroup) -> tuple[tuple[bytes, ...]
     contents = []
     for node in group.nodes:
         try:
-            contents.append(read_regular(file_of(source, node), _MAX_BYTES))
+            contents.append(read_regular(file_of(source, node), MAX_BYTES))
         except OSError as error:
             return (), f"{show(str(node.value))} cannot be read ({reason_of(error).lower()})"
     return tuple(contents), ""

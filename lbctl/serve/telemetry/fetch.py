@@ -10,7 +10,6 @@ used: the result has a reason (one word, for metrics) and a message.
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ from typing import Literal
 
 import aiohttp
 
+from lbctl.base.bounded import Bounded, TooLargeError
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.serve.net.http_client import RefusedAddressError
@@ -34,7 +34,6 @@ LARGE_BYTES = 1024 * 1024
 Large = Callable[[], Awaitable[object]]
 """Called once, when a body turns out to be large; returns when the rest may be read."""
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_LONG_LINE = re.compile(rb"[^\n]{%d}" % (MAX_LINE_BYTES + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +136,16 @@ async def _body(response: aiohttp.ClientResponse, large: Large | None) -> bytes:
 
 
 async def _joined(pieces: AsyncIterator[bytes], large: Large | None) -> bytes:
-    body, is_large = bytearray(), False
+    body, is_large = Bounded(MAX_BYTES), False
     async for piece in pieces:
-        body += piece
-        if len(body) > MAX_BYTES:
-            raise _too_large()
-        if large is not None and not is_large and len(body) > LARGE_BYTES:
+        try:
+            body.add(piece)
+        except TooLargeError:
+            raise _too_large() from None
+        if large is not None and not is_large and body.size > LARGE_BYTES:
             is_large = True
             await large()
-    return bytes(body)
+    return body.take()
 
 
 async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterator[bytes]:
@@ -156,6 +156,8 @@ async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterato
             yield inflater.decompress(chunk, LARGE_BYTES)
             while inflater.unconsumed_tail:
                 yield inflater.decompress(inflater.unconsumed_tail, LARGE_BYTES)
+            if inflater.eof:  # it would keep whatever follows
+                break
         yield inflater.flush()
     except zlib.error:
         raise _StopError("encoding", "a compressed body that is broken") from None
@@ -171,9 +173,20 @@ def _checked(body: bytes, is_query: bool) -> Fetched:
         return Fetched(reason="empty", message="an empty page", size=len(body))
     if not is_query and start[:1] in b"{[":
         return Fetched(reason="json", message="JSON, not a metrics page", size=len(body))
-    if not is_query and len(body) > MAX_LINE_BYTES and _LONG_LINE.search(body):
+    if not is_query and _has_long_line(body):
         return Fetched(reason="long_line", message="a line of more than 64 KiB", size=len(body))
     return Fetched(body, size=len(body))
+
+
+def _has_long_line(body: bytes) -> bool:
+    """Whether a line is too long; the time that this takes grows with the length of the page alone."""
+    start = 0
+    while len(body) - start > MAX_LINE_BYTES:
+        end = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False
 
 
 def _failed(error: Exception) -> Fetched:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, field
 from typing import Any, get_args
 
+from lbctl.base.foreign_json import parse
 from lbctl.base.records import dataclass
 from lbctl.serve.telemetry.fetch import Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
@@ -23,8 +24,10 @@ from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.signal import SIGNALS
 
 _FORM = 2
-_LARGEST = 16 << 20
+_LARGEST = 8 << 20
 """Bytes of one text, decompressed."""
+MAX_VALUES = 600_000
+"""Values of one text: a replica has some fifty."""
 _TOLERANCE = 0.5
 """Seconds by which a text may come later than the fastest one before the clocks are compared anew."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
@@ -59,7 +62,7 @@ class MemberSamples:
 
         `received`: now, on the clock of this process. Raises one of `UNREADABLE` where the text is damaged.
         """
-        form, *rest = json.loads(_decompressed(text))
+        form, *rest = parse(_decompressed(text), MAX_VALUES)
         if form != _FORM:
             raise ValueError(f"samples in the form {form}")
         now, shapes, pools = rest

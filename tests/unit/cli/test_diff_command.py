@@ -244,7 +244,7 @@ def test_unreachable_server_has_exit_code_4(old: Path, capsys: pytest.CaptureFix
     [
         (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>hello</html>", "answered 200, and no JSON"),
         (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2_000_000, "its answer has no end"),
-        (b"", "timed out"),
+        (b"", "does not answer"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", "does not answer"),
     ],
 )
@@ -252,8 +252,8 @@ def test_invalid_answer_of_a_server_is_reported_quickly(
     old: Path, answer: bytes, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An HTML page, an endless answer, silence, and half an answer."""
-    monkeypatch.setattr(api_client, "_LARGEST", 1_000_000)
-    monkeypatch.setattr(api_client, "_PATIENCE", {"GET": 0.5})
+    monkeypatch.setattr(api_client, "MAX_ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr(api_client, "PATIENCE", {"GET": 0.5})
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -11,19 +11,26 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
+from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
 from lbctl.serve.net.kubernetes.cluster import CallerIdentity, ClusterError, bearer
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-_TIMEOUT = 30.0
+TIMEOUT = 30.0
 """Seconds that the program may take."""
+MAX_OUTPUT_BYTES = 1 << 20
+"""Bytes that it may write."""
+_PIECE = 1 << 16
+_KILLED = 1.0
+"""Seconds to wait for the end of a killed program."""
 _MARGIN = 60.0
 """Seconds before its expiry after which a credential is no longer used."""
 
@@ -47,7 +54,7 @@ class ExecCommand:
 class ExecPlugin:
     """Credentials from a program."""
 
-    def __init__(self, command: ExecCommand, now: Callable[[], float] = time.time, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, command: ExecCommand, now: Callable[[], float] = time.time, timeout: float = TIMEOUT) -> None:
         """Run nothing yet. `timeout` is in seconds."""
         self._command = command
         self._now = now
@@ -87,12 +94,20 @@ class ExecPlugin:
             raise self._error(f"cannot be started: {reason_of(error)}") from None
         try:
             async with asyncio.timeout(self._timeout):
-                output, _ = await process.communicate()
+                assert process.stdout is not None
+                output = await whole(_pieces(process.stdout), MAX_OUTPUT_BYTES)
+                await process.wait()
         except TimeoutError:
             raise self._error(f"has not ended within {self._timeout:g} s") from None
+        except TooLargeError:
+            raise self._error(f"has written more than {MAX_OUTPUT_BYTES >> 20} MiB") from None
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_KILLED):
+                    await process.wait()
+            process._transport.close()  # type: ignore[attr-defined] # a child of the program may have its pipe open
         if process.returncode:
             raise self._error(f"has ended with {process.returncode}; run it by hand to see why")
         return output
@@ -100,14 +115,14 @@ class ExecPlugin:
     def _parse(self, output: bytes) -> tuple[CallerIdentity, float | None]:
         """Return the access and when it expires, in seconds since the epoch."""
         try:
-            credential = json.loads(output)
+            credential = parse_object(output)
             status = credential["status"]
             if credential["apiVersion"] != self._command.api_version:
                 raise self._error(f"has not written an ExecCredential of {self._command.api_version}")
             certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
             token, expiry = status.get("token"), status.get("expirationTimestamp")
             until = datetime.fromisoformat(expiry).timestamp() if expiry else None
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise self._error("has not written an ExecCredential") from None
         if not token and not (certificate and key):
             raise self._error("has written neither a token nor a client certificate")
@@ -116,3 +131,8 @@ class ExecPlugin:
 
     def _error(self, problem: str) -> ClusterError:
         return ClusterError(f"{self._command.origin}: the program {self._command.argv[0]} {problem}")
+
+
+async def _pieces(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while piece := await stream.read(_PIECE):
+        yield piece

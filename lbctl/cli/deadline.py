@@ -1,0 +1,33 @@
+"""A time limit for a blocking call.
+
+The time limits of `requests` are for each read of a socket: a server that sends a byte a second never exceeds one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def within(seconds: float, call: Callable[[], _T]) -> _T:
+    """Return what the call returns, or raise what it raises. Raises TimeoutError; the call then goes on unheard."""
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 -- raised below, in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError
+    return results[0]

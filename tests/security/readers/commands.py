@@ -1,0 +1,51 @@
+"""What commands read of a running `serve`, or of whatever listens at its address."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import patch
+
+import click
+
+from lbctl.base import foreign_json
+from lbctl.cli import api_client
+from lbctl.cli.api_client import NO_TOKEN, ServeClient
+from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends
+
+_SECONDS = 1.0
+_OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+_HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+def _answer(port: int) -> bool:
+    client = ServeClient(f"http://127.0.0.1:{port}", NO_TOKEN, None)
+    try:
+        return bool(client.get_object("/api/v1/status"))
+    except click.ClickException:
+        return False
+
+
+async def _read(port: int) -> bool:
+    with patch.dict(api_client.PATIENCE, {"GET": _SECONDS}):
+        return await asyncio.to_thread(_answer, port)
+
+
+READERS = (
+    Reader(
+        "answer of the API to a command",
+        f"{mib(api_client.MAX_ANSWER_BYTES)}, {api_client.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
+        f"{api_client.PATIENCE['GET']:g} s in total, {api_client.LONGEST_PATIENCE:g} s where it writes",
+        against(sends(_OK + b'{"pools":[]}'), _read),
+        inputs(
+            _read,
+            json_peers(b'{"pools":')
+            | {
+                "endless headers": sends(_HEAD, b"a: b\r\n"),
+                "endless interim answers": sends(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+                "malformed types": sends(_OK + b"[]"),
+                "malformed values": sends(_OK + b"[" * 3 + b"1]"),
+            },
+        ),
+        _SECONDS,
+    ),
+)
