@@ -100,6 +100,13 @@ def test_row_says_that_the_comparison_closed_the_route(
     assert "agrees" in errors
 
 
+def test_haproxy_of_a_wheel_is_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its libraries are next to it, and glibc loads one more when its first thread ends."""
+    monkeypatch.setenv("LBCTL_HAPROXY", str(require("haproxy-2.8")))
+    assert command(["import", "haproxy", str(SAMPLES / "haproxy" / "busy-queue.cfg"), "--compare"]) == 0
+    assert "2 of 2 compared requests agree" in capsys.readouterr().err
+
+
 ANSWERS = {
     "nginx": (
         "server { listen 80; proxy_set_header Host $host; location = /a { return 301 /a/; add_header X-A b; }\n"

@@ -20,6 +20,9 @@ _TIMEOUT = 10.0
 _LISTS = ("/etc/ld.so.cache", f"/etc/ld-musl-{os.uname().machine}.path")
 """Where loaders find the directories of libraries."""
 
+_OF_THREADS = "libgcc_s.so.1"
+"""The library that glibc loads when a thread ends, which no program has to list."""
+
 
 class NotAProgramError(Exception):
     """A file that is not a program of this machine, such as a script."""
@@ -37,8 +40,9 @@ def files_of(program: str) -> list[str]:
         )  # fmt: skip
     except (OSError, struct.error, subprocess.SubprocessError) as error:
         raise NotAProgramError(f"the libraries of {program} cannot be listed: {reason_of(error)}") from None
-    lists = [file for file in _LISTS if Path(file).is_file()]
-    return list(dict.fromkeys([program, loader, *_LIBRARY.findall(listed.stdout), *lists]))
+    libraries = _LIBRARY.findall(listed.stdout)
+    others = [*_LISTS, *(str(Path(library).with_name(_OF_THREADS)) for library in libraries)]
+    return list(dict.fromkeys([program, loader, *libraries, *(file for file in others if Path(file).is_file())]))
 
 
 def _loader(program: str) -> str | None:
