@@ -23,8 +23,7 @@ from lbctl.model.load import SourceText
 from lbctl.model.node import Node, descend
 
 _NAME = b"control"
-_KEYS = (b"control:", b'"control":', b"'control':")
-_FAULTS_OF_THE_REST = frozenset({"LB010"})
+FAULTS_OF_THE_REST = frozenset({"LB010"})
 """Codes of faults that the section has only because the rest of its file is not read."""
 
 
@@ -49,11 +48,13 @@ class ControlSection:
 _NONE = ControlSection()
 
 
-class _Lines(NamedTuple):
-    """The lines of the section: the first, and the one behind the last."""
+class SectionLines(NamedTuple):
+    """The lines of a section of a file."""
 
     first: int
+    """The index of the first line."""
     end: int
+    """The index behind the last line."""
 
 
 def control_alone(texts: Iterable[SourceText]) -> ControlSection:
@@ -70,7 +71,7 @@ def control_alone(texts: Iterable[SourceText]) -> ControlSection:
 def without_control(text: SourceText) -> SourceText:
     """Return the text without its section `control`, to compare the fleets of members of a control plane."""
     lines = text.data.split(b"\n")
-    found = _find(lines)
+    found = lines_of(lines, "control")
     return text if found is None else replace(text, data=b"\n".join([*lines[: found.first], *lines[found.end :]]))
 
 
@@ -95,16 +96,16 @@ def _merged(of_fleet: Control, own: Control) -> Control:
 
 def _section(text: SourceText) -> ControlSection:
     lines = text.data.split(b"\n")
-    found = _find(lines)
+    found = lines_of(lines, "control")
     faults = Diagnostics()
     if found is None:
         source = _parsed(text, faults) if _NAME in text.data else None
         return ControlSection(source, None if source else _fault(faults))
-    source = _parsed(_only(text, lines, [found]), faults)
+    source = _parsed(only_lines(text, lines, [found]), faults)
     lost = _fault(faults)
     if source is None:
-        readable = [part for part in _parts(lines, found) if _parsed(_only(text, lines, part), Diagnostics())]
-        source = _parsed(_only(text, lines, chain.from_iterable(readable)), Diagnostics()) if readable else None
+        readable = [part for part in _parts(lines, found) if _parsed(only_lines(text, lines, part), Diagnostics())]
+        source = _parsed(only_lines(text, lines, chain.from_iterable(readable)), Diagnostics()) if readable else None
     return ControlSection(source, lost, b"\n".join(lines[found.first : found.end]))
 
 
@@ -115,17 +116,19 @@ def _parsed(text: SourceText, faults: Diagnostics) -> FleetSource | None:
 
 
 def _fault(faults: Diagnostics) -> Diagnostic | None:
-    return next((item for item in faults if item.severity == "error" and item.code not in _FAULTS_OF_THE_REST), None)
+    return next((item for item in faults if item.severity == "error" and item.code not in FAULTS_OF_THE_REST), None)
 
 
-def _find(lines: Sequence[bytes]) -> _Lines | None:
-    first = next((index for index, line in enumerate(lines) if line.startswith(_KEYS)), None)
+def lines_of(lines: Sequence[bytes], section: str) -> SectionLines | None:
+    """Return the lines of a section of the file; None if no line begins with its name."""
+    keys = tuple(f"{quote}{section}{quote}:".encode() for quote in ("", '"', "'"))
+    first = next((index for index, line in enumerate(lines) if line.startswith(keys)), None)
     if first is None:
         return None
     end = next((index for index in range(first + 1, len(lines)) if _is_key(lines[index])), len(lines))
     while not lines[end - 1].strip() or lines[end - 1].startswith(b"#"):
         end -= 1  # what is above the next key belongs to that one
-    return _Lines(first, end)
+    return SectionLines(first, end)
 
 
 def _is_key(line: bytes) -> bool:
@@ -133,21 +136,21 @@ def _is_key(line: bytes) -> bool:
     return bool(line.strip()) and line[:1] not in b" \t\r#}]"
 
 
-def _only(text: SourceText, lines: Sequence[bytes], kept: Iterable[_Lines]) -> SourceText:
+def only_lines(text: SourceText, lines: Sequence[bytes], kept: Iterable[SectionLines]) -> SourceText:
     """Return the text with these lines alone; the others are empty, so that positions stay."""
     numbers = {number for part in kept for number in range(part.first, part.end)}
     return replace(text, data=b"\n".join(line if number in numbers else b"" for number, line in enumerate(lines)))
 
 
-def _parts(lines: Sequence[bytes], section: _Lines) -> list[list[_Lines]]:
+def _parts(lines: Sequence[bytes], section: SectionLines) -> list[list[SectionLines]]:
     """Return the lines of each key of the section, each together with the line of `control:`."""
-    head = _Lines(section.first, section.first + 1)
+    head = SectionLines(section.first, section.first + 1)
     content = [number for number in range(head.end, section.end) if _is_content(lines[number])]
     if not content:
         return []
     indent = min(_indent(lines[number]) for number in content)
     starts = [number for number in content if _indent(lines[number]) == indent]
-    return [[head, _Lines(start, end)] for start, end in zip(starts, [*starts[1:], section.end], strict=True)]
+    return [[head, SectionLines(start, end)] for start, end in zip(starts, [*starts[1:], section.end], strict=True)]
 
 
 def _is_content(line: bytes) -> bool:

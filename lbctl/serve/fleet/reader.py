@@ -19,7 +19,7 @@ from lbctl.compile.own_lines import own_lines_nodes
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
 from lbctl.lint.ignores import silenced_by_comments
-from lbctl.model.control_section import ControlSection, control_alone, with_control
+from lbctl.model.control_section import ControlSection, control_alone
 from lbctl.model.fleet import FleetSource, parse
 from lbctl.model.load import SourceText
 from lbctl.model.load import texts as read_texts
@@ -30,6 +30,8 @@ from lbctl.serve.fleet.key_files import refusal_reason
 from lbctl.targets.load import Loaded, complete
 
 ReadKeys = Callable[[FleetSource, Diagnostics], Secrets]
+WithOwn = Callable[[FleetSource], FleetSource]
+"""Returns a fleet with the sections that this process takes from its own files."""
 _OWN_FILES = (
     ("control", "xds", "tls", "certificate"),
     ("control", "xds", "tls", "key"),
@@ -40,6 +42,11 @@ _OWN_FILES = (
     ("control", "api", "token_file"),
 )
 """The fields that name a file of the control plane itself."""
+
+
+def unchanged(source: FleetSource) -> FleetSource:
+    """Return the fleet itself: its files are those of this process."""
+    return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +92,22 @@ def read(
     read_keys: ReadKeys,
     diagnostics: Diagnostics,
     compile_cache: CompileCache,
-    own: FleetSource | None = None,
+    with_own: WithOwn = unchanged,
     withheld: tuple[str, ...] = (),
 ) -> FleetContents:
     """Read the fleet of these texts.
 
     `target_contents`: path of a target file → the content to use in place of the file's. `read_keys` reads the key
     files of a fleet. `diagnostics` are those of earlier steps. `compile_cache` has the objects of the last fleet.
-    `own` has the section `control` of this process, where the texts are not those of its own files. `withheld` are the
-    files and directories of this process that no fleet may name.
+    `with_own` returns a fleet with what this process takes from its own files, where the texts are others. `withheld`
+    are the files and directories of this process that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)
     source = parse_cached(tuple(texts), diagnostics)
     if source is None:
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
-    source = with_control(source, own) if own is not None else source
+    source = with_own(source)
     targets = _targets(source, target_contents)
     source = replace(source, target_contents=targets, withheld=withheld)
     loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=compile_cache)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostics
@@ -53,11 +54,14 @@ class Reconciler:
         on_fleet: Callable[[Loaded, bool], Awaitable[None]],
         observer: ChangeObserver,
         state_directory: str | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         """Start without a fleet.
 
         `on_fleet` is called twice with the first fleet: with False before its snapshot is built, and with True when it
-        can be served. `state_directory` is where the state is, if the fleet does not decide about it.
+        can be served. `state_directory` is where the state is, if the fleet does not decide about it. `shared`:
+        whether others may write to the store of the state.
         """
         self._paths = paths
         self._publisher = publisher
@@ -66,7 +70,8 @@ class Reconciler:
         self._history = history
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
-        self._reloader = FleetReloader(paths, state_directory)
+        self._shared = shared
+        self._reloader = FleetReloader(paths, state_directory, shared=shared)
         self._reloads = ReloadLog(publisher, metrics, observer)
         self._publications = PublicationLog(publisher, observer, audit)
         self._saver = FleetSaver(publisher, state, history)
@@ -192,7 +197,8 @@ class Reconciler:
     # ── Reading and serving; the caller holds the lock ───────────────────────────────────────────────────────────────
 
     async def _restore(self, saved: SavedFleet) -> LoadOutcome:
-        restored = await asyncio.to_thread(self._reloader.restore, saved)
+        own = replace(saved, texts=await self._placed(saved.texts))
+        restored = await asyncio.to_thread(self._reloader.restore, own)
         if restored.loaded is not None:
             self._reloader.accept(restored)
             self._publisher.set_baseline(restored.loaded.compiled.topology)
@@ -227,11 +233,16 @@ class Reconciler:
     async def _pinned(self) -> tuple[SourceText, ...] | None:
         """Return the files that are served in place of those on disk: the leader's, or those of a rollback."""
         if not self._following:
-            return await self._history.pinned()
+            pinned = await self._history.pinned()
+            return None if pinned is None else await self._placed(pinned)
         leader = self._leader_files
         if leader is None or await self._history.on_disk() == digest_of(leader):
             return None
-        return await asyncio.to_thread(relocated, leader, self._paths)
+        return await self._placed(leader)
+
+    async def _placed(self, files: tuple[SourceText, ...]) -> tuple[SourceText, ...]:
+        """Return stored files; those of a shared store as if they were in the directories of the own files."""
+        return await asyncio.to_thread(relocated, files, self._paths) if self._shared else files
 
     def _watch_files(self, files: Mapping[Path, str]) -> None:
         self._followed = files
@@ -244,7 +255,7 @@ class Reconciler:
         )
 
     async def _roll_back(self, entry: ServedFleet, cause: Cause, allow_shrink: bool) -> ReloadOutcome:
-        files = await self._history.files_for_rollback(entry)
+        files = await self._placed(await self._history.files_for_rollback(entry))
         outcome = await self._load(files, allow_shrink)
         if outcome.loaded is None:
             result: ReloadStatus = "refused" if outcome.shrink else "invalid"

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
@@ -24,12 +25,14 @@ from lbctl.control.shrink import shrinks
 from lbctl.ir.interning import intern_unchanged
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.topology import Topology
+from lbctl.model.control_section import with_control
 from lbctl.model.fleet import FleetSource
 from lbctl.model.load import SourceText, texts
+from lbctl.model.own_sections import own_sections, with_own
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
-from lbctl.serve.fleet.reader import FleetContents, ReadKeys, own_control, read
+from lbctl.serve.fleet.reader import FleetContents, ReadKeys, WithOwn, own_control, read, unchanged
 from lbctl.serve.state.records import SavedFleet
 from lbctl.targets.load import Loaded
 
@@ -86,10 +89,17 @@ def _unchanged(topology: Topology) -> Topology:
 class FleetReloader:
     """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
 
-    def __init__(self, paths: Sequence[str], state: str | None = None) -> None:
-        """Read nothing yet. `state` is the directory of the state, if the fleet does not decide about it."""
+    def __init__(self, paths: Sequence[str], state: str | None = None, *, shared: bool = False) -> None:
+        """Read nothing yet.
+
+        `state` is the directory of the state, if the fleet does not decide about it. `shared`: whether others may write
+        to the store of the fleets that `restore` and `load` are given.
+        """
         self._paths = tuple(paths)
         self._withheld = (state,) if state else ()
+        self._shared = shared
+        self._own: FleetSource | None = None
+        """The last sections of the own files that could be read, for a fleet of a shared store."""
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
         self._compile_cache = CompileCache()
@@ -139,7 +149,7 @@ class FleetReloader:
         their saved content is used.
         """
         with self._lock:
-            own = own_control(self._paths)
+            own = self._with_own()
             as_saved = self._contents(saved.texts, saved.targets, self._new_keys, Diagnostics(), own)
             contents = self._reread(saved.texts, saved.targets, as_saved.topology, _unchanged, own)
             files = self._fingerprints.of(contents.files())
@@ -166,7 +176,7 @@ class FleetReloader:
         refused = replace(refused, files=digests)
         if all(digests[file] == digest for file, digest in running.files.items()):
             return refused
-        own = running.fleet.source
+        own = partial(with_own if self._shared else with_control, own=running.fleet.source)
         contents = self._reread(running.saved.texts, running.saved.targets, running.topology, discovered, own)
         if contents.loaded is None:
             return refused
@@ -180,7 +190,7 @@ class FleetReloader:
         targets: Mapping[str, bytes],
         before: Topology | None,
         discovered: Callable[[Topology], Topology],
-        own: FleetSource | None,
+        own: WithOwn,
     ) -> FleetContents:
         """Read these texts with all files as they are now, or else with the given content of the target files."""
         contents = self._contents(source_texts, {}, self._reread_keys, Diagnostics(), own)
@@ -194,11 +204,19 @@ class FleetReloader:
         targets: Mapping[str, bytes],
         keys: ReadKeys,
         diagnostics: Diagnostics,
-        own: FleetSource | None,
+        own: WithOwn,
     ) -> FleetContents:
         return read(
             source_texts, targets, self._certificates, keys, diagnostics, self._compile_cache, own, self._withheld
         )
+
+    def _with_own(self) -> WithOwn:
+        """Return what gives a stored fleet the sections that this process takes from its own files."""
+        if self._shared:
+            self._own = own_sections(texts(self._paths, Diagnostics())) or self._own
+            return partial(with_own, own=self._own)
+        own = own_control(self._paths)
+        return unchanged if own is None else partial(with_control, own=own)
 
     @property
     def _served_keys(self) -> key_files.ServedKeyFiles:
@@ -246,7 +264,7 @@ class FleetReloader:
                 continue
             diagnostics = Diagnostics()
             source_texts = texts(paths, diagnostics) if pinned is None else pinned
-            own = None if pinned is None else own_control(self._paths)
+            own = unchanged if pinned is None else self._with_own()
             contents = self._contents(source_texts, {}, self._new_keys, diagnostics, own)
             files = self._fingerprints.of(contents.files())
             changed = changed or _changed_file(before, (*fleet_files(paths), *files), began)

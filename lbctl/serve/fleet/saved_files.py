@@ -13,11 +13,13 @@ from lbctl.serve.state.records import SavedFleet
 
 
 def relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[SourceText, ...]:
-    """Return the leader's files as if they were in the directories of this member's files."""
+    """Return files of a shared store as if they were in the directories of this member's files."""
     own = {Path(text.name).name: text for text in texts(paths, Diagnostics())}
     first = next(iter(own.values()), None)
     if first is None:
-        return files
+        path = Path(paths[0])
+        directory = path if path.is_dir() else path.parent
+        first = SourceText(str(directory / "fleet.yaml"), b"", str(directory))
     moved = []
     for text in files:
         beside = own.get(Path(text.name).name, first)

@@ -115,8 +115,9 @@ def build_fleet(
     audit = AuditLog(state, inputs.shared.clock.now if inputs.shared else time.time)
     history = FleetHistory(options.paths, state, restored.history)
     reconciler = Reconciler(
-        options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events, options.state
-    )
+        options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events,
+        options.state, shared=inputs.shared is not None,
+    )  # fmt: skip
     return FleetParts(publisher, watcher, audit, history, reconciler)
 
 

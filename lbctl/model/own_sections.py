@@ -1,0 +1,123 @@
+"""What a member of a control plane takes from its own files alone, when it serves the fleet of a shared store.
+
+Others may write to a store. So a stored fleet decides what proxies serve, and never what runs on the machine of a
+member: commands, and the paths and addresses that a member or its proxies write or open, are those of its own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from pydantic import ValidationError
+
+from lbctl.base.diagnostics import Diagnostics
+from lbctl.model.control import Control, Proxy
+from lbctl.model.control_section import FAULTS_OF_THE_REST, lines_of, only_lines, with_control
+from lbctl.model.fleet import FleetSource, parse
+from lbctl.model.load import SourceText
+from lbctl.model.node import Node, descend, plain_value
+
+_SECTIONS = ("control", "proxies")
+_OWN_KEYS = frozenset({
+    "config", "reload", "runtime_api", "agent_check", "include", "user", "group", "chroot", "admin", "metrics", "form",
+})  # fmt: skip
+"""The keys of a proxy that say what runs on its machine, and which files and sockets are opened there."""
+_OWNERS = ("listeners", "routes", "pools")
+"""The sections whose objects own lines may be for."""
+
+
+def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
+    """Return the sections `control` and `proxies` of a member's files, also where these are broken elsewhere.
+
+    The result is None if a part of one of the sections cannot be read.
+    """
+    return _readable([part for text in texts if (part := _part(text)) is not None]) or _readable(texts)
+
+
+def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
+    """Return a stored fleet with the section `control` of a member's files, and with their keys of its proxies.
+
+    A proxy that these files do not have is not driven. With None for `own`, that is every proxy.
+    """
+    if own is None:
+        source = _without_control(source)
+        named: Mapping[str, Node] = {}
+    else:
+        source = with_control(source, own)
+        named = _proxies(own.root)
+    nodes = {name: _merged(node, named.get(name), source) for name, node in _proxies(source.root).items()}
+    sections = dict(source.root.value) if isinstance(source.root.value, dict) else {}
+    if (written := sections.get("proxies")) is not None:
+        sections["proxies"] = Node(dict(nodes), written.file, written.line, written.column)
+    root = Node(sections, source.root.file, source.root.line, source.root.column)
+    proxies = {name: _validated(node) for name, node in nodes.items() if name in source.fleet.proxies}
+    return replace(source, fleet=source.fleet.model_copy(update={"proxies": proxies}), root=root)
+
+
+def _part(text: SourceText) -> SourceText | None:
+    """Return the text with the lines of the sections alone; None if it has neither."""
+    lines = text.data.split(b"\n")
+    found = [part for name in _SECTIONS if (part := lines_of(lines, name)) is not None]
+    return only_lines(text, lines, found) if found else None
+
+
+def _readable(texts: Sequence[SourceText]) -> FleetSource | None:
+    """Parse texts. The result is None where they have a fault, or none of the sections."""
+    faults = Diagnostics()
+    source = parse(texts, faults) if texts else None
+    is_faulty = any(item.severity == "error" and item.code not in FAULTS_OF_THE_REST for item in faults)
+    return source if source is not None and not is_faulty and "control" in source.fleet.model_fields_set else None
+
+
+def _without_control(source: FleetSource) -> FleetSource:
+    sections = dict(source.root.value) if isinstance(source.root.value, dict) else {}
+    sections.pop("control", None)
+    root = Node(sections, source.root.file, source.root.line, source.root.column)
+    return replace(source, fleet=source.fleet.model_copy(update={"control": Control.default()}), root=root)
+
+
+def _proxies(root: Node) -> Mapping[str, Node]:
+    section = descend(root, ("proxies",))
+    return section.value if section is not None and isinstance(section.value, dict) else {}
+
+
+def _merged(stored: Node, own: Node | None, source: FleetSource) -> Node:
+    """Return a proxy of a stored fleet with the own keys of the same proxy; without any where its kind differs."""
+    values = stored.value if isinstance(stored.value, dict) else {}
+    own_values = own.value if own is not None and isinstance(own.value, dict) else {}
+    if _kind(values) != _kind(own_values):
+        own_values = {}
+    kept = {key: node for key, node in values.items() if key not in _OWN_KEYS}
+    taken = {key: node for key, node in own_values.items() if key in _OWN_KEYS}
+    if "include" in taken:
+        taken["include"] = _for_objects(taken["include"], frozenset(chain(*map(source.names, _OWNERS))))
+    return Node({**kept, **taken}, stored.file, stored.line, stored.column, stored.key_line, stored.key_column)
+
+
+def _kind(values: Mapping[str, Node]) -> object:
+    return values["kind"].value if "kind" in values else None
+
+
+def _for_objects(include: Node, names: frozenset[str]) -> Node:
+    """Return own lines without those for objects that the stored fleet does not have."""
+    if not isinstance(include.value, dict):
+        return include
+    places = {}
+    for place, node in include.value.items():
+        if isinstance(node.value, dict):
+            kept = {owner: files for owner, files in node.value.items() if owner in names}
+            node = Node(dict(kept), node.file, node.line, node.column, node.key_line, node.key_column)
+        places[place] = node
+    return Node(dict(places), include.file, include.line, include.column, include.key_line, include.key_column)
+
+
+def _validated(node: Node) -> Proxy:
+    """Return the proxy of a node; without the own keys where they do not fit the rest."""
+    try:
+        return Proxy.model_validate(plain_value(node))
+    except ValidationError:
+        values = node.value if isinstance(node.value, dict) else {}
+        rest = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+        return Proxy.model_validate(plain_value(Node(dict(rest), node.file, node.line, node.column)))
