@@ -4,7 +4,7 @@ lbctl reads the files that a fleet names with its own rights, and passes on what
 files, to proxies, and from there to servers that the fleet names. These files must be below the fleet's own directory,
 or below a directory that the operator allows. Certificates, lists of replicas and public keys (JWKS) may be anywhere,
 since their content is checked and only that of their own kind is used. No fleet may name a file of the control plane's
-state, or its tokens.
+state, its tokens, or its keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ _OWN_IDENTITY = ("/run/secrets/kubernetes.io", "/run/secrets/eks.amazonaws.com",
 _KUBE = "~/.kube"
 """Where kubectl has the kubeconfig of this user."""
 _STATE = "/var/lib/lbctl"
-_TOKEN_FILE = ("control", "api", "token_file")
+_OWN_FILES: tuple[d.Path, ...] = (
+    ("control", "state"),
+    ("control", "api", "token_file"),
+    ("control", "store", "key_file"),
+    ("control", "store", "password", "file"),
+)
+"""The fields that name files with which the control plane itself works."""
 
 
 def allow(place: Path) -> None:
@@ -81,7 +87,7 @@ def _holds_nothing(resolved: Path) -> bool:
 def _of_control_plane(source: FleetSource) -> Iterator[str]:
     yield from source.withheld
     yield from (os.environ.get("LBCTL_STATE") or _STATE, _STATE, *_OWN_IDENTITY)
-    for named in (("control", "state"), _TOKEN_FILE):
+    for named in _OWN_FILES:
         node = descend(source.root, named)
         if node is not None and isinstance(node.value, str):
             yield str(Path(source.roots[node.file]) / node.value)

@@ -87,6 +87,7 @@ def _store(section: model.Store) -> ir.Store:
         ca=tls.ca,
         certificate=tls.certificate,
         key=tls.key,
+        key_file=section.key_file,
         lease=int(section.lease),
     )
 

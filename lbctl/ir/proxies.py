@@ -128,6 +128,8 @@ class Store:
     """The path of the client certificate; None: none is shown."""
     key: str | None = None
     """The path of its private key."""
+    key_file: str | None = None
+    """The path of the file with the keys that sign what is stored; None: nothing is signed."""
     lease: int = 10_000
     """Milliseconds after which another member may lead."""
 

@@ -187,6 +187,11 @@ class Store(Section):
     )
     password: StorePassword | None = Field(None, description="The password.")
     tls: StoreTls | None = Field(None, description="With `rediss` and `etcds`: certificates other than the system's.")
+    key_file: v.FilePath | None = Field(
+        None,
+        description="Holds the keys of the members, one a line: the first signs what they store and send each other, "
+        "and each one verifies it. Without it: others who may write to the store can change what is served.",
+    )
     lease: v.Lease = Field(q.Duration(10_000), description="After a leader is lost for so long, another member leads.")
 
 

@@ -130,6 +130,7 @@ def _rooted_store(source: FleetSource | None, store: Store | None) -> Store | No
         ca=store.ca and _rooted(source, (*base, "tls", "ca"), store.ca),
         certificate=store.certificate and _rooted(source, (*base, "tls", "certificate"), store.certificate),
         key=store.key and _rooted(source, (*base, "tls", "key"), store.key),
+        key_file=store.key_file and _rooted(source, (*base, "key_file"), store.key_file),
     )
 
 

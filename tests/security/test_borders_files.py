@@ -127,7 +127,15 @@ def test_files_of_the_control_plane_are_never_read(
 
 
 @any_file
-@pytest.mark.parametrize("control", [{"state": "state"}, {"api": {"token_file": "state/api-token"}}])
+@pytest.mark.parametrize(
+    "control",
+    [
+        {"state": "state"},
+        {"api": {"token_file": "state/api-token"}},
+        {"store": {"url": "redis://127.0.0.1", "key_file": "state/api-token"}},
+        {"store": {"url": "redis://127.0.0.1", "password": {"file": "state/api-token"}}},
+    ],
+)
 def test_state_that_the_fleet_names_is_never_read(name: str, control: dict[str, Any], outside: Path) -> None:
     fleet = {**_PASSED_ON, **_CHECKED}[name]("state/api-token") | {"control": control}
     assert len(_refused(outside.parents[1] / "fleet", fleet)) == 1

@@ -224,6 +224,9 @@ class Fleet:
     def age(self) -> None:
         return None
 
+    def member_requests(self) -> None:
+        return None
+
     def forwards_to(self) -> None:
         return None
 

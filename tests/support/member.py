@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from lbctl.ir.proxies import Store
@@ -54,16 +55,26 @@ class Running:
         self.member: FleetMember = services.member
 
 
+def write_keys(directory: Path, *lines: str) -> str:
+    """Write a key file with these lines, and return its path."""
+    path = directory / "store-keys"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
 @asynccontextmanager
 async def running(
-    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = ""
+    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = "", keys: str = ""
 ) -> AsyncIterator[Running]:
     """Run a member whose store is a Redis at this port, with the keys of this prefix. Its default fleet has the
-    replicas a and b."""
+    replicas a and b. `keys`: the content of its key file."""
     path = directory / name / "fleet.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(fleet or fleet_with("b"))
-    store = open_shared(Store(f"redis://127.0.0.1:{port}", prefix, lease=2_000, password_file=password), name)
+    settings = Store(f"redis://127.0.0.1:{port}", prefix, lease=2_000, password_file=password)
+    if keys:
+        settings = replace(settings, key_file=write_keys(path.parent, keys))
+    store = open_shared(settings, name)
     shared = Shared(name, store, 2.0, Authority())
     options, nodes, metrics = Options((str(path),), str(path.parent / "state")), NodeStatus(), Metrics()
     state = SavedState(store, log.warn, shared.authority)

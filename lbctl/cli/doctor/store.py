@@ -12,14 +12,17 @@ from lbctl.cli.doctor.kubernetes import is_allowed
 from lbctl.cli.doctor.sources import PATIENCE
 from lbctl.ir.proxies import Store
 from lbctl.serve.ha.format import check_format
-from lbctl.serve.ha.presence import MemberInfo, read_info
+from lbctl.serve.ha.presence import MemberInfo, read_infos
+from lbctl.serve.ha.records import FOLLOWED
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.serve.settings import ServeSettings
-from lbctl.serve.state.interface import NEARLY_FULL, SharedStore, StoreError, StoreUnreachableError, Usage
+from lbctl.serve.state.interface import NEARLY_FULL, StoreError, StoreUnreachableError, Usage
+from lbctl.serve.state.keyring import UNSIGNED
 from lbctl.serve.state.kubernetes_objects import rights
 from lbctl.serve.state.open import open_shared
+from lbctl.serve.state.signed import SignedStore
 
 _SKEW = 1.0
 """Seconds by which the clocks of members may differ."""
@@ -40,7 +43,8 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
         if missing := asyncio.run(_missing_rights(store)):
             yield DoctorResult(what, "failed", f"the account may not {', '.join(missing)}", _NO_PERMISSION)
             return
-        leader, members, usage = asyncio.run(_read(open_shared(store, _NAME)))
+        opened = open_shared(store, _NAME)
+        leader, members, usage = asyncio.run(_read(opened))
     except (StoreUnreachableError, TimeoutError) as error:
         reason = reason_of(error, f"no answer within {PATIENCE:g} s")
         yield DoctorResult(what, "failed", reason, "start it, or correct control.store.url", absent=True)
@@ -51,15 +55,31 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
     names = ", ".join(item.name for item in members) or "none"
     led = f"{leader} leads" if leader else "no member leads"
     yield DoctorResult(what, "ok", f"{led}; members: {names}")
+    yield from _signatures(opened)
     yield from _clocks(members)
     yield from (_fullness(item) for item in usage if item.problem or item.size >= NEARLY_FULL * _limit(item))
 
 
-async def _read(store: SharedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[Usage, ...]]:
+def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
+    """Yield what is refused of the store, and whether content without a signature is accepted."""
+    for subject, problem in store.refused.items():
+        finding = f"{subject}: {problem}"
+        advice = "find out who else writes to the store, or give all members the same control.store.key_file"
+        yield DoctorResult("content of the store", "failed", finding, advice)
+    if store.keys.keys and store.keys.accepts_unsigned:
+        finding = f"content without a signature is accepted: the key file has the line `{UNSIGNED}`"
+        yield DoctorResult("keys of the store", "warn", finding, "remove the line once all members have the file")
+    elif store.keys.keys:
+        yield DoctorResult("keys of the store", "ok", "content without a valid signature is refused")
+
+
+async def _read(store: SignedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[Usage, ...]]:
     try:
         async with asyncio.timeout(PATIENCE):
             await check_format(store)
-            return await store.leader(), tuple(map(read_info, await store.members())), await store.usage()
+            for key in FOLLOWED:
+                await store.read(key)
+            return await store.leader(), read_infos(await store.members()), await store.usage()
     finally:
         await store.close()
 

@@ -60,6 +60,7 @@ def _store(store: Store | None) -> Iterator[Setting]:
         yield ("user",), store.user
         yield ("password", "file"), store.password_file
         yield from ((("tls", name), getattr(store, name)) for name in ("ca", "certificate", "key"))
+        yield ("key_file",), store.key_file
         yield ("lease",), duration(store.lease)
 
 

@@ -18,11 +18,13 @@ from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api import tokens
+from lbctl.serve.api.connections import FIRST_REQUEST
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
-from lbctl.serve.api.responses import Handler, RefusedRequest
+from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.tokens import ApiToken, Principal
+from lbctl.serve.ha.requests import SCHEME, MemberRequest, NotSignedError
 
 _LARGEST_TOKEN_FILE = 64 * 1024
 """Bytes of the token's file."""
@@ -84,37 +86,58 @@ class Authorization:
         """Refuse a request without the token that it needs, and forward a write where this process does not lead."""
         reading = request.method in ("GET", "HEAD") or _canonical(request) in _QUESTIONS
         if not _is_public(request) and (self._access.guarded or not reading or joins(request)):
-            principal = await self._principal(request)
+            caller = await self._caller(request)
+            principal = caller.principal
             _check_role(principal, request, reading=reading)
             ACTOR.set(principal.name)
             target = None if reading else self._serving.forwards_to()
             if target is not None:
-                return await _forwarded(request, target)
+                return await _forwarded(request, target, caller)
         elif _canonical(request) in _STREAMS and "authorization" in request.headers:
-            known = _principal_of(request, await self._accepted())
-            ACTOR.set(known.name if known is not None else "")
+            known = _token_of(request, await self._accepted())
+            ACTOR.set(known.principal.name if known is not None else "")
         return await handler(request)
 
     async def _accepted(self) -> Sequence[ApiToken]:
         return tokens.parse(await asyncio.to_thread(read_token, self._access.token))
 
-    async def _principal(self, request: web.Request) -> Principal:
-        """Return whose token the request has. Raises RefusedRequest where it has none that is known."""
+    async def _caller(self, request: web.Request) -> ApiToken:
+        """Return the token of the request, or that of the caller of another member. Raises RefusedRequest."""
         accepted = await self._accepted()
         if not accepted:
             raise RefusedRequest(403, "this control plane has no token, so this is not allowed")
-        principal = _principal_of(request, accepted)
-        if principal is None:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == SCHEME:
+            return await self._forwarding(request, given.strip(), accepted)
+        token = _token_of(request, accepted)
+        if token is None:
             where = _AFAR if self._access.guarded else self._access.token
             raise RefusedRequest(401, f"this needs the token; it is in {where}")
-        return principal
+        return token
+
+    async def _forwarding(self, request: web.Request, given: str, accepted: Sequence[ApiToken]) -> ApiToken:
+        """Return the caller's token as another member states it, which has checked it. Raises RefusedRequest."""
+        requests = self._serving.member_requests()
+        if requests is None or request.method in ("GET", "HEAD"):
+            raise RefusedRequest(401, "this control plane has no other members that may ask this")
+        if request.content_length is None or request.content_length > LARGEST:
+            raise RefusedRequest(413, "a forwarded request has a body of known length")
+        try:
+            async with asyncio.timeout(FIRST_REQUEST):
+                signed = MemberRequest(request.method, request.path_qs, await request.read())
+            actor, token = requests.verify(given, signed, [(item, item.secret) for item in accepted])
+        except NotSignedError as error:
+            raise RefusedRequest(401, str(error)) from None
+        except TimeoutError:
+            raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
+        return token or ApiToken(Principal(actor, "operate"), b"")
 
 
-def _principal_of(request: web.Request, accepted: Sequence[ApiToken]) -> Principal | None:
-    """Return whose token the request has; None if it has none of those that are accepted."""
+def _token_of(request: web.Request, accepted: Sequence[ApiToken]) -> ApiToken | None:
+    """Return the token that the request has; None if it has none of those that are accepted."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
-    return tokens.principal_of(accepted, credentials) if kind.lower() == "bearer" else None
+    return tokens.token_of(accepted, credentials) if kind.lower() == "bearer" else None
 
 
 def read_token(file: Path | None) -> bytes:
@@ -125,9 +148,9 @@ def read_token(file: Path | None) -> bytes:
         return b""
 
 
-async def _forwarded(request: web.Request, target: LeaderAddress) -> web.Response:
+async def _forwarded(request: web.Request, target: LeaderAddress, caller: ApiToken) -> web.Response:
     try:
-        return await forward(request, target)
+        return await forward(request, target, caller)
     except NoLeaderError as error:
         raise RefusedRequest(503, str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Forwards a write to the leader of the control plane, with the caller's token."""
+"""Forwards a write to the leader of the control plane, signed by this member in place of the caller's token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from aiohttp import web
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
+from lbctl.serve.api.tokens import ApiToken
+from lbctl.serve.ha.requests import MemberRequest, MemberRequests
 
 _HEADER = "x-lbctl-forwarded-by"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, connect=3)
@@ -26,20 +28,29 @@ class LeaderAddress:
 
     member: str
     """The name of this member."""
+    leader: str
+    """The name of the leader; empty where none is known."""
     url: str
     """The URL of the leader's API; empty where no leader is known."""
     certificate: str | None
     """The path of this member's own certificate, whose authorities also verify the leader's; None without TLS."""
+    requests: MemberRequests
+    """Signs the request."""
 
 
-async def forward(request: web.Request, target: LeaderAddress) -> web.Response:
-    """Return the leader's answer. Raises NoLeaderError where there is no leader, or it does not answer."""
+async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken) -> web.Response:
+    """Return the leader's answer. `caller`: the token that the caller has shown, which is not sent.
+
+    Raises NoLeaderError where there is no leader, it does not answer, or it does not accept this member's signature.
+    """
     if target.url and not _is_trustworthy(target.url):
-        raise NoLeaderError(f"the leader's API is not reached by TLS at {target.url}, and the token is not sent there")
+        raise NoLeaderError(f"the leader's API at {target.url} is not reached by TLS, and nothing is forwarded there")
     if not target.url or _HEADER in request.headers:
         raise NoLeaderError("no member of this control plane leads at the moment, and nothing was changed")
-    headers = {name: request.headers[name] for name in ("authorization", "content-type") if name in request.headers}
+    headers = {name: request.headers[name] for name in ("content-type",) if name in request.headers}
     body = await request.read()
+    signed = MemberRequest(request.method, request.path_qs, body)
+    headers["authorization"] = target.requests.sign(signed, target.leader, caller.principal.name, caller.secret)
     try:
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT) as session,
@@ -54,6 +65,11 @@ async def forward(request: web.Request, target: LeaderAddress) -> web.Response:
         ):
             content_type = answer.headers.get("content-type", "application/json")
             content = await answer.read()
+            if answer.status == 401:
+                raise NoLeaderError(
+                    f"the leader {target.leader} does not accept requests of this member: it has other keys, other "
+                    f"tokens or an earlier version of lbctl. Send the request to {target.url}"
+                )
             return web.Response(body=content, status=answer.status, headers={"content-type": content_type})
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise NoLeaderError(f"the leader does not answer at {target.url}: {reason_of(error)}") from None

@@ -61,6 +61,8 @@ class Observed:
     """Whether an operator's rollback is in force."""
     rollouts: Sequence[schema.Rollout] = ()
     """The rollouts of the files."""
+    refused: str = ""
+    """What of a shared store is refused, and why; empty where nothing is."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
@@ -118,6 +120,8 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
         yield _critical("picker", "", text, "lbctl doctor")
     if observed.unsaved:
         yield _warning("store", "", f"decisions are not saved: {observed.unsaved}", "lbctl doctor")
+    if observed.refused:
+        yield _warning("store", "", observed.refused, "lbctl doctor")
     for note in observed.state_notes:
         yield _warning("state", "", note, "lbctl doctor")
 

@@ -8,6 +8,7 @@ from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.forwarding import LeaderAddress
+from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker.feed import Feed
 
 
@@ -70,6 +71,9 @@ class Serving(Protocol):
 
     def forwards_to(self) -> LeaderAddress | None:
         """Return where writes are forwarded to; None where this process carries them out."""
+
+    def member_requests(self) -> MemberRequests | None:
+        """Return what verifies the requests of other members; None where this process is the only one."""
 
     async def audit(self) -> schema.Audit:
         """Return `GET /api/v1/audit`. Raises StoreError."""

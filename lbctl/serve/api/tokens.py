@@ -59,10 +59,10 @@ def _tokens(lines: Iterable[bytes]) -> Iterator[ApiToken]:
             yield ApiToken(Principal(match[1].decode(), cast(Role, match[2].decode())), match[3])
 
 
-def principal_of(tokens: Iterable[ApiToken], given: bytes) -> Principal | None:
-    """Return whose token this is; None where it is nobody's. The time that it takes tells nothing of the tokens."""
-    principal = None
+def token_of(tokens: Iterable[ApiToken], given: bytes) -> ApiToken | None:
+    """Return the token that was given; None where there is no such token. The time that it takes reveals none."""
+    found = None
     for token in tokens:
         if hmac.compare_digest(given, token.secret):
-            principal = token.principal
-    return principal
+            found = token
+    return found

@@ -18,6 +18,7 @@ from lbctl.serve.api.forwarding import LeaderAddress
 from lbctl.serve.api.operations import Operations
 from lbctl.serve.api.problems import Observed, problems, replica_counts
 from lbctl.serve.api.view_parts import ViewParts
+from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker.feed import Feed
 from lbctl.targets import xds_kinds
 
@@ -65,6 +66,7 @@ class Views(DecisionViews, Operations):
             xds_proxies(topology, xds_kinds()).named if topology else (), self._parts.member is None,
             time.time() - self._since, picker, sources, self._unsaved(), self._parts.audit.notes,
             self._parts.options.dry_run, self._parts.rollbacks.history.rollback is not None, self.rollouts().rollouts,
+            self._parts.member.refused if self._parts.member is not None else "",
         )  # fmt: skip
         return schema.Status(
             version=__version__,
@@ -128,7 +130,14 @@ class Views(DecisionViews, Operations):
         """Return where writes are forwarded to; None where this process carries them out."""
         if self._parts.member is None or self._parts.member.leads:
             return None
-        return LeaderAddress(self._parts.member.name, self._parts.member.leader_api, self._api_certificate())
+        member, status = self._parts.member, self._parts.member.records.leader
+        return LeaderAddress(
+            member.name, status.member if status else "", member.leader_api, self._api_certificate(), member.requests
+        )
+
+    def member_requests(self) -> MemberRequests | None:
+        """Return what verifies the requests of other members; None where this process is the only one."""
+        return self._parts.member.requests if self._parts.member is not None else None
 
     def _api_certificate(self) -> str | None:
         tls = self._parts.endpoints.settings.control.api_tls if self._parts.endpoints.settings else None

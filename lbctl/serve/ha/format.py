@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 
 from lbctl.serve.state.interface import ABSENT, SharedStore, UnusableError
+from lbctl.serve.state.signed import FORMAT_KEY
 
-KEY = "format"
-FORMAT = 1
-"""The form that this version reads and writes."""
+KEY = FORMAT_KEY
+_PLAIN, _SIGNED = 1, 2
+"""The form without signatures, and the one with them. Versions that know the first alone leave the second alone."""
+FORMAT = _SIGNED
+"""The latest form that this version reads and writes."""
 _FOREIGN = ("fleet/", "overrides", "loop_output")
-"""Keys that this version writes only beside the marker."""
+"""Keys that this version writes only next to the marker."""
 
 
 async def check_format(store: SharedStore) -> None:
@@ -37,10 +40,12 @@ async def check_format(store: SharedStore) -> None:
         )
 
 
-async def write_format(store: SharedStore, epoch: int) -> None:
-    """Write the marker, where there is none. Raises StoreError."""
-    if not any(item.key == KEY for item in await store.read(KEY)):
-        await store.put(KEY, json.dumps({"lbctl": FORMAT}), ABSENT, epoch)
+async def write_format(store: SharedStore, epoch: int, *, signed: bool) -> None:
+    """Write the marker, where there is none for what this member writes. Raises StoreError."""
+    entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
+    wanted = _SIGNED if signed else _PLAIN
+    if entry is None or wanted > (_number(entry.value) or 0):
+        await store.put(KEY, json.dumps({"lbctl": wanted}), entry.version if entry else ABSENT, epoch)
 
 
 def _number(value: str) -> int | None:

@@ -22,14 +22,16 @@ from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format
 from lbctl.serve.ha.news import MemberNews
 from lbctl.serve.ha.parts import RoleTasks, SharedParts
-from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_info, write_info
+from lbctl.serve.ha.presence import INTERVAL, TTL, MemberInfo, read_infos, write_info
 from lbctl.serve.ha.records import FOLLOWED, LEADER, LeaderStatus, SharedRecords, read_leader, write_leader
+from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.serve.operator.steps_in_force import StepsInForce
 from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import KeyChange, SharedStore, StoreError
+from lbctl.serve.state.interface import KeyChange, StoreError
 from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.signed import SignedStore, refusals
 
 _SETTLE = 0.01
 """Seconds for which changes are gathered before they are published together."""
@@ -49,7 +51,7 @@ class FleetMember:
     def __init__(
         self,
         name: str,
-        store: SharedStore,
+        store: SignedStore,
         state: SavedState,
         authority: Authority,
         election: Election,
@@ -70,6 +72,8 @@ class FleetMember:
         self.takeovers = 0
         """How often this member has become the leader."""
         self.store = store
+        self.requests = MemberRequests(name, store.keys, clock.now)
+        """Signs and verifies the requests between members."""
         self.sharing = PoolSharing(
             name, parts.telemetry, state, min(TTL, election.ttl), authority.clock, news.pools_shared
         )
@@ -113,6 +117,11 @@ class FleetMember:
         """The epoch in which this member leads, or whose decisions it follows; 0 before the first."""
         leader = self.records.leader
         return self.election.epoch if self.election.role != "follower" else leader.epoch if leader else 0
+
+    @property
+    def refused(self) -> str:
+        """What of the store is refused, and why; empty where nothing is."""
+        return refusals(self.store.refused)
 
     @property
     def leader(self) -> MemberInfo | None:
@@ -186,7 +195,7 @@ class FleetMember:
         await self._switch({})
         try:
             epoch = self.election.epoch
-            await write_format(self.store, epoch)
+            await write_format(self.store, epoch, signed=bool(self.store.keys.keys))
             if await self._led_last():
                 self._parts.history.save_all()
             else:
@@ -205,7 +214,8 @@ class FleetMember:
         self._leads, self._taken_over = True, epoch
         self.takeovers += 1
         log.event("took over", epoch=epoch, seconds=time.perf_counter() - started)
-        await self._switch({**self._role_tasks.deciding, **self._role_tasks.acting, "sign of life": self._live})
+        own_tasks = {"sign of life": self._live, "signatures": self._sign_again}
+        await self._switch({**self._role_tasks.deciding, **self._role_tasks.acting, **own_tasks})
         return True
 
     async def _led_last(self) -> bool:
@@ -236,6 +246,15 @@ class FleetMember:
             with suppress(StoreError):
                 await self._write_leader()
             await asyncio.sleep(INTERVAL)
+
+    async def _sign_again(self) -> None:
+        """Sign what members without a key, or with an older one, have stored."""
+        while True:
+            with suppress(StoreError):
+                if count := await self.store.sign_again(self.election.epoch):
+                    log.event("records of the store are signed again", records=count)
+                await asyncio.get_running_loop().create_future()  # until this member leads no more
+            await asyncio.sleep(_RETRY)
 
     async def _write_leader(self) -> None:
         api, _ = self._addresses()
@@ -339,7 +358,7 @@ class FleetMember:
             info = write_info(replace(own, samples=await self.sharing.samples()))
             await self.store.announce(self.name, info, TTL)
             self.sharing.renewed(asked_at)
-            return tuple(map(read_info, await self.store.members()))
+            return read_infos(await self.store.members())
         except StoreError:
             return None
 
@@ -358,7 +377,7 @@ class FleetMember:
             lag=self.lag,
             clock=self.clock.offset,
             latency=self.election.latency,
-            problem=self.election.problem,
+            problem=self.election.problem or self.refused,
             shares=True,
             steps=self._steps.own(self._parts.publisher.rollouts, self._parts.publisher.topology),
         )

@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, field, replace
+from itertools import islice
+from typing import Any
 
 from lbctl.base.records import dataclass
+from lbctl.serve.ha import fields
 from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
+from lbctl.serve.state.records import UNREADABLE
 
 INTERVAL = 1.0
 """Seconds between two announcements."""
+MAX_SAMPLES = 900_000
+"""Characters of the samples of all members that any store takes at a time, in addition to what else they announce."""
 TTL = 5.0
 """Seconds after which a member that announces nothing is gone."""
 
@@ -66,22 +72,56 @@ def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[s
 
 def write_info(info: MemberInfo) -> str:
     """Serialize the announcement of a member."""
-    return json.dumps(asdict(info))
+    problem = "".join(filter(str.isprintable, info.problem))[: fields.MAX_PROBLEM]
+    return json.dumps(asdict(replace(info, problem=problem)))
+
+
+def read_infos(presences: Iterable[Presence]) -> tuple[MemberInfo, ...]:
+    """Parse the announcements of at most MAX_MEMBERS members; those without a member's name are left out."""
+    named = (item for item in presences if fields.is_name(item.member))
+    return tuple(map(read_info, islice(named, fields.MAX_MEMBERS)))
 
 
 def read_info(presence: Presence) -> MemberInfo:
-    """Parse an announcement; of one that cannot be read the name is left."""
+    """Parse an announcement. Of a malformed one the name is left, with `problem` that names what is wrong.
+
+    A field that another version does not write has its default, and one that only another version writes is ignored.
+    """
     try:
         row = json.loads(presence.value)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
-        return MemberInfo(presence.member)
-    values = {item.name: row[item.name] for item in fields(MemberInfo) if item.name in row}
-    steps = row.get("steps")
-    return MemberInfo(
-        **{**values, "name": presence.member, "steps": tuple(map(str, steps)) if isinstance(steps, list) else ()}
-    )
+        if not isinstance(row, dict):
+            raise TypeError("it is not an object")
+        values = {key: read(key, row[key]) for key, read in _FIELDS.items() if key in row}
+    except UNREADABLE as error:
+        reason = str(error) if isinstance(error, fields.FieldError) else "it is not what a member writes"
+        return MemberInfo(presence.member, problem=f"its announcement is malformed: {reason}")
+    return MemberInfo(name=presence.member, **values)
+
+
+def _role(field: str, value: object) -> str:
+    if value not in ("", "leader", "follower", "isolated"):
+        raise fields.FieldError(f"{field} is not a role")
+    return str(value)
+
+
+_FIELDS: Mapping[str, Callable[[str, object], Any]] = {
+    "role": _role,
+    "epoch": fields.epoch,
+    "api": fields.url,
+    "xds": fields.address,
+    "version": fields.line,
+    "snapshot": fields.line,
+    "digest": fields.line,
+    "lag": fields.number_or_none,
+    "clock": fields.number,
+    "latency": fields.number_or_none,
+    "problem": lambda field, value: fields.line(field, value, fields.MAX_PROBLEM),
+    "at": fields.time,
+    "shares": fields.flag,
+    "steps": fields.texts,
+    "samples": lambda field, value: fields.raw_text(field, value, MAX_SAMPLES),
+}
+"""Field of an announcement → the function that checks it."""
 
 
 async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ from lbctl.base.records import dataclass
 from lbctl.serve import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher
+from lbctl.serve.ha import fields
 from lbctl.serve.ha.sharing import SHARING, PoolSharing
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
@@ -53,9 +54,12 @@ def write_leader(status: LeaderStatus) -> str:
 
 
 def read_leader(value: str) -> LeaderStatus:
-    """Parse the text of `write_leader`."""
+    """Parse the text of `write_leader`. Raises one of `UNREADABLE`."""
     member, epoch, api, at, snapshot = json.loads(value)
-    return LeaderStatus(str(member), int(epoch), str(api), float(at), str(snapshot))
+    return LeaderStatus(
+        fields.name("member", member), fields.epoch("epoch", epoch), fields.url("api", api), fields.time("at", at),
+        fields.line("snapshot", snapshot),
+    )  # fmt: skip
 
 
 class SharedRecords:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
 from lbctl.serve import log
-from lbctl.serve.ha.presence import MemberInfo
+from lbctl.serve.ha.fields import MAX_MEMBERS, is_name
+from lbctl.serve.ha.presence import MAX_SAMPLES, MemberInfo
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.state.saved import SavedState
@@ -26,8 +27,8 @@ from lbctl.serve.telemetry.service import TelemetryService
 
 SHARING = "sharing"
 """The key of the members among whom the pools are shared."""
-_ROOM = 900_000
-"""Characters of the samples of all members that any store takes at a time, beside what else they announce."""
+_ROOM = MAX_SAMPLES
+"""Characters of the samples of all members."""
 _SPARE = 0.8
 """The part of the room that fewer parts may fill, so that their number does not change to and fro."""
 _SLOWEST = 5.0
@@ -102,7 +103,7 @@ class PoolSharing:
     def adopt(self, value: str) -> None:
         """Take over among whom the pools are shared. Raises one of `UNREADABLE`."""
         leader, names = json.loads(value)
-        if not isinstance(names, list) or not all(isinstance(item, str) for item in (leader, *names)):
+        if not isinstance(names, list) or len(names) > MAX_MEMBERS or not all(map(is_name, (leader, *names))):
             raise ValueError(f"not a leader and its members: {value[:80]!r}")
         self._share(leader, tuple(names))
 

@@ -9,7 +9,6 @@ the data was lost.
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
@@ -50,10 +49,13 @@ _RESYNC = 5.0
 
 
 class EtcdStore:
-    """A SharedStore in etcd. `member`: the name of this control plane."""
+    """A SharedStore in etcd.
 
-    def __init__(self, store: Store, member: str) -> None:
-        self.instance = secrets.token_hex(8)
+    `member`: the name of this control plane. `instance`: a text that no other handle has.
+    """
+
+    def __init__(self, store: Store, member: str, instance: str) -> None:
+        self.instance = instance
         self._member = member
         self._ttl = store.lease / 1000
         self._prefix = store.key_prefix + "/"
@@ -67,9 +69,9 @@ class EtcdStore:
         """What a lease of etcd is for → its id."""
 
     @classmethod
-    def open(cls, store: Store, member: str) -> EtcdStore:
+    def open(cls, store: Store, member: str, instance: str) -> EtcdStore:
         """Return the store of this URL, without connecting. Raises UnusableError."""
-        return cls(store, member)
+        return cls(store, member, instance)
 
     @property
     def location(self) -> str:
@@ -89,7 +91,7 @@ class EtcdStore:
         if holder is not None:
             instance, member = holder
             if instance != self.instance:
-                raise LeaseHeldError(self.location, member)
+                raise LeaseHeldError(self.location, member, instance)
             return await self.renew()
         epoch = max(self._highest + 1, int(time.time() * 1000))
         lease = await self._lease("leader", self._ttl, anew=True)

@@ -43,11 +43,15 @@ class UnwritableError(StoreError):
 
 
 class LeaseHeldError(StoreError):
-    """Another process holds the lease. `holder`: which one, for people."""
+    """Another process holds the lease.
 
-    def __init__(self, location: str, holder: str) -> None:
+    `holder`: its name. `instance`: the text of its handle of a shared store; None where that is not known.
+    """
+
+    def __init__(self, location: str, holder: str, instance: str | None = None) -> None:
         super().__init__(f"{location} is in use by {holder}")
         self.holder = holder
+        self.instance = instance
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ epoch, and changes nothing. A snapshot of several ConfigMaps is consistent for e
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
@@ -52,11 +51,14 @@ _News = tuple[str, tuple[StoreEntry, ...]]
 
 
 class KubernetesStore:
-    """A SharedStore in the Kubernetes API. `member`: the name of this control plane."""
+    """A SharedStore in the Kubernetes API.
 
-    def __init__(self, store: Store, member: str) -> None:
+    `member`: the name of this control plane. `instance`: a text that no other handle has.
+    """
+
+    def __init__(self, store: Store, member: str, instance: str) -> None:
         url = urlsplit(store.url)
-        self.instance = secrets.token_hex(8)
+        self.instance = instance
         self._name = url.path.strip("/")
         self._member = member
         self._ttl = store.lease / 1000
@@ -70,9 +72,9 @@ class KubernetesStore:
         self._near: set[str] = set()
 
     @classmethod
-    def open(cls, store: Store, member: str) -> KubernetesStore:
+    def open(cls, store: Store, member: str, instance: str) -> KubernetesStore:
         """Return the store of this URL, without a request. Raises UnusableError."""
-        return cls(store, member)
+        return cls(store, member, instance)
 
     @property
     def location(self) -> str:

@@ -57,7 +57,7 @@ class KubernetesLease:
             self.epoch = held.epoch
             return held.epoch
         if held is not None and held.instance and elapsed() - self._observed_at < held.duration:
-            raise LeaseHeldError(self._location, held.member)
+            raise LeaseHeldError(self._location, held.member, held.instance)
         epoch = max((held.epoch if held else 0) + 1, int(self._client.server_time * 1000))
         spec = {**self._spec(), "acquireTime": self._now(), "leaseTransitions": held.transitions + 1 if held else 0}
         try:

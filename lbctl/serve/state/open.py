@@ -9,6 +9,8 @@ from typing import NamedTuple, cast
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
 from lbctl.serve.state.interface import SharedStore, UnusableError
+from lbctl.serve.state.keyring import read_keyring
+from lbctl.serve.state.signed import SignedStore
 
 
 class StoreModule(NamedTuple):
@@ -17,7 +19,7 @@ class StoreModule(NamedTuple):
     module: str
     """The module."""
     name: str
-    """Its class, whose `open` takes the settings and the member's name."""
+    """Its class, whose `open` takes the settings, the member's name and a text that no other handle has."""
     extra: str = ""
     """The optional extra of the package with its client; empty where nothing more is needed."""
 
@@ -31,8 +33,9 @@ KINDS = {
 """Scheme without the letter for TLS → store."""
 
 
-def open_shared(store: Store, member: str) -> SharedStore:
+def open_shared(store: Store, member: str) -> SignedStore:
     """Return the store of this URL, without connecting. Raises UnusableError."""
+    keys = read_keyring(store)
     url = parse_store_url(store.url)
     kind = KINDS.get(url.kind)
     if kind is None:
@@ -44,4 +47,5 @@ def open_shared(store: Store, member: str) -> SharedStore:
             raise
         needed = f"the package {error.name}, which is not installed: pip install 'lbctl[{kind.extra}]'"
         raise UnusableError(f"the store {url.scheme}:// needs {needed}") from None
-    return cast(Callable[[Store, str], SharedStore], getattr(module, kind.name).open)(store, member)
+    opened = cast(Callable[[Store, str, str], SharedStore], getattr(module, kind.name).open)
+    return SignedStore(opened(store, member, keys.new_instance(member)), keys)

@@ -9,7 +9,6 @@ what it knows again with every change, and an epoch is never given twice, since 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -43,10 +42,13 @@ _RESYNC = 5.0
 
 
 class RedisStore:
-    """A SharedStore in a Redis or Valkey server. `member`: the name of this control plane."""
+    """A SharedStore in a Redis or Valkey server.
 
-    def __init__(self, store: Store, member: str) -> None:
-        self.instance = secrets.token_hex(8)
+    `member`: the name of this control plane. `instance`: a text that no other handle has.
+    """
+
+    def __init__(self, store: Store, member: str, instance: str) -> None:
+        self.instance = instance
         self._member = member
         self._ttl = store.lease / 1000
         self._url = parse_store_url(store.url)
@@ -59,9 +61,9 @@ class RedisStore:
         self._redis = connected(store, self._ttl)
 
     @classmethod
-    def open(cls, store: Store, member: str) -> RedisStore:
+    def open(cls, store: Store, member: str, instance: str) -> RedisStore:
         """Return the store of this URL, without connecting. Raises UnusableError."""
-        return cls(store, member)
+        return cls(store, member, instance)
 
     @property
     def location(self) -> str:
@@ -80,7 +82,7 @@ class RedisStore:
         held = str(await self._run(scripts.ACQUIRE, self.instance, self._member, self._milliseconds))
         epoch, instance, member = self._parsed(held)
         if instance != self.instance:
-            raise LeaseHeldError(self.location, member)
+            raise LeaseHeldError(self.location, member, instance)
         self._held = held
         return Lease(member, epoch, self._ttl)
 

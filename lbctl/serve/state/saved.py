@@ -6,6 +6,7 @@ A record that cannot be read is lost, not fatal: the others are still used, and 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -37,6 +38,7 @@ _LOOP_OUTPUT = "loop_output"
 _OVERRIDES = "overrides"
 _ROLLOUTS = "rollouts"
 _AUDIT = "audit/"
+_AUDIT_KEY = re.compile(f"{_AUDIT}[0-9]{{12}}")
 _HISTORY = "history/entries"
 _HISTORY_FILES = "history/files/"
 _ROLLBACK = "rollback"
@@ -201,7 +203,7 @@ class SavedState:
 
     async def _newest_audit(self) -> tuple[int, str]:
         """Return number and hash of the newest record; a record that cannot be read has its number all the same."""
-        entries = await self._store.read(_AUDIT)
+        entries = [entry for entry in await self._store.read(_AUDIT) if _AUDIT_KEY.fullmatch(entry.key)]
         if not entries:
             return self._newest_seen
         record = self._parsed(entries[-1], records.read_audit, entries[-1].key)

@@ -18,9 +18,9 @@ from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.state.authority import Authority
-from lbctl.serve.state.interface import SharedStore
 from lbctl.serve.state.records import SavedFleet
 from lbctl.serve.state.saved import SavedState
+from lbctl.serve.state.signed import SignedStore
 from lbctl.serve.telemetry.service import saved_loop_output
 from lbctl.targets.load import Loaded
 from lbctl.xds.protocol.node_status import NodeStatus
@@ -53,7 +53,7 @@ class Shared:
 
     name: str
     """The member's name."""
-    store: SharedStore
+    store: SignedStore
     """The store of all members."""
     ttl: float
     """The duration of the lease in seconds."""

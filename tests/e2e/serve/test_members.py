@@ -45,7 +45,7 @@ def _in_step(planes: tuple[MemberPlane, ...]) -> bool:
 def test_members_serve_the_same_and_replace_a_killed_leader(redis: RedisServer) -> None:
     with replicas("a", "b") as (a, b):
         fleet = fleet_of([a, b])
-        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="5s") as (first, second):
+        with members(fleet, f"redis://127.0.0.1:{redis.port}/0", lease="5s", signed=True) as (first, second):
             assert first.leads
             assert not second.leads
             eventually(lambda: _in_step((first, second)))

@@ -35,11 +35,18 @@ from lbctl.serve.api import schema, tokens
 from lbctl.serve.api.json_codec import SchemaError
 from lbctl.serve.api.json_codec import parse as parse_body
 from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
+from lbctl.serve.ha.presence import MemberInfo, read_info, write_info
+from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
+from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedError
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.serve.picker import exchange, http_protocol, wire
 from lbctl.serve.picker.ext_proc import ProcessorStream
 from lbctl.serve.picker.service import PickService
+from lbctl.serve.state import envelope
+from lbctl.serve.state.interface import Presence
+from lbctl.serve.state.keyring import Keyring, parse_keys
+from lbctl.serve.state.records import UNREADABLE
 from lbctl.serve.traffic.log_line import ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import timers_of
 from lbctl.signals.exposition import MetricsReader
@@ -155,6 +162,7 @@ _TIMERS = (
 )
 _NGINX = b"<190>Nov 29 01:00:00 lbctl: edge|chat|200|10.0.0.1:80|200|0.010|0.020"
 _ADDRESSES = ReplicaAddresses([Pool("chat", (Replica("a", Address("10.0.0.1", 80)),))], {})
+_MEMBER = MemberRequests("cp-1", Keyring(), lambda: 1000.0)
 
 PARSERS: dict[str, Parser] = {
     "a fleet's YAML": Parser(
@@ -237,6 +245,20 @@ PARSERS: dict[str, Parser] = {
         lambda data: isinstance(body := json.loads(data), dict) and parse_body(schema.OverrideRequest, body),
         (b'{"kind":"drain","pool":"chat","replica":"a","ttl":60}',),
         (SchemaError, ValueError),
+    ),
+    "an announcement of a member": Parser(
+        _text(lambda text: read_info(Presence("cp-1", "instance", text))),
+        (write_info(MemberInfo("cp-1", "leader", 7, "https://cp-1:1", "[::1]:2", steps=("r/1",))).encode(),),
+    ),
+    "the leader's sign of life": Parser(
+        _text(read_leader), (write_leader(LeaderStatus("cp-1", 7, "https://cp-1:1", 1000.0)).encode(),), UNREADABLE
+    ),
+    "a signed text": Parser(_text(envelope.parse), (f"signed:1:17.4:{'0' * 64}:[]".encode(),)),
+    "a key file": Parser(_text(parse_keys), (b"key-" * 8 + b"\nunsigned\n",), (ValueError,)),
+    "a forwarded request": Parser(
+        _text(lambda text: _MEMBER.verify(text, MemberRequest("POST", "/", b""), [])),
+        (_MEMBER.sign(MemberRequest("POST", "/", b""), "cp-1", "anna", b"token").split(" ")[1].encode(),),
+        (NotSignedError,),
     ),
     "a file of tokens": Parser(tokens.parse, (b"alice:operate:abcdefgh\n# c\n", b"token\n")),
     "a trace": Parser(

@@ -22,6 +22,7 @@ from tests.support.processes.ports import HOST
 from tests.support.processes.waiting import eventually
 
 TOKEN = "a-token-that-all-members-have"
+KEY = "a-key-that-all-members-sign-with"
 
 
 class MemberPlane:
@@ -55,11 +56,11 @@ class MemberPlane:
         return self.control.metric("lbctl_ha_epoch")
 
 
-def with_store(fleet: Fleet, url: str, prefix: str, lease: str) -> Fleet:
-    """Return the fleet with this store and the token of all members."""
+def with_store(fleet: Fleet, url: str, prefix: str, lease: str, *, signed: bool = False) -> Fleet:
+    """Return the fleet with this store, the token of all members, and their key file where they sign."""
     control = {
         **(fleet.get("control") or {}),
-        "store": {"url": url, "key_prefix": prefix, "lease": lease},
+        "store": {"url": url, "key_prefix": prefix, "lease": lease, **({"key_file": "keys"} if signed else {})},
         "api": {"token_file": "token"},
     }
     return {**fleet, "control": control}
@@ -74,16 +75,20 @@ def members(
     lease: str = "3s",
     url_of: Callable[[int], str] | None = None,
     start: bool = True,
+    signed: bool = False,
 ) -> Iterator[tuple[MemberPlane, ...]]:
-    """Run so many members. `url_of` gives the URL by which a member reaches the store, where that is not `url`."""
+    """Run so many members. `url_of` gives the URL by which a member reaches the store, where that is not `url`.
+
+    `signed`: whether they sign what they store.
+    """
     prefix = f"test:{secrets.token_hex(4)}"
     with ExitStack() as stack:
         planes = []
         for number in range(count):
             name = f"cp-{number + 1}"
-            own = with_store(fleet, url_of(number) if url_of else url, prefix, lease)
+            own = with_store(fleet, url_of(number) if url_of else url, prefix, lease, signed=signed)
             control = stack.enter_context(
-                controlling(own, files={"token": TOKEN}, options=["--member", name], start=start)
+                controlling(own, files={"token": TOKEN, "keys": KEY}, options=["--member", name], start=start)
             )
             planes.append(MemberPlane(name, control))
             if start and number == 0:

@@ -271,7 +271,7 @@ def test_own_key_space_is_reused(opener: Opener) -> None:
     async def work() -> None:
         store = opener()
         await check_format(store)
-        await write_format(store, (await store.acquire()).epoch)
+        await write_format(store, (await store.acquire()).epoch, signed=False)
         await check_format(store)
 
     opener.run(work)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from lbctl.serve.state.interface import ABSENT, FencedError, StoreError, UnusableError
-from lbctl.serve.state.kubernetes import KubernetesStore
 from lbctl.serve.state.kubernetes_client import CONFIG_MAPS, LEASES
 from lbctl.serve.state.kubernetes_objects import LARGEST, key_of, name_of
 from lbctl.serve.state.open import open_shared
+from lbctl.serve.state.signed import SignedStore
 from tests.support.kubernetes import ApiServer, Object
 from tests.support.stores import NAMESPACE, KubernetesServer, opened, shared_server, store_of
 
@@ -28,13 +28,13 @@ def api() -> Iterator[ApiServer]:
     server.api.forbidden.clear()
 
 
-def run(work: Callable[[KubernetesStore, str], Awaitable[None]]) -> None:
+def run(work: Callable[[SignedStore, str], Awaitable[None]]) -> None:
     """Run the work with a store and the name of its objects."""
     name = f"t-{secrets.token_hex(4)}"
 
     async def bounded() -> None:
         store = opened("kubernetes", name, lease=10_000)
-        assert isinstance(store, KubernetesStore)
+        assert isinstance(store, SignedStore)
         try:
             async with asyncio.timeout(30):
                 await work(store, name)
@@ -57,7 +57,7 @@ def test_key_survives_its_kubernetes_name(key: str) -> None:
 
 
 def test_too_large_value_is_rejected_and_old_audit_is_dropped(api: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
-    async def work(store: KubernetesStore, name: str) -> None:
+    async def work(store: SignedStore, name: str) -> None:
         epoch = (await store.acquire()).epoch
         small = await store.put("fleet/files", "small", ABSENT, epoch)
         with pytest.raises(StoreError, match=r"fleet/files.*1024 KiB: it is 11\d\d KiB"):
@@ -74,7 +74,7 @@ def test_too_large_value_is_rejected_and_old_audit_is_dropped(api: ApiServer, ca
 
 
 def test_foreign_objects_are_reported_and_not_touched(api: ApiServer) -> None:
-    async def work(store: KubernetesStore, name: str) -> None:
+    async def work(store: SignedStore, name: str) -> None:
         theirs: Object = {"data": {"main.yaml": "version: 1"}}
         api.put(MAPS, f"{name}.fleet", theirs)
         with pytest.raises(UnusableError, match=rf"has not written \({name}\.fleet\)"):
@@ -86,7 +86,7 @@ def test_foreign_objects_are_reported_and_not_touched(api: ApiServer) -> None:
 
 
 def test_value_edited_by_others_is_read_and_can_be_replaced(api: ApiServer) -> None:
-    async def work(store: KubernetesStore, name: str) -> None:
+    async def work(store: SignedStore, name: str) -> None:
         epoch = (await store.acquire()).epoch
         await store.put("rollouts", "[]", ABSENT, epoch)
         decisions = api.objects(MAPS)[f"{name}.decisions"]
@@ -102,7 +102,7 @@ def test_value_edited_by_others_is_read_and_can_be_replaced(api: ApiServer) -> N
 
 
 def test_only_the_leader_recreates_a_deleted_configmap(api: ApiServer) -> None:
-    async def work(store: KubernetesStore, name: str) -> None:
+    async def work(store: SignedStore, name: str) -> None:
         epoch = (await store.acquire()).epoch
         await store.put("rollouts", "[]", ABSENT, epoch)
         api.delete(MAPS, f"{name}.decisions")
@@ -118,7 +118,7 @@ def test_only_the_leader_recreates_a_deleted_configmap(api: ApiServer) -> None:
 
 @pytest.mark.parametrize("resource", ["leases", "configmaps"])
 def test_missing_permission_is_reported(api: ApiServer, resource: str) -> None:
-    async def work(store: KubernetesStore, _: str) -> None:
+    async def work(store: SignedStore, _: str) -> None:
         api.forbidden.add(resource)
         with pytest.raises(UnusableError, match=f"Role of docs/kubernetes.*{resource}"):
             await store.acquire()

@@ -1,0 +1,131 @@
+"""The signature of a request that one member forwards to another, in place of the caller's token.
+
+A member with a key signs with it, and states whose token the caller has shown. Members without a key sign with a key
+that is derived from that token: it proves that both have the token, and nobody who reads the request learns it. A
+signature is valid for one member, for one request, once, and for a minute of the time that all members share.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from lbctl.base.records import dataclass
+from lbctl.serve.ha import fields
+from lbctl.serve.state.keyring import Keyring, request_key, request_signature
+from lbctl.serve.state.records import UNREADABLE
+
+_T = TypeVar("_T")
+SCHEME = "lbctl-member"
+"""The scheme of the header `authorization`."""
+_VALID = 60.0
+"""Seconds for which a signature is valid, before and after its time."""
+_MAX_SEEN = 10_000
+"""Requests that are remembered, so that none is carried out twice."""
+
+
+class NotSignedError(Exception):
+    """The signature of a request is not valid. The message says why, and repeats nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRequest:
+    """What is signed of a request."""
+
+    method: str
+    """The method."""
+    path: str
+    """The path with the query."""
+    body: bytes
+    """The body."""
+
+
+class MemberRequests:
+    """Signs the requests of this member, and verifies those of the others."""
+
+    def __init__(self, name: str, keys: Keyring, now: Callable[[], float]) -> None:
+        """`name`: of this member. `now`: the time that all members share, in seconds since the epoch."""
+        self._name = name
+        self._keys = keys
+        self._now = now
+        self._seen: dict[str, float] = {}
+        """Number of a request → its time."""
+
+    def sign(self, request: MemberRequest, receiver: str, actor: str, token: bytes) -> str:
+        """Return the header `authorization` of a request to another member.
+
+        `actor` and `token`: whose token the caller has shown, and the token.
+        """
+        row = {
+            "to": receiver,
+            "from": self._name,
+            "actor": actor,
+            "at": round(self._now(), 3),
+            "number": secrets.token_hex(16),
+        }
+        parts = _parts(row, request)
+        if self._keys.keys:
+            row["key"] = self._keys.sign("request", *parts)
+        if self._keys.accepts_unsigned:
+            row["token"] = request_signature(request_key(token), *parts)
+        return f"{SCHEME} {base64.urlsafe_b64encode(json.dumps(row).encode()).decode()}"
+
+    def verify(self, given: str, request: MemberRequest, tokens: Iterable[tuple[_T, bytes]]) -> tuple[str, _T | None]:
+        """Return the actor, and whose of the `tokens` has signed; None where a member's key has.
+
+        `given`: the header without its scheme. Raises NotSignedError.
+        """
+        try:
+            row = _read(given)
+        except UNREADABLE:
+            raise NotSignedError("the signature of a member is malformed") from None
+        parts, owner = _parts(row, request), None
+        if not self._keys.verifies(row["key"], "request", *parts):
+            if not self._keys.accepts_unsigned:
+                raise NotSignedError("the request is not signed with a key of this control plane")
+            owners = [name for name, secret in tokens if _is_of(row["token"], secret, parts)]
+            if not owners:
+                raise NotSignedError("no token of this member has signed the request")
+            owner = owners[0]
+        if row["to"] != self._name:
+            raise NotSignedError(f"the request is for the member {row['to']}")
+        self._check_time(row["number"], row["at"])
+        return row["actor"], owner
+
+    def _check_time(self, number: str, at: float) -> None:
+        now = self._now()
+        if abs(now - at) > _VALID:
+            raise NotSignedError("the signature of the request is too old, or the clocks of the members differ")
+        self._seen = {known: since for known, since in self._seen.items() if now - since <= 2 * _VALID}
+        if number in self._seen or len(self._seen) >= _MAX_SEEN:
+            raise NotSignedError("the request was carried out already")
+        self._seen[number] = now
+
+
+def _read(given: str) -> dict[str, Any]:
+    row = json.loads(base64.urlsafe_b64decode(given))
+    return {
+        "to": fields.name("to", row["to"]),
+        "from": fields.name("from", row["from"]),
+        "actor": fields.line("actor", row["actor"]),
+        "at": fields.time("at", row["at"]),
+        "number": fields.line("number", row["number"]),
+        "key": fields.line("key", row.get("key", "")),
+        "token": fields.line("token", row.get("token", "")),
+    }
+
+
+def _parts(row: Mapping[str, Any], request: MemberRequest) -> tuple[str, ...]:
+    return (
+        *(str(row[name]) for name in ("to", "from", "actor", "at", "number")),
+        request.method, request.path, sha256(request.body).hexdigest(),
+    )  # fmt: skip
+
+
+def _is_of(signature: str, secret: bytes, parts: tuple[str, ...]) -> bool:
+    return hmac.compare_digest(request_signature(request_key(secret), *parts).encode(), signature.encode())

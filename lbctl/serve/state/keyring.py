@@ -1,0 +1,134 @@
+"""The keys that the members of a control plane share, and the signatures that they make with them.
+
+Everything in a shared store, and every request of one member to another, is signed by HMAC-SHA256. Each purpose has a
+key of its own, derived from the key of the file, so that a signature for one purpose is never valid for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterator
+from dataclasses import field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from lbctl.base.errors import reason_of
+from lbctl.base.records import dataclass
+from lbctl.compile.files import read_regular
+from lbctl.ir.proxies import Store
+from lbctl.serve.state.interface import UnusableError
+
+Purpose = Literal["record", "announcement", "lease", "request"]
+UNSIGNED = "unsigned"
+"""The line of a key file that also accepts what is not signed."""
+MIN_KEY = 32
+"""Characters of a key."""
+_MAX_KEYS = 4
+_MAX_FILE = 4096
+"""Bytes of a key file."""
+_SHORT = 32
+"""Characters of the signature in an instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """The keys of a control plane. The first one signs, and each one verifies."""
+
+    scope: str = ""
+    """The control plane: a signature of one is not valid in another one with the same key."""
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
+    """The keys; empty where nothing is signed or verified."""
+    accepts_unsigned: bool = True
+    """Whether content without a signature is accepted."""
+
+    def sign(self, purpose: Purpose, *parts: str | int) -> str:
+        """Return the signature of the parts, in hexadecimal; empty without a key."""
+        return _mac(self.keys[0], self.scope, purpose, parts) if self.keys else ""
+
+    def verifies(self, signature: str, purpose: Purpose, *parts: str | int) -> bool:
+        """Return whether one of the keys has made this signature of the parts."""
+        return any(_equal(_mac(key, self.scope, purpose, parts), signature) for key in self.keys)
+
+    def is_newest(self, signature: str, purpose: Purpose, *parts: str | int) -> bool:
+        """Return whether the key that signs has made this signature of the parts."""
+        return _equal(self.sign(purpose, *parts), signature)
+
+    def new_instance(self, member: str) -> str:
+        """Return a text that no other process has, signed for this member."""
+        number = secrets.token_hex(8)
+        return number + self.sign("lease", member, number)[:_SHORT]
+
+    def owns(self, member: str, instance: str) -> bool:
+        """Return whether `new_instance` of a member with one of the keys has returned this text."""
+        number, signature = instance[:16], instance[16:]
+        if not signature and self.accepts_unsigned:
+            return True
+        made = [_mac(key, self.scope, "lease", (member, number))[:_SHORT] for key in self.keys]
+        return not self.keys or any(_equal(each, signature) for each in made)
+
+
+def read_keyring(store: Store) -> Keyring:
+    """Return the keys of the store's key file; none where there is no file. Raises UnusableError."""
+    if store.key_file is None:
+        return Keyring()
+    try:
+        content = read_regular(Path(store.key_file), _MAX_FILE).decode()
+    except (OSError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
+        raise UnusableError(f"the keys of the control plane cannot be read: {store.key_file}: {reason}") from None
+    try:
+        return parse_keys(content, _scope(store))
+    except ValueError as error:
+        raise UnusableError(f"the file of control.store.key_file cannot be used: {store.key_file}: {error}") from None
+
+
+def parse_keys(content: str, scope: str = "") -> Keyring:
+    """Return the keys of a file's lines. Raises ValueError with the reason, which repeats no key."""
+    lines = list(_lines(content))
+    keys = tuple(line.encode() for line in lines if line != UNSIGNED)
+    if not keys or lines[0] == UNSIGNED:
+        raise ValueError(f"its first line is not a key; a new one: openssl rand -hex {MIN_KEY}")
+    if short := next((number for number, key in enumerate(keys, 1) if len(key) < MIN_KEY), 0):
+        raise ValueError(f"key {short} has fewer than {MIN_KEY} characters; a new one: openssl rand -hex {MIN_KEY}")
+    if len(keys) > _MAX_KEYS:
+        raise ValueError(f"it has {len(keys)} keys, and {_MAX_KEYS} are allowed: remove the old ones")
+    return Keyring(scope, keys, UNSIGNED in lines)
+
+
+def request_key(secret: bytes) -> bytes:
+    """Return the key by which a caller's token signs a request without being sent."""
+    return hmac.digest(secret, b"lbctl 1 token of a forwarded request", "sha256")
+
+
+def request_signature(key: bytes, *parts: str | int) -> str:
+    """Return the signature of a request by the key of a token."""
+    return _mac(key, "", "request", parts)
+
+
+def _lines(content: str) -> Iterator[str]:
+    for line in map(str.strip, content.splitlines()):
+        if line and not line.startswith("#"):
+            yield line
+
+
+def _scope(store: Store) -> str:
+    """Return what distinguishes the control plane from others: it stays where the store moves to another address."""
+    url = urlsplit(store.url)
+    return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix
+
+
+def _mac(key: bytes, scope: str, purpose: str, parts: tuple[str | int, ...]) -> str:
+    derived = hmac.digest(key, f"lbctl 1 {purpose}\0{scope}".encode(), "sha256")
+    made = hmac.new(derived, digestmod=hashlib.sha256)
+    for part in parts:
+        content = str(part).encode("utf-8", "surrogatepass")
+        made.update(b"%d:" % len(content))
+        made.update(content)
+    return made.hexdigest()
+
+
+def _equal(made: str, given: str) -> bool:
+    return bool(made) and hmac.compare_digest(made.encode(), given.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,258 @@
+"""A shared store whose content is signed by the members of its control plane.
+
+Others may write to the server of a store. A record, an announcement or a lease without a valid signature is refused:
+nothing of it is applied, `refused` and the log name it, and the leader's next write replaces it. So is a record that is
+older than one that this process has read. Without a key, nothing is signed, and signatures are not verified.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, cast
+
+from lbctl.serve import log
+from lbctl.serve.state import envelope as envelopes
+from lbctl.serve.state.authority import elapsed
+from lbctl.serve.state.envelope import Envelope
+from lbctl.serve.state.interface import (
+    ABSENT,
+    ConflictError,
+    FencedError,
+    KeyChange,
+    Lease,
+    LeaseHeldError,
+    Presence,
+    SharedStore,
+    StoreEntry,
+    UnusableError,
+    Usage,
+)
+from lbctl.serve.state.keyring import Keyring, Purpose
+
+FORMAT_KEY = "format"
+"""The marker of the key space. It is not signed, so that every version can read it."""
+_MAX_REFUSED = 1000
+"""Keys whose refusal is remembered."""
+_MAX_SILENCE = 30.0
+"""Seconds after which an announcement that has not changed is dropped, whatever the store says of its end."""
+_UNSIGNED = "it is not signed"
+_FORGED = "its signature is not of a key of this control plane"
+_REPLAYED = "it is older than the one that was read before"
+
+
+class SignedStore:
+    """A SharedStore that signs what it writes to another one, and verifies what it reads."""
+
+    def __init__(self, store: SharedStore, keys: Keyring, now: Callable[[], float] = time.time) -> None:
+        """`now`: seconds since the epoch."""
+        self.keys = keys
+        self.refused: dict[str, str] = {}
+        """What is refused → why: the key of a record, or `member NAME`."""
+        self._store = store
+        self._now = now
+        self._stamp = 0
+        """The highest stamp that this process has read or used."""
+        self._stamps: dict[str, int] = {}
+        """What was read or written → its stamp."""
+        self._versions: dict[str, str] = {}
+        """Key of a refused record → its version, which the next write replaces."""
+        self._heard: dict[str, tuple[int, float]] = {}
+        """Member → the stamp of its last announcement, and when that was first read."""
+
+    @property
+    def location(self) -> str:
+        """Where the state is kept, for logs and messages."""
+        return self._store.location
+
+    @property
+    def instance(self) -> str:
+        """The text of this handle that no other one has."""
+        return self._store.instance
+
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired and what was lost when the store was opened, for the log."""
+        return self._store.notes()
+
+    # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self) -> Lease:
+        """Acquire the lease. Raises LeaseHeldError, and UnusableError where a stranger holds it."""
+        try:
+            return await self._store.acquire()
+        except LeaseHeldError as held:
+            if held.instance is None or self.keys.owns(held.holder, held.instance):
+                raise
+            raise UnusableError(
+                f"{held}, which has no key of this control plane: a program that writes to the store, or a member "
+                "without control.store.key_file"
+            ) from None
+
+    async def renew(self) -> Lease:
+        """Extend the lease. Raises FencedError where it is lost."""
+        return await self._store.renew()
+
+    async def release(self) -> None:
+        """Release the lease; without one nothing happens."""
+        await self._store.release()
+
+    async def leader(self) -> str:
+        """Return the member that has the lease; empty where nobody has it."""
+        return await self._store.leader()
+
+    async def usage(self) -> tuple[Usage, ...]:
+        """Return how full the store is, where it has a limit of its own."""
+        return await self._store.usage()
+
+    # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
+        """Return all valid entries with the prefix, sorted by key."""
+        entries = await self._store.read(prefix)
+        there = {entry.key for entry in entries}
+        for key in [key for key in self._versions if key.startswith(prefix) and key not in there]:
+            self._accept(key)
+        return tuple(opened for entry in entries if (opened := self._opened(entry)) is not None)
+
+    async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
+        """Write one key. A refused record counts as absent. Raises FencedError and ConflictError."""
+        expected = expected_version or self._versions.get(key, ABSENT)
+        stamp = self._next_stamp()
+        text = value if key == FORMAT_KEY else envelopes.seal(self.keys, "record", key, stamp, epoch, value)
+        entry = await self._store.put(key, text, expected, epoch)
+        self._stamps[key] = stamp
+        self._accept(key)
+        return StoreEntry(key, value, entry.version)
+
+    async def delete(self, key: str, expected_version: str, epoch: int) -> None:
+        """Delete one key. Raises FencedError and ConflictError."""
+        await self._store.delete(key, expected_version, epoch)
+
+    async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
+        """Yield all valid entries with one of the prefixes, then every later change of one."""
+        changes = cast(Any, self._store.watch(*prefixes))
+        async with aclosing(changes) as watched:
+            async for change in watched:
+                if change.entry is None:
+                    self._accept(change.key)
+                    yield change
+                elif (opened := self._opened(change.entry)) is not None:
+                    yield KeyChange(change.key, opened)
+
+    async def sign_again(self, epoch: int) -> int:
+        """Sign the records that have no signature, or one of an older key, and return their number. Raises StoreError.
+
+        A record that changes meanwhile is left out: its writer signs it.
+        """
+        count = 0
+        for entry in await self._store.read() if self.keys.keys else ():
+            opened = self._opened(entry)
+            sealed = envelopes.parse(entry.value)
+            is_newest = sealed is not None and envelopes.is_newest(self.keys, "record", entry.key, sealed)
+            if opened is None or is_newest or entry.key == FORMAT_KEY:
+                continue
+            with suppress(ConflictError, FencedError):
+                await self.put(entry.key, opened.value, entry.version, epoch)
+                count += 1
+        return count
+
+    # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def announce(self, member: str, value: str, ttl: float) -> None:
+        """Announce this process as `member` for `ttl` seconds."""
+        name = _announced(member, self.instance)
+        text = envelopes.seal(self.keys, "announcement", name, self._next_stamp(), 0, value)
+        await self._store.announce(member, text, ttl)
+
+    async def members(self) -> tuple[Presence, ...]:
+        """Return the valid announcements that have not expired, sorted by name."""
+        presences = await self._store.members()
+        there = {_member(item.member) for item in presences}
+        for name in [name for name in self.refused if name.startswith(_member("")) and name not in there]:
+            self._accept(name)
+        return tuple(opened for item in presences if (opened := self._heard_of(item)) is not None)
+
+    async def close(self) -> None:
+        """Release the lease and close the handle."""
+        await self._store.close()
+
+    # ── Verification ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _opened(self, entry: StoreEntry) -> StoreEntry | None:
+        """Return the entry without its signature; None where it is refused."""
+        if entry.key == FORMAT_KEY:
+            return entry
+        sealed = envelopes.parse(entry.value)
+        problem = self._problem(entry.key, "record", entry.key, sealed)
+        if problem:
+            self._refuse(entry.key, problem)
+            if entry.key in self._versions or len(self._versions) < _MAX_REFUSED:
+                self._versions[entry.key] = entry.version
+            return None
+        self._accept(entry.key)
+        return entry if sealed is None else StoreEntry(entry.key, sealed.text, entry.version)
+
+    def _heard_of(self, presence: Presence) -> Presence | None:
+        """Return the announcement without its signature; None where it is refused, or no longer renewed."""
+        subject, sealed = _member(presence.member), envelopes.parse(presence.value)
+        problem = self._problem(subject, "announcement", _announced(presence.member, presence.instance), sealed)
+        if problem:
+            self._refuse(subject, problem)
+            return None
+        self._accept(subject)
+        if sealed is None or not self.keys.keys:
+            return presence if sealed is None else Presence(presence.member, presence.instance, sealed.text)
+        stamp, since = self._heard.get(presence.member, (-1, 0.0))
+        if stamp != sealed.stamp:
+            since = elapsed()
+            self._heard[presence.member] = (sealed.stamp, since)
+        is_renewed = elapsed() - since < _MAX_SILENCE
+        return Presence(presence.member, presence.instance, sealed.text) if is_renewed else None
+
+    def _problem(self, subject: str, purpose: Purpose, name: str, sealed: Envelope | None) -> str:
+        """Return why a text is refused; empty where it is accepted."""
+        if not self.keys.keys:
+            return ""
+        if sealed is None:
+            return "" if self.keys.accepts_unsigned else _UNSIGNED
+        if not envelopes.is_valid(self.keys, purpose, name, sealed):
+            return _FORGED
+        if sealed.stamp < self._stamps.get(subject, 0):
+            return _REPLAYED
+        self._stamps[subject] = sealed.stamp
+        self._stamp = max(self._stamp, sealed.stamp)
+        return ""
+
+    def _next_stamp(self) -> int:
+        self._stamp = max(self._stamp + 1, int(self._now() * 1000))
+        return self._stamp
+
+    def _refuse(self, subject: str, problem: str) -> None:
+        if self.refused.get(subject) == problem:
+            return
+        if subject in self.refused or len(self.refused) < _MAX_REFUSED:
+            self.refused[subject] = problem
+            log.error("content of the store is refused", key=subject, reason=problem, store=self.location)
+
+    def _accept(self, subject: str) -> None:
+        self._versions.pop(subject, None)
+        if self.refused.pop(subject, None):
+            log.event("content of the store is accepted again", key=subject)
+
+
+def refusals(refused: Mapping[str, str]) -> str:
+    """Return what is refused and why, for people; empty where nothing is."""
+    first = next(iter(refused.items()), None)
+    if first is None:
+        return ""
+    more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return f"content of the store is refused: {first[0]}: {first[1]}{more}"
+
+
+def _member(name: str) -> str:
+    return f"member {name}"
+
+
+def _announced(member: str, instance: str) -> str:
+    return f"{member}\0{instance}"
