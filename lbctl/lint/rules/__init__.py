@@ -18,6 +18,7 @@ _MODULES = (
     "busy",
     "health",
     "security",
+    "stores",
     "headers",
     "telemetry",
     "rollouts",

@@ -33,6 +33,14 @@ _SECRET = re.compile(
     r"|(?i:[?&](?:token|api_?key|key|password|secret|sig)=[^&{]{4,})"
 )
 """Known forms of secrets. Words that might be prose match only with a digit or a change of case."""
+_CONTROL_KEYS: tuple[Path, ...] = (
+    ("control", "xds", "tls", "key"),
+    ("control", "api", "tls", "key"),
+    ("control", "api", "token_file"),
+    ("control", "store", "key_file"),
+    ("control", "store", "password", "file"),
+)
+"""The fields of `control` that name a file with a secret."""
 
 
 def _metrics(host: str) -> str:
@@ -238,7 +246,7 @@ def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
             )
         ):
             yield path, node
-    for path in (("control", "xds", "tls", "key"), ("control", "api", "tls", "key"), ("control", "api", "token_file")):
+    for path in _CONTROL_KEYS:
         written = fleet.written(path)
         if written is not None:
             yield path, written

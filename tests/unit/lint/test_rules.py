@@ -78,6 +78,8 @@ POINTS = {
     "LB525": "tls/server.key}",
     "LB526": '"http://169.254.169.254:9400/metrics"}',
     "LB532": "secrets/api-keys}}}",
+    "LB536": "store:",
+    "LB537": '"redis://store.example:6379/0"',
     "LB533": "5/s",
     "LB610": "2m",
     "LB611": "composite}",
@@ -134,6 +136,25 @@ def test_routes_without_generation_may_have_a_total_timeout(path: str) -> None:
     routes = f"all: {{match: {{path_prefix: {path}}}, pool: llama, timeouts: {{request: 30s, idle: 30s}}}}\n"
     assert codes(sample(LLM, routes=routes)) == []
     assert codes(sample(LLM, routes=routes.replace(path, "/v1/models"))) == ["LB310", "LB311"]
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "message"),
+    [
+        ("redis://127.0.0.1:6379", "", ""),
+        ("etcd://localhost:2379,[::1]:2379", "", ""),
+        ("kubernetes://ns/name", "", ""),
+        ("rediss://h:6379", ", password: {file: f}", ""),
+        ("etcds://h:2379", ", tls: {certificate: c, key: k}", ""),
+        ("redis://h:6379", "", "h:6379 is used without TLS and without a password or a client certificate"),
+        ("etcd://127.0.0.1:2379,h:2379", ", password: {file: f}", "127.0.0.1:2379,h:2379 is used without TLS"),
+        ("rediss+sentinel://h/main", "", "h:26379 is used without a password or a client certificate"),
+    ],
+)
+def test_store_on_another_machine_needs_tls_and_a_password(url: str, more: str, message: str) -> None:
+    found = findings(sample(more=f'control: {{store: {{url: "{url}", key_file: keys{more}}}}}\n'))
+    assert [item.message for item in found if item.code == "LB537"] == ([message] if message else [])
+    assert "LB536" not in {item.code for item in found}
 
 
 def test_round_robin_is_right_for_equal_work_on_equal_gpus() -> None:
