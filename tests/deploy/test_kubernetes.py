@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from lbctl.cli import group, run
+from lbctl.serve.state.keyring import parse_keys
 from lbctl.serve.state.kubernetes_objects import rights
 from tests.docs.pages import blocks
 from tests.support import helm
@@ -278,6 +279,7 @@ def test_documented_certificates_are_valid(tmp_path: Path) -> None:
         verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", host, f"{name}.crt"]
         subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     assert re.fullmatch(r"admin:operate:\w{30,}\n", (tmp_path / "token").read_text())
+    assert len(parse_keys((tmp_path / "keys").read_text()).keys) == 1
 
 
 def test_chart_has_the_files_of_the_base() -> None:
