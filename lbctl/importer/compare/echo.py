@@ -6,6 +6,7 @@ One also stands in for a service that decides about requests: it says yes to all
 from __future__ import annotations
 
 import json
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
             "replica": self.server.replica,
             "method": self.command,
             "path": self.path,
-            "headers": [[name.lower(), value] for name, value in self.headers.items()],
+            "headers": [[name.lower(), self._stands_for(value)] for name, value in self.headers.items()],
             "body": self._body().decode("latin-1"),
         }
         content = json.dumps(received).encode()
@@ -80,6 +81,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def _stands_for(self, value: str) -> str:
+        """Return a header's value, with the replica's address for that of its stand-in: a proxy's default of Host."""
+        own = f"{LOOPBACK}:{self.server.server_address[1]}"
+        return re.sub(":(?:80|443)$", "", self.server.replica) if value == own else value
 
     def _body(self) -> bytes:
         if self.headers.get("transfer-encoding", "").lower() == "chunked":

@@ -107,6 +107,16 @@ def test_haproxy_of_a_wheel_is_compared(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "2 of 2 compared requests agree" in capsys.readouterr().err
 
 
+def test_default_host_of_nginx_is_the_address_of_the_replica(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require("nginx")
+    file = tmp_path / "nginx.conf"
+    a, b = "location /a { proxy_pass http://10.0.0.1; }", "location / { proxy_pass http://b.example:81; }"
+    file.write_text(f"server {{ listen 80; {a} {b} }}")
+    assert command(["import", "nginx", str(file), "--compare"]) == 0, capsys.readouterr().err
+
+
 ANSWERS = {
     "nginx": (
         "server { listen 80; proxy_set_header Host $host; location = /a { return 301 /a/; add_header X-A b; }\n"
