@@ -41,6 +41,8 @@ class _Reader:
         self._diagnostics = diagnostics
         self._open: list[Path] = []
         self._count = 0
+        self._depth = 0
+        """How many blocks and includes are around what is being read."""
 
     def file(self, path: Path, name: str) -> Iterator[Statement]:
         """Yield the directives of one file."""
@@ -50,14 +52,14 @@ class _Reader:
         if parsed is None or text is None:
             return
         self._open.append(path.resolve())
-        yield from self._statements(parsed, name, _Columns(text), 0)
+        yield from self._statements(parsed, name, _Columns(text))
         self._open.pop()
 
     def _parsed(self, path: Path, name: str, text: str) -> list[Parsed] | None:
         import crossplane
 
-        if _depth(text) > _MAX_DEPTH:
-            self._fail(Position(name, 1, 1), f"blocks are nested more than {_MAX_DEPTH} deep")
+        if self._depth + _depth(text) > _MAX_DEPTH:
+            self._fail(Position(name, 1, 1), f"blocks and includes are nested more than {_MAX_DEPTH} deep")
             return None
         result = crossplane.parse(str(path), single=True, strict=False, check_ctx=False)
         for error in result["errors"]:
@@ -65,19 +67,24 @@ class _Reader:
             self._fail(Position(name, error.get("line") or 1, 1), f"nginx would not read this: {message}")
         return None if result["errors"] else list(result["config"][0]["parsed"])
 
-    def _statements(self, parsed: Iterable[Parsed], name: str, columns: _Columns, depth: int) -> Iterator[Statement]:
+    def _statements(self, parsed: Iterable[Parsed], name: str, columns: _Columns) -> Iterator[Statement]:
         for item in parsed:
             position = Position(name, item["line"], columns.of(item["line"], item["directive"]))
             if item["directive"] == "include" and len(item["args"]) == 1:
-                yield Statement(
-                    position, ("include", *item["args"]), tuple(self._included(item["args"][0], position)), True
-                )
+                block = self._within(self._included(item["args"][0], position))
+                yield Statement(position, ("include", *item["args"]), block, True)
                 continue
             tokens = (item["directive"], *item["args"])
             if len(item["args"]) < _MIN_ARGUMENTS.get(item["directive"], 0):
                 self._fail(position, f"nginx would not read this: {item['directive']} needs an argument")
-            block = tuple(self._statements(item.get("block", ()), name, columns, depth + 1))
+            block = self._within(self._statements(item.get("block", ()), name, columns))
             yield Statement(position, tokens, block, "block" in item)
+
+    def _within(self, block: Iterator[Statement]) -> tuple[Statement, ...]:
+        self._depth += 1
+        statements = tuple(block)
+        self._depth -= 1
+        return statements
 
     def _included(self, pattern: str, position: Position) -> Iterator[Statement]:
         if re.search(r"[*?\[]", pattern) and not pattern.startswith("/"):

@@ -112,7 +112,10 @@ def test_directives_that_write_files_are_left_out(tmp_path: Path) -> None:
     assert "/tmp/kept" not in text
 
 
-@pytest.mark.parametrize("directive", ["access_by_lua_file /tmp/kept;", "dav_methods PUT;", "unheard_of on;"])
+MANY_WORDS = pytest.param("error_page " + "404 " * 5000 + "/x;", id="many-words")
+
+
+@pytest.mark.parametrize("directive", ["access_by_lua_file /x;", "dav_methods PUT;", "unheard_of on;", MANY_WORDS])
 def test_directive_that_is_not_listed_closes_its_location(directive: str, tmp_path: Path) -> None:
     text = nginx_text(f"proxy_pass http://10.0.0.1; {directive}", tmp_path)
     assert "return 501 closed;" in text

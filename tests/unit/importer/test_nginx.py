@@ -108,7 +108,7 @@ def test_server_answers_404_outside_its_locations(tmp_path: Path) -> None:
         ("http {\n  server {\n", ':2:1: error LB980: nginx would not read this: unexpected end of file, expecting "}"'),
         ("http {}\n", ":1:1: error LB982: there is no `server` to import"),
         ("server { listen 80; location / { } }", ":1:1: error LB982: nothing here makes a route"),
-        ("{" * 100, ":1:1: error LB980: blocks are nested more than 64 deep"),
+        ("{" * 100, ":1:1: error LB980: blocks and includes are nested more than 64 deep"),
         ("a\0b", ":1:1: error LB980: the file holds a NUL byte"),
     ],
 )
@@ -121,6 +121,16 @@ def test_invalid_input_is_reported_at_its_position(
     output = capsys.readouterr()
     assert message in output.err.replace(str(file), "")
     assert output.out == ""
+
+
+def test_depth_of_includes_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        text = "location /a { " * 30 + f"include {number + 1}.conf;" + " }" * 30
+        (tmp_path / f"{number}.conf").write_text(text)
+    (tmp_path / "3.conf").write_text("return 204;")
+    (tmp_path / "nginx.conf").write_text("server { listen 80; include 0.conf; }")
+    assert command(["import", "nginx", str(tmp_path / "nginx.conf")]) == 1
+    assert "2.conf:1:1: error LB980: blocks and includes are nested more than 64 deep" in capsys.readouterr().err
 
 
 def test_missing_or_too_large_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

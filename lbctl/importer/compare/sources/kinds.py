@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 Is = Callable[[str, str], bool]
 """Returns whether a value is of a kind."""
 
+_MAX_VALUES = 64
+"""The most values in front of others: each is a step of a recursion."""
+
 
 def accepts(specification: str, values: Sequence[str], is_kind: Is) -> bool:
     """Whether the values are of the kinds that the specification lists: `kind`, `kind?`, `kind+` or `kind*`.
@@ -22,6 +25,8 @@ def _accepts(kinds: Sequence[str], values: Sequence[str], is_kind: Is) -> bool:
     kind, count = (kinds[0][:-1], kinds[0][-1]) if kinds[0][-1] in "?+*" else (kinds[0], "")
     if count in {"+", "*"} and len(kinds) == 1:
         return len(values) >= (count == "+") and all(_is(kind, value, is_kind) for value in values)
+    if len(values) > _MAX_VALUES:
+        return False
     if count in {"?", "*"} and _accepts(kinds[1:], values, is_kind):
         return True
     if not values or not _is(kind, values[0], is_kind):
