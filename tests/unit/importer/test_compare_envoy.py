@@ -117,7 +117,11 @@ _STRUCT = "{'@type': type.googleapis.com/xds.type.v3.TypedStruct, type_url: a, v
 @pytest.mark.parametrize(
     ("old", "new", "closing"),
     [
-        ("stat_prefix: x", "stat_prefix: x\n          local_reply_config: {}", "local_reply_config"),
+        (
+            "stat_prefix: x",
+            "stat_prefix: x\n          local_reply_config: {body_format: {text_format_source: {filename: a}}}",
+            "filename",
+        ),
         ("http_filters:", f"http_filters:\n          - {{name: own, typed_config: {_STRUCT}}}", "typed_config"),
         ("- name: l", "- name: l\n    use_original_dst: true", "use_original_dst"),
         ("    - filters:", "    - filter_chain_match: {source_type: EXTERNAL}\n      filters:", "source_type"),

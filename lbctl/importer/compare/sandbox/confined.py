@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -113,7 +114,7 @@ def confined(
 def _in_child(method: Method, work: Callable[[Sandbox], Any], base: Path, deadline: float) -> dict[str, Any]:
     reader, writer = os.pipe()
     parent = os.getpid()
-    child = os.fork()
+    child = _fork()
     if child == 0:
         _become_child(method, work, base, parent, writer)
     os.close(writer)
@@ -140,6 +141,13 @@ def _received(reader: int, deadline: float) -> bytes:
             break
         received += chunk
     return received
+
+
+def _fork() -> int:
+    """Fork this process. The command has no other threads, about which Python would warn; tests have some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 # ── In the child ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +187,7 @@ def _enter_namespaces(writer: int) -> None:
     """Go on as the first process of new namespaces, with which all others in them end. Raises OSError."""
     kernel.unshare(kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_PROCESSES)
     alive, held = os.pipe()
-    child = os.fork()
+    child = _fork()
     if child != 0:
         os.close(writer)
         os.close(alive)

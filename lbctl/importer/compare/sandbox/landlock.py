@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import struct
 from collections.abc import Iterable
 
 from lbctl.importer.compare.sandbox import kernel
@@ -31,17 +31,8 @@ _DEVICE = _READ | _WRITE
 _OWN = _WRITE | _READ | _LIST | _REMOVE_DIRECTORY | _REMOVE_FILE | _MAKE_DIRECTORY | _MAKE_FILE | _REFER | _TRUNCATE
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
-
-
-class _PathRule(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
-
-
-class _PortRule(ctypes.Structure):
-    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
+_RULESET, _RULESET_WITH_SCOPES = struct.Struct("=QQ"), struct.Struct("=QQQ")
+_PATH_RULE, _PORT_RULE = struct.Struct("=Qi"), struct.Struct("=QQ")
 
 
 def version() -> int:
@@ -57,9 +48,10 @@ def restrict(
     if offered < MIN_VERSION:
         raise OSError(f"Landlock of version {offered} has no rules for TCP; version {MIN_VERSION} has (Linux 6.7)")
     files = _ALL_WITH_DEVICES if offered >= _DEVICES_VERSION else _ALL
-    ruleset = _Ruleset(files, _BIND | _CONNECT, _SCOPES if offered >= _SCOPES_VERSION else 0)
-    size = ctypes.sizeof(ruleset) if offered >= _SCOPES_VERSION else _Ruleset.scopes.offset
-    descriptor = kernel.syscall("landlock_create_ruleset", _CREATE, ctypes.byref(ruleset), size, 0)
+    ruleset = _RULESET.pack(files, _BIND | _CONNECT)
+    if offered >= _SCOPES_VERSION:
+        ruleset = _RULESET_WITH_SCOPES.pack(files, _BIND | _CONNECT, _SCOPES)
+    descriptor = kernel.syscall("landlock_create_ruleset", _CREATE, ruleset, len(ruleset), 0)
     try:
         _allow_path(descriptor, directory, _OWN)
         for file in programs:
@@ -68,8 +60,8 @@ def restrict(
             _allow_path(descriptor, file, _DEVICE)
         for ports, allowed in ((listen, _BIND), (connect, _CONNECT)):
             for port in ports:
-                rule = _PortRule(allowed, port)
-                kernel.syscall("landlock_add_rule", _ADD, descriptor, _PORT, ctypes.byref(rule), 0)
+                rule = _PORT_RULE.pack(allowed, port)
+                kernel.syscall("landlock_add_rule", _ADD, descriptor, _PORT, rule, 0)
         kernel.syscall("landlock_restrict_self", _RESTRICT, descriptor, 0)
     finally:
         os.close(descriptor)
@@ -78,7 +70,6 @@ def restrict(
 def _allow_path(ruleset: int, path: str, allowed: int) -> None:
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rule = _PathRule(allowed, opened)
-        kernel.syscall("landlock_add_rule", _ADD, ruleset, _PATH, ctypes.byref(rule), 0)
+        kernel.syscall("landlock_add_rule", _ADD, ruleset, _PATH, _PATH_RULE.pack(allowed, opened), 0)
     finally:
         os.close(opened)

@@ -9,11 +9,13 @@ from lbctl.importer.compare.sources.envoy_shapes import (
     Shape,
     boolean,
     duration,
+    ignored,
     items,
     mapping,
     message,
     named,
     number,
+    struct,
     text,
     typed,
     word,
@@ -72,7 +74,11 @@ _LOCAL_LIMIT = message(
         "token_bucket": message({"max_tokens": number, "tokens_per_fill": number, "fill_interval": duration}),
         "request_headers_to_add_when_not_enforced": items(_HEADER_OPTION), "enable_x_ratelimit_headers": word,
         "local_rate_limit_per_downstream_connection": boolean, "rate_limited_as_resource_exhausted": boolean,
-    }
+    },
+    _subjects(
+        {"limits by descriptors": "descriptors rate_limits stage vh_rate_limits always_consume_default_token_bucket"
+         " max_dynamic_descriptors"}
+    ),
 )  # fmt: skip
 _KEY_VALUE = message({"metadata_namespace": text, "key": text, "value": text, "type": word,
                       "preserve_existing_metadata_value": boolean})  # fmt: skip
@@ -103,7 +109,8 @@ _SERVICE = message(
     {
         "server_uri": message({"uri": text, "cluster": text, "timeout": _patient}), "path_prefix": text,
         "authorization_request": _REQUEST_TO_SERVICE, "authorization_response": _ANSWER_OF_SERVICE,
-    }
+    },
+    _subjects({"retries": "retry_policy"}),
 )  # fmt: skip
 _EXTERNAL = message(
     {
@@ -113,7 +120,9 @@ _EXTERNAL = message(
         "with_request_body": message({"max_request_bytes": number, "allow_partial_message": boolean,
                                       "pack_as_bytes": boolean}),
         "include_peer_certificate": boolean, "include_tls_session": boolean, "validate_mutations": boolean,
-    }
+        "filter_enabled": _RUNTIME_FRACTION, "encode_raw_headers": boolean,
+    },
+    _subjects({_LOGS: "charge_cluster_response_stats emit_filter_state_stats"}),
 )  # fmt: skip
 
 
@@ -131,6 +140,7 @@ _PERMISSION = message(
         "and_rules": message({"rules": items(_permission)}), "or_rules": message({"rules": items(_permission)}),
         "not_rule": _permission, "any": boolean, "header": _HEADER_MATCH, "url_path": _URL_PATH,
         "destination_ip": _CIDR, "destination_port": number, "metadata": _METADATA_MATCH,
+        "destination_port_range": message({"start": number, "end": number}),
         "requested_server_name": _STRING,
     }
 )  # fmt: skip
@@ -160,7 +170,9 @@ FILTERS: dict[str, Shape] = {
     f"{_FILTERS}router.v3.Router": message(
         dict.fromkeys(("suppress_envoy_headers", "respect_expected_rq_timeout", "dynamic_stats"), boolean)
         | {"strict_check_headers": items(text)},
-        _subjects({_LOGS: "upstream_log upstream_log_options start_child_span"}),
+        _subjects(
+            {_LOGS: "upstream_log upstream_log_options start_child_span suppress_grpc_request_failure_code_stats"}
+        ),
     ),
     f"{_FILTERS}health_check.v3.HealthCheck": message(
         {"pass_through_mode": boolean, "cache_time": duration, "headers": items(_HEADER_MATCH),
@@ -179,14 +191,13 @@ FILTERS: dict[str, Shape] = {
     f"{_FILTERS}rbac.v3.RBAC": _RBAC,
 }  # fmt: skip
 """The type of a filter that runs → its fields."""
-FILTERS_LEFT_OUT = frozenset(
-    {
-        "admission_control", "alternate_protocols_cache", "api_key_auth", "bandwidth_limit", "compressor",
-        "credential_injector", "csrf", "decompressor", "ext_proc", "fault", "geoip", "golang", "grpc_http1_bridge",
-        "grpc_stats", "grpc_web", "header_mutation", "header_to_metadata", "jwt_authn", "lua", "oauth2",
-        "on_demand", "ratelimit", "set_metadata", "tap", "wasm"
-    }
-)  # fmt: skip
+_LEFT_OUT = """
+    adaptive_concurrency admission_control alternate_protocols_cache api_key_auth aws_request_signing bandwidth_limit
+    cdn_loop compressor credential_injector csrf decompressor ext_proc fault gcp_authn geoip golang grpc_http1_bridge
+    grpc_stats grpc_web header_mutation header_to_metadata jwt_authn lua oauth2 on_demand rate_limit_quota ratelimit
+    set_filter_state set_metadata stateful_session tap wasm
+"""
+FILTERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
 """The packages of filters that run on neither side: they run code, ask services, or are own filters of the fleet."""
 _OF_ROUTES = {
     "envoy.config.route.v3.FilterConfig": message({"disabled": boolean, "is_optional": boolean}),
@@ -220,13 +231,15 @@ _RETRY = message(
     },
     _subjects({"retries": "retry_priority retry_host_predicate retry_options_predicates rate_limited_retry_back_off"}),
 )  # fmt: skip
-MIRROR = message({"cluster": text, "runtime_fraction": _RUNTIME_FRACTION, "disable_shadow_host_suffix_append": boolean},
-                 _subjects({_LOGS: "trace_sampled"}))  # fmt: skip
+MIRROR = message({"cluster": text, "runtime_fraction": _RUNTIME_FRACTION, "disable_shadow_host_suffix_append": boolean,
+                  "host_rewrite_literal": text}, _subjects({_LOGS: "trace_sampled"}))  # fmt: skip
 MIRRORS = items(MIRROR)
 _HASH = message(
     {
         "header": message({"header_name": text, "regex_rewrite": _REGEX_REWRITE}), "terminal": boolean,
-        "cookie": message({"name": text, "ttl": duration, "path": text}), "query_parameter": message({"name": text}),
+        "cookie": message({"name": text, "ttl": duration, "path": text,
+                           "attributes": items(message({"name": text, "value": text}))}),
+        "query_parameter": message({"name": text}),
         "connection_properties": message({"source_ip": boolean}),
     }
 )  # fmt: skip
@@ -320,9 +333,39 @@ _HTTP1 = message(
         "allow_absolute_url": boolean, "accept_http_10": boolean, "default_host_for_http_10": text,
         "enable_trailers": boolean, "allow_chunked_length": boolean,
         "override_stream_error_on_invalid_http_message": boolean, "send_fully_qualified_url": boolean,
+        "allow_custom_methods": boolean,
     },
     _subjects({_ELSEWHERE: "header_key_format use_balsa_parser"}),
 )  # fmt: skip
+_FORMAT = message({"text_format": text, "text_format_source": _INLINE, "json_format": struct, "content_type": text,
+                   "omit_empty_values": boolean})  # fmt: skip
+
+
+def _reply_filter(view: ConfigView, removals: Removals) -> dict[str, object]:
+    return _REPLY_FILTER(view, removals)  # type: ignore[no-any-return]
+
+
+_SEVERAL = message({"filters": items(_reply_filter)})
+_REPLY_FILTER = message(
+    {
+        "status_code_filter": message({"comparison": message({"op": word, "value": message(
+            {"default_value": number}, _subjects({_ELSEWHERE: "runtime_key"}))})}),
+        "header_filter": message({"header": _HEADER_MATCH}), "and_filter": _SEVERAL, "or_filter": _SEVERAL,
+        "response_flag_filter": message({"flags": items(word)}), "not_health_check_filter": message({}),
+    }
+)  # fmt: skip
+_LOCAL_REPLY = message(
+    {
+        "mappers": items(message({"filter": _reply_filter, "status_code": number, "body": _INLINE,
+                                  "body_format_override": _FORMAT, "headers_to_add": items(_HEADER_OPTION)})),
+        "body_format": _FORMAT,
+    }
+)  # fmt: skip
+_ADDRESS = "envoy.extensions.http.original_ip_detection."
+_XFF = message({"xff_num_trusted_hops": number, "skip_xff_append": boolean})
+_ADDRESS_HEADER = message({"header_name": text, "allow_extension_to_set_address_as_trusted": boolean,
+                           "reject_with_status": message({"code": word})})  # fmt: skip
+_ADDRESSES = {f"{_ADDRESS}xff.v3.XffConfig": _XFF, f"{_ADDRESS}custom_header.v3.CustomHeaderConfig": _ADDRESS_HEADER}
 MANAGER = message(
     {
         "codec_type": word, "stat_prefix": text, "add_user_agent": boolean, "http_protocol_options": _HTTP1,
@@ -341,6 +384,10 @@ MANAGER = message(
         "normalize_path": boolean, "merge_slashes": boolean, "path_with_escaped_slashes_action": word,
         "strip_matching_host_port": boolean, "strip_any_host_port": boolean, "strip_trailing_host_dot": boolean,
         "stream_error_on_invalid_http_message": boolean, "append_x_forwarded_port": boolean,
+        "stream_flush_timeout": duration, "local_reply_config": _LOCAL_REPLY, "append_local_overload": boolean,
+        "original_ip_detection_extensions": items(
+            message({"name": text, "typed_config": typed(_ADDRESSES)})
+        ),
     },
     _subjects(
         {
@@ -397,11 +444,9 @@ LISTENER_FILTERS = typed(
 _HTTP_OPTIONS = message(
     {
         "common_http_protocol_options": _PROTOCOL,
-        "explicit_http_config": message({"http_protocol_options": _HTTP1, "http2_protocol_options": message(
-            dict.fromkeys(("max_concurrent_streams", "initial_stream_window_size", "initial_connection_window_size"),
-                          number), _subjects({_CONNECTIONS: "connection_keepalive"}))}),
+        "explicit_http_config": message({"http_protocol_options": _HTTP1, "http2_protocol_options": ignored}),
         "use_downstream_protocol_config": message({"http_protocol_options": _HTTP1,
-                                                   "http2_protocol_options": message({})}),
+                                                   "http2_protocol_options": ignored}),
     },
     _subjects({_TLS: "upstream_http_protocol_options", _CONNECTIONS: "auto_config"}),
 )  # fmt: skip

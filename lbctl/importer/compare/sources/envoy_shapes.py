@@ -23,12 +23,13 @@ _MAX_TEXT = 1 << 16
 _COMMAND = re.compile(r"%(?![0-9A-F]{2}%)([A-Z0-9_]+)(?=[(:%])")
 """How a command begins; an escape of a URL is none, and arguments may contain anything."""
 _COMMANDS = re.compile(
-    r"REQ|RESP|PROTOCOL|START_TIME|STREAM_ID|ROUTE_NAME|HOSTNAME|RESPONSE_CODE(_DETAILS)?|RESPONSE_FLAGS(_LONG)?"
-    r"|BYTES_(RECEIVED|SENT)|DURATION|REQUESTED_SERVER_NAME|DYNAMIC_METADATA|DOWNSTREAM_(DIRECT_)?REMOTE_ADDRESS[A-Z_]*"
-    r"|DOWNSTREAM_(DIRECT_)?REMOTE_PORT|DOWNSTREAM_LOCAL_[A-Z_]+|DOWNSTREAM_(TLS|PEER)_[A-Z0-9_]+|UPSTREAM_HOST"
-    r"|UPSTREAM_CLUSTER|UPSTREAM_METADATA|UPSTREAM_REMOTE_ADDRESS[A-Z_]*|UPSTREAM_REMOTE_PORT"
+    r"REQ|RESP|TRAILER|PROTOCOL|PATH|QUERY_PARAMS?|START_TIME(_LOCAL)?|EMIT_TIME(_LOCAL)?|(COMMON_|REQUEST_|RESPONSE_)?DURATION"
+    r"|STREAM_ID|TRACE_ID|CONNECTION_ID|ROUTE_NAME|VIRTUAL_CLUSTER_NAME|FILTER_CHAIN_NAME|HOSTNAME|REQUESTED_SERVER_NAME"
+    r"|LOCAL_REPLY_BODY|RESPONSE_CODE(_DETAILS)?|RESPONSE_FLAGS(_LONG)?|GRPC_STATUS(_NUMBER)?|BYTES_(RECEIVED|SENT)"
+    r"|CONNECTION_TERMINATION_DETAILS|DYNAMIC_METADATA|UPSTREAM_(HOST|CLUSTER|METADATA|PROTOCOL|REQUEST_ATTEMPT_COUNT)"
+    r"|UPSTREAM_TRANSPORT_FAILURE_REASON|UPSTREAM_(LOCAL|REMOTE)_[A-Z_]+|DOWNSTREAM_((DIRECT_)?REMOTE|LOCAL|TLS|PEER)_[A-Z0-9_]+"
 )
-"""What a value of a header may take from a request or its connection; nothing of files and of the environment."""
+"""What a text may take from a request, its connection or its response; nothing of files and of the environment."""
 
 NOT_LISTED = "not on the list of fields that a comparison runs"
 _NOT_A_VALUE = "a value of another kind"
@@ -80,6 +81,21 @@ def boolean(view: ConfigView, _: Removals) -> bool:
     if view.statement.is_block or view.text not in {"true", "false"}:
         raise RefusedError(view, _NOT_A_VALUE)
     return view.text == "true"
+
+
+def struct(view: ConfigView, removals: Removals) -> Any:
+    """Return a value of JSON with texts."""
+    if not view.statement.is_block:
+        return text(view, removals)
+    fields = {key: struct(child, removals) for key, child in view.items()}
+    return fields or [struct(child, removals) for child in view]
+
+
+def ignored(view: ConfigView, _: Removals) -> dict[str, Any]:
+    """Return an empty message in place of one whose presence alone counts."""
+    if not view.statement.is_block:
+        raise RefusedError(view, _NOT_A_VALUE)
+    return {}
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
