@@ -37,11 +37,19 @@ class Reader:
     good: Case
     """An input that is accepted, also while a hostile one is being read."""
     hostile: Mapping[str, Case] = field(repr=False)
-    """Name → an input. The name begins with `endless`, `slow`, `deep` or `malformed`."""
+    """Name → an input. The name begins with `endless`, `slow`, `deep` or `malformed`.
+
+    `make test` sends the first two of each of these kinds, `make test-all` sends all.
+    """
     seconds: float = 1.0
     """The time limit of the reader in this test."""
     ignores: frozenset[str] = frozenset()
     """The hostile inputs that are accepted, since the reader skips what is hostile in them."""
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a hostile input: the first word of its name."""
+    return name.partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +197,14 @@ def json_peers(start: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> dict[s
     """Return hostile peers for a reader of JSON. Where its answers nest, the hostile value follows `start`."""
     return {
         "endless text": sends(head + start + b'"', b"x"),
-        "endless spaces": sends(head + start, b" "),
         "endless lists": sends(head + start + b"[", b"[],"),
+        "endless spaces": sends(head + start, b" "),
         "deep": sends(head + start + b"[" * 200_000),
         "deep and whole": sends(head + start + b"[" * 500 + b"]" * 500 + b"}"),
         "slow": trickles(head + start),
+        "malformed types": sends(head + start + b'[1,null,"x",{"name":[1]},{"name":{"a":1}}]}'),
         "malformed values": sends(head + start + b"[" + b'{"a":1},' * 1_000_000 + b"1]}"),
         "malformed type": sends(head + b"[1]"),
-        "malformed types": sends(head + start + b'[1,null,"x",{"name":[1]},{"name":{"a":1}}]}'),
         "malformed bytes": sends(head + start + b"\xff\xfe}"),
         "malformed number": sends(head + start + b"9" * 5000 + b"}"),
         "malformed page": sends(head + b"<html>"),

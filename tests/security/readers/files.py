@@ -97,9 +97,9 @@ READERS = (
         _cases(
             _fleet,
             deep=b"a: " + b"[" * 100_000,
-            malformed_size=b"a:\n" + b"- b\n" * 210_000,
             malformed_aliases=b"a: &a [b]\nc: &c [*a, *a, *a, *a]\nd: [*c, *c, *c, *c]\n",
             malformed_bytes=b"\xff\xfe\xff",
+            malformed_size=b"a:\n" + b"- b\n" * 210_000,
         ),
     ),
     Reader(
@@ -109,9 +109,9 @@ READERS = (
         _cases(
             _targets,
             deep=b"[" * 100_000,
-            malformed_size=b"[" + b"{}," * 1_000_000 + b"{}]",
             malformed_bytes=b"\xff" * 1000,
             malformed_number=b"[" + b"9" * 5000 + b"]",
+            malformed_size=b"[" + b"{}," * 1_000_000 + b"{}]",
         ),
     ),
     Reader(

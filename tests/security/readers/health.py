@@ -47,6 +47,8 @@ def _h2(first: bytes, repeated: bytes = b"") -> Script:
 
 
 _H2_PEERS = {
+    "malformed table size": _h2(_START + frame(_HEADERS, _END | _END_HEADERS, 1, b"\x3f" + b"\xff" * 10)),
+    "malformed padding of data": _h2(_HEAD + frame(_DATA, _END | _PADDED, 1)),
     "endless data without headers": _h2(_START, frame(_DATA, 0, 1, b"x" * 16_384)),
     "endless data of another stream": _h2(_HEAD, frame(_DATA, 0, 3, b"x" * 16_384)),
     "endless empty data": _h2(_HEAD, frame(_DATA, 0, 1)),
@@ -65,24 +67,22 @@ _H2_PEERS = {
     "slow": trickles(_HEAD, after=_PREFACE),
     "slow body": sends(_HEAD, after=_PREFACE),
     "malformed push": _h2(_START + frame(_PUSH, _END_HEADERS, 1, b"\0\0\0\x02\x82")),
-    "malformed table size": _h2(_START + frame(_HEADERS, _END | _END_HEADERS, 1, b"\x3f" + b"\xff" * 10)),
     "malformed padding of headers": _h2(_START + frame(_HEADERS, _END | _END_HEADERS | _PADDED, 1)),
-    "malformed padding of data": _h2(_HEAD + frame(_DATA, _END | _PADDED, 1)),
     "malformed index": _h2(_START + frame(_HEADERS, _END | _END_HEADERS, 1, b"\xff")),
     "malformed status": _h2(_START + frame(_HEADERS, _END | _END_HEADERS, 1, b"\x08\x03abc")),
     "malformed first frame": _h2(frame(_DATA, 0, 0, b"x")),
 }
 _OK_1 = b"HTTP/1.1 200 OK\r\n"
 _HTTP_PEERS = {
+    "endless interim answers": sends(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    "endless trailers": sends(_OK_1 + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n"),
     "endless headers": sends(_OK_1, b"a: b\r\n"),
     "endless header": sends(_OK_1 + b"a: ", b"x"),
     "endless status line": sends(b"HTTP/1.1 200 ", b"x"),
-    "endless interim answers": sends(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
     "endless body": sends(_OK_1 + b"\r\n", b"x"),
     "endless chunks": sends(_OK_1 + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     "endless extension of a chunk": sends(_OK_1 + b"Transfer-Encoding: chunked\r\n\r\n1;a=", b"x"),
     "endless size of a chunk": sends(_OK_1 + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
-    "endless trailers": sends(_OK_1 + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n"),
     "endless protocol of another kind": sends(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", b"x"),
     "slow": trickles(_OK_1),
     "slow body": trickles(_OK_1 + b"\r\n", pause=0.01),

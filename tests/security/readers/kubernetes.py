@@ -81,8 +81,8 @@ _WRONG = {
 _LISTS = {
     **json_peers(b'{"items":'),
     "endless pages": sends(_OK + _page(_SLICE, **{"continue": "x"})),
-    "malformed size": sends(_OK + _page({**_SLICE, "endpoints": [{}] * 50_000})),
     **{f"malformed {name}": sends(_OK + _page(item)) for name, item in _WRONG.items()},
+    "malformed size": sends(_OK + _page({**_SLICE, "endpoints": [{}] * 50_000})),
 }
 _EVENTS = {
     **json_peers(b'{"type":"ADDED","object":'),

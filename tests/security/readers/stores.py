@@ -84,9 +84,9 @@ def _redis(answer: bytes, repeated: bytes = b"", handshake: bytes = b"+OK\r\n") 
 
 
 _VALUES = {
-    "endless value": _redis(b"$2000000000\r\n", b"x"),
     "endless values": _redis(b"*2000000000\r\n", b"$1000000\r\n" + b"x" * 1_000_000 + b"\r\n"),
     "endless numbers": _redis(b"*2000000000\r\n", b":1\r\n"),
+    "endless value": _redis(b"$2000000000\r\n", b"x"),
     "endless line": _redis(b"+", b"x"),
     "endless error": _redis(b"-", b"x"),
     "slow": _redis(b"$4\r\nfi"),

@@ -40,16 +40,16 @@ def _zeros(count: int) -> bytes:
 
 
 _PAGES = {
+    "endless nothing": sends(_GZIP + _zeros(0), gzip.compress(b"")),
+    "malformed spaces": sends(_OK + (_NAME + b" " * 60_000 + b"\n") * 200),
+    "malformed labels": sends(_OK + (_NAME + b"{" + b'a="",' * 10_000 + b"} 1\n") * 200),
     "endless lines": sends(_OK, _NAME + b" 1\n"),
     "endless line": sends(_OK + _NAME + b'{a="', b"x"),
     "endless other metrics": sends(_OK, b"x 1\n"),
     "endless expansion": sends(_GZIP + _zeros(300 << 20)),
-    "endless nothing": sends(_GZIP + _zeros(0), gzip.compress(b"")),
     "slow": trickles(_OK + _NAME),
     "malformed many lines": sends(_OK + (_NAME + b" 1\n") * 500_000),
-    "malformed labels": sends(_OK + (_NAME + b"{" + b'a="",' * 10_000 + b"} 1\n") * 200),
     "malformed quote": sends(_OK + (_NAME + b'{a="' + b"\\" * 60_000 + b"\n") * 200),
-    "malformed spaces": sends(_OK + (_NAME + b" " * 60_000 + b"\n") * 200),
     "malformed value": sends(_OK + _NAME + b" " + b"9" * 5000 + b"\n"),
     "malformed bytes": sends(_OK + b"\xff" * 1_000_000),
     "malformed compression": sends(_GZIP + b"xyz"),
