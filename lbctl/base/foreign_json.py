@@ -15,7 +15,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 400_000
 """Values in one text: some 50 MB as Python's objects."""
 
-_NAMES = {dict: "an object", list: "a list", str: "a text", int: "an integer", bool: "true or false"}
+_NAMES = {dict: "an object", list: "a list", str: "a text", int: "an integer", float: "a number", bool: "true or false"}
 _T = TypeVar("_T")
 _OTHERS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -92,6 +92,8 @@ def shaped(value: object, shape: Shape, name: str = "it") -> Any:
         return {
             key: shaped(item, part, str(key)) for key, part in shape.items() if (item := value.get(key)) is not None
         }
+    if shape is float and type(value) is int:
+        return float(value)
     if type(value) is not shape:
         raise InvalidJsonError(f"{name} is not {_NAMES.get(shape, shape.__name__)}")
     return value

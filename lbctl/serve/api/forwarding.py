@@ -8,14 +8,18 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
+from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.serve.api.tokens import ApiToken
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests
+from lbctl.serve.net import http_client
 
 _HEADER = "x-lbctl-forwarded-by"
-_TIMEOUT = aiohttp.ClientTimeout(total=60, connect=3)
+TIMEOUT = aiohttp.ClientTimeout(total=60, connect=3)
+MAX_ANSWER_BYTES = 48 << 20
+"""Bytes of the leader's answer."""
 
 
 class NoLeaderError(Exception):
@@ -53,7 +57,7 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
     headers["authorization"] = target.requests.sign(signed, target.leader, caller.principal.name, caller.secret)
     try:
         async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            http_client.session() as session,
             session.request(
                 request.method,
                 target.url + request.path_qs,
@@ -61,17 +65,18 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
                 headers=headers | {_HEADER: target.member},
                 ssl=_context(target) if target.url.startswith("https:") else True,
                 allow_redirects=False,
+                timeout=TIMEOUT,
             ) as answer,
         ):
             content_type = answer.headers.get("content-type", "application/json")
-            content = await answer.read()
+            content = await whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
             if answer.status == 401:
                 raise NoLeaderError(
                     f"the leader {target.leader} does not accept requests of this member: it has other keys, other "
                     f"tokens or an earlier version of lbctl. Send the request to {target.url}"
                 )
             return web.Response(body=content, status=answer.status, headers={"content-type": content_type})
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+    except (aiohttp.ClientError, OSError, TimeoutError, TooLargeError) as error:
         raise NoLeaderError(f"the leader does not answer at {target.url}: {reason_of(error)}") from None
 
 

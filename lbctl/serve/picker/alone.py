@@ -1,10 +1,12 @@
 """An `lbctl picker` at the address of serve's own: somebody has started it, and the proxies of this fleet ask it.
 
-`serve` starts no picker then. It reads the counts of that one by its HTTP, and explains picks by it.
+`serve` starts no picker then. It reads the counts of that one by its HTTP, and explains picks by it. That process may
+be any user's: a report has bounds in bytes, depth and time, and its values have the types that a picker writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +14,44 @@ from typing import Any
 
 import aiohttp
 
+from lbctl.base.bounded import whole
+from lbctl.base.foreign_json import InvalidJsonError, Shape, parse_object, shaped
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
+from lbctl.serve.net import http_client
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.question_key import HEADER
+from lbctl.serve.picker.statistics import BOUNDS
 
-_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+TIMEOUT = 2.0
+"""Seconds for a whole answer."""
+MAX_ANSWER_BYTES = 8 << 20
+"""Bytes of an answer."""
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, ValueError)
+_COUNTS = {...: int}
+_SAMPLE: dict[str, Shape] = {
+    "at": float,
+    "pool": str,
+    "replica": str,
+    "reason": str,
+    "seconds": float,
+    "session": bool,
+    "blocks": int,
+    "tokens": float,
+    "proxy": str,
+}
+_REPORT: dict[str, Shape] = {
+    "kind": str,
+    "reasons": [list],
+    "times": {...: list},
+    "finished": _COUNTS,
+    "lost": _COUNTS,
+    "open": int,
+    "open_by_pool": _COUNTS,
+    "sampled": int,
+    "samples": [_SAMPLE],
+}
+_NEEDED = frozenset(_REPORT)
 
 
 class PickerAlone:
@@ -58,14 +91,8 @@ class PickerAlone:
             self.forget()
             self.pid, self._http = pid, picker_http(bind)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.post(self._url(wire.REPORT_PATH), headers=self._headers) as answer,
-            ):
-                report = wire.parse(await answer.read()) if answer.status == 200 else None
+            report = _report(await self._answer(wire.REPORT_PATH))
         except _FAILURES:
-            return False
-        if report is None:
             return False
         finished = report.get("finished", {})
         if self.heard is None:
@@ -82,14 +109,36 @@ class PickerAlone:
         """Return how it would decide about a request; None where it does not answer."""
         line = wire.line("explain", **question)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.post(self._url(wire.EXPLAIN_PATH), data=line, headers=self._headers) as answer,
-            ):
-                explained = wire.parse(await answer.read())
+            explained = wire.parse(await self._answer(wire.EXPLAIN_PATH, line))
         except _FAILURES:
             return None
         return explained if explained["kind"] == "explained" else None
 
-    def _url(self, path: str) -> str:
-        return f"http://{self._http}{path}"
+    async def _answer(self, path: str, body: bytes = b"") -> bytes:
+        """Return the body of an answer. Raises one of `_FAILURES`."""
+        async with (
+            asyncio.timeout(TIMEOUT),
+            http_client.session() as session,
+            session.post(f"http://{self._http}{path}", data=body, headers=self._headers) as answer,
+        ):
+            if answer.status != 200:
+                raise wire.WireError(f"status {answer.status}")
+            return await whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
+
+
+def _report(text: bytes) -> dict[str, Any]:
+    """Return a report. Raises ValueError for what no picker writes."""
+    report: dict[str, Any] = shaped(parse_object(text), _REPORT)
+    if not report.keys() >= _NEEDED:
+        raise InvalidJsonError("a report is not complete")
+    for row in report["reasons"]:
+        if list(map(type, row)) != [str, str, int]:
+            raise InvalidJsonError("a reason is not a pool, a text and a count")
+    for row in report["times"].values():
+        if len(row) != 2 or len(shaped(row[0], [int])) != len(BOUNDS) + 1 or type(row[1]) not in (int, float):
+            raise InvalidJsonError("times are not counts and a sum")
+    for sample in report["samples"]:
+        sample.setdefault("replica", None)
+        if sample.keys() != _SAMPLE.keys():
+            raise InvalidJsonError("a sample is not complete")
+    return report

@@ -1,0 +1,92 @@
+"""Other processes of lbctl: the leader, and a picker that somebody else has started."""
+
+from __future__ import annotations
+
+import json
+from unittest.mock import patch
+
+from aiohttp import ClientTimeout
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.test_utils import make_mocked_request
+
+from lbctl.base import foreign_json
+from lbctl.ir.address import Address
+from lbctl.serve.api import forwarding
+from lbctl.serve.api.tokens import ApiToken, Principal
+from lbctl.serve.ha.requests import MemberRequests
+from lbctl.serve.picker import alone
+from lbctl.serve.picker.statistics import BOUNDS
+from lbctl.serve.state.keyring import Keyring
+from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends, trickles
+
+_SECONDS = 0.8
+_OK = b"HTTP/1.1 200 OK\r\n\r\n"
+_CALLER = ApiToken(Principal("anna", "operate"), b"secret")
+_KEYS = Keyring("lbctl", (b"0123456789abcdef" * 2,), accepts_unsigned=False)
+
+
+async def _forward(port: int) -> bool:
+    requests = MemberRequests("cp-2", _KEYS, lambda: 1000.0)
+    leader = forwarding.LeaderAddress("cp-2", "cp-1", f"http://127.0.0.1:{port}", None, requests)
+    request = make_mocked_request("POST", "/api/v1/reload", payload=EMPTY_PAYLOAD)
+    try:
+        with patch.object(forwarding, "TIMEOUT", ClientTimeout(total=_SECONDS)):
+            return (await forwarding.forward(request, leader, _CALLER)).body == b"fine"
+    except forwarding.NoLeaderError:
+        return False
+
+
+_LEADERS = {
+    "endless body": sends(_OK, b"x"),
+    "endless headers": sends(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+    "slow": trickles(_OK + b"x", pause=0.02),
+    "malformed": sends(b"\0\r\n\r\n"),
+    "malformed length": sends(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"),
+}
+_REPORT = {
+    "kind": "report",
+    "reasons": [["llama", "least", 3]],
+    "times": {"llama": [[0] * (len(BOUNDS) + 1), 0]},
+    "finished": {"llama": 3},
+    "lost": {},
+    "open": 0,
+    "open_by_pool": {},
+    "sampled": 0,
+    "samples": [],
+}
+
+
+async def _report(port: int) -> bool:
+    with patch.object(alone, "TIMEOUT", _SECONDS), patch.object(alone, "picker_http", lambda bind: bind):
+        return await alone.PickerAlone().look(Address("127.0.0.1", port), 1, "")
+
+
+_WRONG = {
+    "reasons": [["llama", 3]],
+    "times": {"llama": [[0], 0]},
+    "finished": {"llama": "3"},
+    "lost": [1],
+    "open": "1",
+    "sampled": [0],
+    "samples": [{"at": 1}],
+}
+_PICKERS = {
+    f"malformed {key}": sends(_OK + json.dumps({**_REPORT, key: item}).encode()) for key, item in _WRONG.items()
+}
+READERS = (
+    Reader(
+        "leader's answer to a forwarded write",
+        f"{mib(forwarding.MAX_ANSWER_BYTES)}, {forwarding.TIMEOUT.total:g} s in total",
+        against(sends(_OK + b"fine"), _forward),
+        inputs(_forward, _LEADERS),
+        _SECONDS,
+    ),
+    Reader(
+        "report of a picker that serve has not started",
+        f"{mib(alone.MAX_ANSWER_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
+        f"{alone.TIMEOUT:g} s in total",
+        against(sends(_OK + json.dumps(_REPORT).encode()), _report),
+        inputs(_report, json_peers(b'{"kind":"report","finished":') | _PICKERS),
+        _SECONDS,
+    ),
+)
