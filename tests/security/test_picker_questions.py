@@ -8,23 +8,36 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import grpc
 import pytest
 import requests
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
+from lbctl.cli.doctor.picker import keyless
 from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
+from lbctl.ir.snapshot import Snapshot
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import GrpcServer
 from lbctl.serve.picker.health import PROCESSOR, PickerHealth
 from lbctl.serve.picker.http_api import HttpApi
 from lbctl.serve.picker.http_protocol import HttpRequest
+from lbctl.serve.picker.own_key import own_key
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 from lbctl.serve.picker.process import local_paths
 from lbctl.serve.picker.question_key import QuestionKey
 from lbctl.serve.picker.service import PickService
+from lbctl.serve.picker.tables import FleetMeasurements
+from lbctl.targets.picker_key import missing
+from tests.support.fleet import compiled
+from tests.support.fleets import Fleet, fleet_text
 from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of, running
@@ -239,3 +252,67 @@ def test_key_is_not_sent_over_tcp() -> None:
             assert key not in envoy.ask("/config_dump?include_eds")
             assert envoy.stat(f"cluster.{CLUSTER}.membership_total") == 0
             eventually(lambda: "a node gets no picks" in control.log)
+
+
+# ── Whose key it is ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_WRITTEN = {"config": "/etc/nginx/nginx.conf", "reload": {"command": ["nginx", "-s", "reload"]}}
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, ""),
+        ({"proxies": {"edge": {"kind": "envoy", "nodes": ["edge"]}, "ng": {"kind": "nginx", **_WRITTEN}}}, ""),
+        ({"proxies": {"ng": {"kind": "nginx"}}}, "the proxy ng"),
+        ({"proxies": {"ng": {"kind": "nginx"}}, "control": {"picker": {"key_file": "picker-key"}}}, ""),
+        ({"control": {"store": {"url": "redis://127.0.0.1:6379"}}}, "several members"),
+    ],
+    ids=["no proxies", "written", "rendered elsewhere", "key file", "members"],
+)
+def test_serve_makes_a_key_only_if_all_proxies_get_it(more: Fleet, reason: str) -> None:
+    pool = {"replicas": [{"name": "a", "address": "10.0.0.1:80"}], "balance": {"algorithm": "pick"}}
+    topology = compiled(fleet_text(pool, **more)).topology
+    assert reason in missing(topology)
+    assert bool(missing(topology)) == bool(reason)
+
+
+def test_doctor_warns_where_questions_have_no_key() -> None:
+    pool = {"replicas": [{"name": "a", "address": "10.0.0.1:80"}], "balance": {"algorithm": "pick"}}
+    result = keyless(compiled(fleet_text(pool, proxies={"ng": {"kind": "nginx"}})).topology)
+    assert result is not None
+    assert (result.state, "ng" in result.message) == ("warn", True)
+    assert keyless(compiled(fleet_text(pool)).topology) is None
+    assert keyless(compiled(fleet_text(proxies={"ng": {"kind": "nginx"}})).topology) is None
+
+
+def test_own_key_is_made_once_and_private(tmp_path: Path) -> None:
+    key = own_key(tmp_path)
+    assert len(key) > 32
+    assert own_key(tmp_path) == key
+    assert (tmp_path / "picker-key").stat().st_mode & 0o777 == 0o600
+    assert own_key(tmp_path / "absent") == ""
+
+
+def test_pickers_that_joined_get_a_new_key() -> None:
+    async def run() -> tuple[bytes | None, bytes | None]:
+        feed = Feed(lambda: FleetMeasurements(0.0))
+        with feed.subscribe(trusted=True) as trusted, feed.subscribe() as stranger:
+            feed.follow(_published("first"))
+            feed.follow(_published(_KEY))
+            return await trusted.next(), await stranger.next()
+
+    trusted, stranger = asyncio.run(run())
+    assert trusted is not None
+    assert stranger is not None
+    keys: list[str] = []
+    follower = TableFollower(lambda _name, _table: None, keyed=keys.append)
+    for text in trusted.splitlines():
+        follower.apply(text)
+    assert keys == ["", "first", _KEY]
+    assert b"key" not in stranger
+
+
+def _published(key: str) -> PublishedFleet:
+    snapshot = Snapshot(compiled(fleet_text()).topology, own_picker_key=key)
+    return cast(PublishedFleet, SimpleNamespace(composed=SimpleNamespace(snapshot=snapshot)))

@@ -15,6 +15,7 @@ from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.fleet import entry, fleet_of, running
 from tests.support.processes.replicas import replicas
 from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.tokens import ISSUER, Issuer, bearer
 from tests.support.processes.waiting import eventually
 
 _POLICY = PickPolicy(session=(SessionKey(header="x-session-id"),), prefix=Prefix(block=16, blocks=64))
@@ -79,3 +80,27 @@ def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
                 assert (answer.status, answer.replica) == (200, "a")
             assert gateway.post("/open", _PROMPT, forged).replica == "a"
     assert [asked.headers.get("x-lbctl-tenant", "") for asked in picker.asked] == ["alpha", "beta", ""]
+
+
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"])
+def test_claim_of_a_token_names_the_tenant_to_the_picker(kind: Kind) -> None:
+    """A valid token without the claim has no tenant."""
+    port, issuer = free_port_pair(), Issuer()
+    pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "2s"}
+    with replicas("a", "b") as pool:
+        fleet = fleet_of(
+            {"replicas": list(map(entry, pool)), "balance": {"algorithm": "pick", "pick": pick}},
+            route={"auth": {"jwt": {"issuer": ISSUER, "jwks_file": "jwks.json", "tenant_claim": "org"}}},
+            control={"picker": {"bind": f"127.0.0.1:{port}"}},
+        )
+        addresses = {item.name: item.address for item in pool}
+        with (
+            scripted_picker(port, lambda _: "a", addresses) as picker,
+            running(kind, fleet, files={"jwks.json": issuer.jwks()}) as gateway,
+        ):
+            named, unnamed = bearer(issuer.rs256()), bearer(issuer.rs256(org=None))
+            eventually(lambda: gateway.get(headers=[*named.items()]).status == 200 and bool(picker.asked))
+            picker.asked.clear()
+            for headers in (named, unnamed):
+                assert gateway.get(headers=[("x-lbctl-tenant", "beta"), *headers.items()]).replica == "a"
+    assert [asked.headers.get("x-lbctl-tenant", "") for asked in picker.asked] == ["acme", ""]

@@ -112,7 +112,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     from lbctl.cli.doctor import kubernetes, machine, places, ports, store
     from lbctl.cli.doctor.api import api
     from lbctl.cli.doctor.logs import logs
-    from lbctl.cli.doctor.picker import lacks_picker, picker
+    from lbctl.cli.doctor.picker import keyless, lacks_picker, picker
     from lbctl.cli.doctor.programs import programs
     from lbctl.cli.doctor.replicas import problems, replicas
     from lbctl.cli.doctor.sources import sources
@@ -153,6 +153,9 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     picker_check = picker(bind, server.url, running.status)
     if picker_check is not None:
         yield picker_check
+    key_check = keyless(topology) if topology is not None else None
+    if key_check is not None:
+        yield key_check
 
 
 def _of_this_fleet(status: dict[str, Any] | None, paths: Sequence[str]) -> dict[str, Any] | None:

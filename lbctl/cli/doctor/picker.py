@@ -14,6 +14,8 @@ from lbctl.cli.doctor.sources import PATIENCE
 from lbctl.cli.listen_address import picker_address
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
+from lbctl.ir.topology import Topology
+from lbctl.targets import picker_key
 
 _TODO = "lbctl status, and the log of serve"
 
@@ -40,6 +42,15 @@ def picker(bind: Address | None, url: str, status: Mapping[str, Any] | None) -> 
         message = f"serve says that it runs, but {problem}"
         return DoctorResult(what, "warn", message, f"where {url} leads to another machine, run doctor there")
     return DoctorResult(what, "ok", "answers")
+
+
+def keyless(topology: Topology) -> DoctorResult | None:
+    """Return a warning if questions to the picker of this fleet have no key; None otherwise."""
+    reason = picker_key.missing(topology)
+    if not reason or all(pool.balance.pick is None for pool in topology.pools):
+        return None
+    message = f"the picker answers every user of its machine: {reason}"
+    return DoctorResult("picker key", "warn", message, "control.picker.key_file: a file with a key, and LB248")
 
 
 def lacks_picker(url: str, status: Mapping[str, Any] | None) -> bool:

@@ -292,6 +292,7 @@ def test_external_auth_runs_before_the_picker(four: list[Replica], prefix: Any) 
                 assert [item.status for item in got] == statuses
                 assert (got[0].replica, got[0].json["body"]) == ("a", body.decode())
             assert [asked.body for asked in picker.asked] == [b"" if prefix == "off" else body] * 3
+            assert [asked.headers["x-lbctl-tenant"] for asked in picker.asked] == ["eve", "eve", "bob"]
             assert [line["tenant"] for line in gateway.access_log(5)] == [None, "eve", "eve", "eve", "bob"]
 
 
