@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -28,9 +28,6 @@ from lbctl.cli.options import options_of
 from lbctl.serve.api import tokens
 from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
 from lbctl.serve.api.json_codec import plain as plain_json
-
-if TYPE_CHECKING:
-    import requests
 
 DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 _TOKEN = "/var/lib/lbctl/api-token"
@@ -127,19 +124,24 @@ class ServeClient:
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> _Answer:
         url, patience = self.url.rstrip("/") + path, PATIENCE.get(method, LONGEST_PATIENCE)
+        users = self._trusted_users() if token and self._is_in_clear else None  # a thread has no context of the command
         try:
-            return within(patience, lambda: self._sent(method, url, body, token, patience))
+            return within(patience, lambda: self._sent(method, url, body, token, patience, users))
         except TimeoutError:
             raise RemoteError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
 
-    def _sent(self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float) -> _Answer:
+    def _sent(
+        self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float,
+        users: frozenset[int] | None,
+    ) -> _Answer:  # fmt: skip
+        """Send a request. `users`: whose processes may get it; None: it has no token, or goes over TLS."""
         import requests
 
         headers = {"authorization": f"Bearer {token}"} if token else {}
         verify = self.ca or os.environ.get("REQUESTS_CA_BUNDLE") or True
-        is_guarded = bool(token) and self._is_in_clear
+        own = requests.Session() if users is None else token_guard.guarded_session(port_of(self.url), users)
         try:
-            with self._guarded_session() if is_guarded else requests.Session() as session:
+            with own as session:
                 session.trust_env = False
                 with session.request(
                     method, url, json=body, headers=headers, timeout=(_CONNECT, patience), verify=verify,
@@ -153,9 +155,6 @@ class ServeClient:
             raise RemoteError(f"{url} is not an lbctl serve: its answer has no end") from None
         except (requests.RequestException, OSError) as error:
             raise RemoteError(f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?") from None
-
-    def _guarded_session(self) -> requests.Session:
-        return token_guard.guarded_session(port_of(self.url), self._trusted_users())
 
     def _trusted_users(self) -> frozenset[int]:
         return token_guard.trusted_users(Path(self.token_file or _TOKEN), Path(_TOKEN).parent)
