@@ -21,7 +21,6 @@ from lbctl import __version__
 from lbctl.base.paths import exists
 from lbctl.model.fleet import FleetSource
 from lbctl.serve import log, wiring
-from lbctl.serve.allocator import return_large_pieces
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
 from lbctl.serve.descriptors import AcceptErrors, raise_limit
@@ -37,6 +36,7 @@ from lbctl.serve.state.saved import SavedState
 from lbctl.serve.state.sqlite import SqliteStore
 from lbctl.serve.wiring import Services
 from lbctl.targets.load import Loaded
+from lbctl.xds.protocol.allocator import return_large_pieces
 from lbctl.xds.protocol.node_status import NodeStatus
 
 __all__ = ["App", "Options", "run"]

@@ -15,6 +15,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from lbctl.serve.api import connections as api_connections
 from lbctl.serve.picker import bounded_calls, http_connections, http_protocol, unfinished
 from lbctl.xds.protocol.server import Limits
+from lbctl.xds.protocol.unread_messages import MAX_GROWTH
 from lbctl.xds.resource import CDS
 from tests.support.hostile_clients import HOST, Attack, calls, connections, flood
 
@@ -108,9 +109,10 @@ def _deep_node() -> bytes:
     return _field(b"\x12", node) + _field(b"\x22", CDS.encode())
 
 
+_UNREAD = f"{MAX_GROWTH >> 20} MiB of messages that do not end"
 _GRPC_BOUND = (
     f"{bounded_calls.MAX_MESSAGE} B of a message, {bounded_calls.MAX_READING} first messages at once, "
-    f"{bounded_calls.FIRST_TIMEOUT:g} s for each"
+    f"{bounded_calls.FIRST_TIMEOUT:g} s for each, {_UNREAD}"
 )
 _LIMITS = Limits()
 _SILENT = connections(300)
@@ -163,7 +165,7 @@ LISTENERS = (
     Listener(
         "xDS",
         f"{_LIMITS.message} B of a message; without a client certificate {_LIMITS.first_messages} first messages at "
-        f"once, {_LIMITS.patience:g} s for each, and {_LIMITS.host_streams} streams of a host",
+        f"once, {_LIMITS.patience:g} s for each, and {_LIMITS.host_streams} streams of a host; {_UNREAD}",
         False,
         "xds",
         _grpc(AGGREGATED, _subscription().SerializeToString()),

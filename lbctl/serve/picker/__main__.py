@@ -16,11 +16,11 @@ import sys
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.serve import log
-from lbctl.serve.allocator import return_large_pieces
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.link import SocketLink
 from lbctl.serve.picker.process import PickerEndpoints, PickerProcess
+from lbctl.xds.protocol.allocator import return_large_pieces
 
 _PR_SET_PDEATHSIG = 1
 

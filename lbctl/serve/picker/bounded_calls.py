@@ -7,7 +7,7 @@ is read before it is the turn of its call, and a client that does not read its a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,8 +17,10 @@ from google.protobuf.message import DecodeError
 
 from lbctl.serve import log
 from lbctl.xds.protocol.call import Call, Status
+from lbctl.xds.protocol.connection import Client
 from lbctl.xds.protocol.first_messages import CrowdedError, FirstMessages
 from lbctl.xds.protocol.peer import client_of
+from lbctl.xds.protocol.unread_messages import UnreadMessages
 
 MAX_MESSAGE = 5 << 18
 """Bytes of a message: a proxy holds at most 1 MiB of a body, and a little more while it arrives."""
@@ -34,7 +36,7 @@ class BoundedContext:
     """The context of a call, with what is read and written. It reads messages as the service wants them."""
 
     def __init__(
-        self, context: Any, client: Hashable, call: Call, first: FirstMessages, decode: Callable[[bytes], Any] | None
+        self, context: Any, client: Client, call: Call, calls: BoundedCalls, decode: Callable[[bytes], Any] | None
     ) -> None:
         self.client = client
         """The connection of the call."""
@@ -42,7 +44,7 @@ class BoundedContext:
         self.last_size = 0
         """The length of the last message, in bytes."""
         self._context = context
-        self._first = first
+        self._calls = calls
         self._decode = decode or bytes
         self._timer = call.end_without_request(FIRST_TIMEOUT)
         self._has_read = False
@@ -55,12 +57,13 @@ class BoundedContext:
         if self._has_read:
             message = await self._context.read()
         else:
-            message = await self._first.read(self.client, self.call, self._context.read)
+            message = await self._calls.first.read(self.client, self.call, self._context.read)
             self._has_read = True
             self._timer.cancel()
         if not isinstance(message, bytes):
             return message
         self.last_size = len(message)
+        self._calls.unread.note_read(self.client, len(message))
         return _decoded(message, self._decode)
 
     async def write(self, message: bytes) -> None:
@@ -86,12 +89,13 @@ class BoundedCalls:
     """The calls of a server. `handler` makes the handler of a service one whose calls are bounded."""
 
     def __init__(self, reading: int = MAX_READING) -> None:
-        self._first = FirstMessages(reading)
-        self._clients: Counter[tuple[str, int]] = Counter()
-        """Host and port of a client → its open calls."""
+        self.first = FirstMessages(reading)
+        self._clients: Counter[Client] = Counter()
+        """Client → its open calls."""
+        self.unread = UnreadMessages(self.clients)
 
-    def clients(self) -> Collection[tuple[str, int]]:
-        """Return the host and the port of each client that has calls."""
+    def clients(self) -> Collection[Client]:
+        """Return the clients that have calls."""
         return self._clients.keys()
 
     def handler(self, service: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
@@ -101,8 +105,9 @@ class BoundedCalls:
     async def _serve(self, method: Any, _: object, context: Any) -> None:
         client = client_of(context) or ("", 0)
         self._clients[client] += 1
+        self.unread.begin(client)
         call = Call(context, _failed, _READ_TIMEOUT)
-        bounded = BoundedContext(context, client, call, self._first, method.request_deserializer)
+        bounded = BoundedContext(context, client, call, self, method.request_deserializer)
         try:
             status = await _answered(method, bounded)
             if status is not None:

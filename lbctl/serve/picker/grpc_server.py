@@ -60,7 +60,7 @@ class GrpcServer:
         self._questions = UnfinishedQuestions()
         self._handlers = tuple(map(self._calls.handler, (self._processor(), health.handler(), *more)))
         self._server: grpc.aio.Server | None = None
-        self._idle: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         self.streams = 0
         """The number of open streams."""
 
@@ -79,13 +79,14 @@ class GrpcServer:
             raise CannotBindError(f"the picker cannot listen on {bind}: {reason_of(error)}") from None
         await server.start()
         self._server = server
-        self._idle = asyncio.create_task(IdleConnections(port, self._calls.clients).run())
+        works = (IdleConnections(port, self._calls.clients).run(), self._calls.unread.run(port))
+        self._watches = [asyncio.create_task(work) for work in works]
         return port
 
     async def stop(self, grace: float) -> None:
         """Accept nothing new, and end the streams within `grace` seconds."""
-        if self._idle is not None:
-            self._idle.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if self._server is not None:
             await self._server.stop(grace)
 

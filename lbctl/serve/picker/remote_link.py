@@ -19,13 +19,13 @@ import aiohttp
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.serve import log
-from lbctl.serve.allocator import return_large_pieces
 from lbctl.serve.descriptors import raise_limit
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.process import PickerEndpoints, PickerProcess
 from lbctl.serve.picker.service import PickService
+from lbctl.xds.protocol.allocator import return_large_pieces
 
 _PATH = "/api/v1/picks/tables"
 _CONNECT, _SILENT = 5.0, 45.0

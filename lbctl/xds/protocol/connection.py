@@ -1,4 +1,4 @@
-"""Closes the connection of a client that does not read.
+"""The connections of this process, found among its sockets: gRPC does not name them.
 
 gRPC cannot end a call while a message of it waits for the client: it refuses a status, and a cancelled write leaks its
 buffers. So the socket is shut down, which gRPC then notices as it does the loss of any connection.
@@ -7,9 +7,14 @@ buffers. So the socket is shut down, which gRPC then notices as it does the loss
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+
+Client = tuple[str, int]
+"""The host and the port of a client by TCP."""
+_DIRECTORY = Path("/proc/self/fd")
 
 
 def close_connection(host: str, port: int) -> bool:
@@ -18,30 +23,55 @@ def close_connection(host: str, port: int) -> bool:
     It looks at every descriptor of the process, which takes milliseconds where there are thousands.
     """
     peer = normal_host(host), port
-    closed = [_shut_down(int(entry.name), peer) for entry in Path("/proc/self/fd").iterdir()]
+    closed = [_shut_down(descriptor, peer) for descriptor in descriptors()]
     return any(closed)
 
 
-def _shut_down(descriptor: int, peer: tuple[str, int]) -> bool:
-    """Shut down the socket if this is one, and connected to the peer.
+def descriptors() -> list[int]:
+    """Return the descriptors of this process, which are more or less in the order in which they were opened."""
+    return sorted(int(entry.name) for entry in _DIRECTORY.iterdir())
+
+
+def connections_of(port: int) -> dict[Client, int]:
+    """Return client → the descriptor of its connection to a port of this process, the oldest first."""
+    found: dict[Client, int] = {}
+    for descriptor in descriptors():
+        with suppress(OSError), borrowed(descriptor) as connection:
+            client = peer_of_socket(connection)
+            if client is not None and connection.getsockname()[1] == port:
+                found[client] = descriptor
+    return found
+
+
+def shut_down(chosen: Mapping[Client, int]) -> None:
+    """Shut down the connections of these clients, unless their descriptors have others by now."""
+    for client, descriptor in chosen.items():
+        _shut_down(descriptor, client)
+
+
+@contextmanager
+def borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Yield the socket of a descriptor. Raises OSError if it is not one.
 
     The descriptor is neither duplicated nor closed: where it is of a file that would release the locks of the process.
     """
+    connection = socket.socket(fileno=descriptor)
     try:
-        candidate = socket.socket(fileno=descriptor)
-    except OSError:
-        return False
-    try:
-        with suppress(OSError):
-            if peer_of_socket(candidate) == peer:
-                candidate.shutdown(socket.SHUT_RDWR)
-                return True
-        return False
+        yield connection
     finally:
-        candidate.detach()
+        connection.detach()
 
 
-def peer_of_socket(connection: socket.socket) -> tuple[str, int] | None:
+def _shut_down(descriptor: int, peer: Client) -> bool:
+    """Shut down the socket if this is one, and connected to the peer."""
+    with suppress(OSError), borrowed(descriptor) as connection:
+        if peer_of_socket(connection) == peer:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def peer_of_socket(connection: socket.socket) -> Client | None:
     """Return the host and the port that a TCP connection leads to; None for another socket. Raises OSError."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return None

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from lbctl.xds.protocol.connection import normal_host
+from lbctl.xds.protocol.connection import Client, normal_host
 
 Context = grpc.aio.ServicerContext[object, bytes]
 UNIX = "unix:"
@@ -24,7 +24,7 @@ def host_and_port(context: Context) -> tuple[str, int]:
     return host, int(port)
 
 
-def client_of(context: Context) -> tuple[str, int] | None:
+def client_of(context: Context) -> Client | None:
     """Return the host and the port of the peer as its socket has them; None for a Unix socket."""
     if context.peer().startswith(UNIX):
         return None

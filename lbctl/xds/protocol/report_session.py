@@ -72,14 +72,14 @@ class ReportSession(ABC):
         The first report cancels the timer. No report is kept longer than it is needed.
         """
         try:
-            message = await self._server.first_message(self._call, self._context)
+            message = await self._server.first_message(self._call, self._context, self.client)
             timer.cancel()
             if isinstance(message, bytes):
                 self._open(message)
             while isinstance(message, bytes):
                 del message
                 await self._pause()
-                message = await self._context.read()
+                message = await self._server.next_message(self._context, self.client)
                 if isinstance(message, bytes) and self._takes:
                     self._take(message)
         except CrowdedError as error:

@@ -24,6 +24,7 @@ from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
+from lbctl.xds.protocol.connection import Client
 from lbctl.xds.protocol.credentials import ServerCredentials
 from lbctl.xds.protocol.first_messages import FirstMessages
 from lbctl.xds.protocol.host_streams import HostStream, HostStreams
@@ -38,6 +39,7 @@ from lbctl.xds.protocol.request_log_session import RequestLogSession
 from lbctl.xds.protocol.request_logs import LatencyReceiver
 from lbctl.xds.protocol.server_context import ServerContext, Service
 from lbctl.xds.protocol.session import StreamSession
+from lbctl.xds.protocol.unread_messages import UnreadMessages
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS
 
 if TYPE_CHECKING:
@@ -128,6 +130,7 @@ class XdsServer:
             self._limits.patience,
             self._limits.read_within,
             FirstMessages(self._limits.first_messages, _MAX_WAITING),
+            UnreadMessages(self._busy),
             authenticated,
             secrets_in_clear or authenticated,
             self.socket,
@@ -142,7 +145,7 @@ class XdsServer:
         self._revoked: Sequence[RevokedClients] = ()
         self._server: grpc.aio.Server | None = None
         self._host_streams = HostStreams(self._limits.host_streams)
-        self._idle: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
 
     @property
     def streams(self) -> int:
@@ -168,11 +171,12 @@ class XdsServer:
         await server.start()
         self._server = server
         if port:
-            self._idle = asyncio.create_task(IdleConnections(port, self._busy).run())
+            works = (IdleConnections(port, self._busy).run(), self._context.unread.run(port))
+            self._watches = [asyncio.create_task(work) for work in works]
         return port
 
-    def _busy(self) -> set[tuple[str, int]]:
-        """Return the host and the port of each client over TCP that has a stream."""
+    def _busy(self) -> set[Client]:
+        """Return the clients by TCP that have streams."""
         return {client for session in self._all_sessions() if (client := session.client) is not None}
 
     def _listen(self, server: grpc.aio.Server) -> int:
@@ -232,8 +236,8 @@ class XdsServer:
 
         The clients then do not all reconnect to the next server at once.
         """
-        if self._idle is not None:
-            self._idle.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if self._server is None:
             return
         closing = asyncio.create_task(self._server.stop(grace))

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from lbctl.base.records import dataclass
 from lbctl.xds.protocol.budget import Budget
 from lbctl.xds.protocol.call import Call
+from lbctl.xds.protocol.connection import Client
 from lbctl.xds.protocol.first_messages import FirstMessages
 from lbctl.xds.protocol.node_status import NodeStatus, StreamObserver
 from lbctl.xds.protocol.peer import UNIX, Context
 from lbctl.xds.protocol.publication import EndedNodes, Publication
+from lbctl.xds.protocol.unread_messages import UnreadMessages
 
 if TYPE_CHECKING:
     from lbctl.xds.build.snapshot_cache import CachedSnapshot
@@ -54,6 +56,7 @@ class ServerContext:
     read_within: float
     first_messages: FirstMessages
     """The turns of clients that nothing but their host identifies."""
+    unread: UnreadMessages
     authenticated: bool = False
     """Whether clients over TCP have shown a certificate."""
     guarded: bool = True
@@ -74,11 +77,20 @@ class ServerContext:
         """Return whether more than its host identifies the client: its certificate, or that it uses the socket."""
         return self.authenticated or context.peer().startswith(UNIX)
 
-    async def first_message(self, call: Call, context: Context) -> object:
+    async def first_message(self, call: Call, context: Context, client: Client | None) -> object:
         """Return the first message of a call, once it is its turn. Raises CrowdedError for a call too many."""
+        if client is not None:
+            self.unread.begin(client)
         if self.identifies(context):
-            return await context.read()
-        return await self.first_messages.read(context.peer(), call, context.read)
+            return await self.next_message(context, client)
+        return await self.first_messages.read(client, call, lambda: self.next_message(context, client))
+
+    async def next_message(self, context: Context, client: Client | None) -> object:
+        """Return the next message of a call. `client` is None for the Unix socket."""
+        message = await context.read()
+        if client is not None and isinstance(message, bytes):
+            self.unread.note_read(client, len(message))
+        return message
 
     def publish(self, snapshot: CachedSnapshot) -> Publication:
         """Make this snapshot the newest publication, and return that."""

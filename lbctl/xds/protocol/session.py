@@ -112,13 +112,13 @@ class StreamSession:
         No request is kept longer than it is needed: it may be large, and the next one may never come.
         """
         try:
-            message = await self._server.first_message(self._call, self._context)
+            message = await self._server.first_message(self._call, self._context, self.client)
             if isinstance(message, bytes):
                 self._open_stream(message)
             while isinstance(message, bytes):
                 self._request(message)
                 del message
-                message = await self._context.read()
+                message = await self._server.next_message(self._context, self.client)
         except ExhaustedError as error:
             _LOG.warning("xds: a stream asks for more than it may", extra={"fields": {"reason": str(error)}})
             return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)

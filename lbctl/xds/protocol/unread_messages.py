@@ -1,0 +1,136 @@
+"""Closes the connections that keep most of messages that do not end, while the process grows.
+
+A call waits for its next message all its life, and gRPC keeps what has come of one. What a client has sent is known to
+its socket, and what was read of it is counted here; the difference is what gRPC keeps. Only where the process has grown
+by much, the clients with the largest difference lose their connections: everybody else never notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lbctl.xds.protocol.allocator import trim
+from lbctl.xds.protocol.connection import Client, borrowed, connections_of, shut_down
+
+MAX_GROWTH = 16 << 20
+"""Bytes by which the process may grow within `_WINDOW` before connections are closed."""
+MIN_UNREAD = 256 << 10
+"""Bytes that a client must have sent which were not read, for its connection to be closed."""
+_WINDOW = 30.0
+"""Seconds; the memory is compared with the least of this and the last window."""
+_INTERVAL, _IDLE_INTERVAL = 0.02, 0.5
+_PART_OF_TIME = 20
+"""How many times as long as a look that closes nothing is the pause after it."""
+_FREED, _TRIM = 2.0, 0.2
+"""Seconds after a close for which memory that is free is returned to the system, and seconds between two such times."""
+_PRUNE = 60.0
+_CALL, _MESSAGE, _PART = 2_048, 128, 64
+"""What is allowed for the frames around messages: bytes for a call and for a message, and a part of what was read."""
+_BYTES_RECEIVED = 128
+"""The place of `tcpi_bytes_received` in `struct tcp_info` of linux/tcp.h."""
+_LOG = logging.getLogger(__name__)
+
+
+class UnreadMessages:
+    """The clients of one server. `busy` returns those that have calls."""
+
+    def __init__(self, busy: Callable[[], Collection[Client]], resident: Callable[[], int] | None = None) -> None:
+        """`resident` returns the bytes of memory that the process has."""
+        self._busy = busy
+        self._resident = resident or _resident
+        self._read: Counter[Client] = Counter()
+        """Client → the bytes that it may have sent, by the messages that were read of it."""
+        self._least = self._least_before = float("inf")
+
+    def begin(self, client: Client) -> None:
+        """Note that a client has begun a call."""
+        self._read[client] += _CALL
+
+    def note_read(self, client: Client, size: int) -> None:
+        """Note that a message of a client was read."""
+        self._read[client] += size + size // _PART + _MESSAGE
+
+    async def run(self, port: int) -> None:
+        """Watch the memory for ever, for the connections to this port.
+
+        It is watched in a thread, because a client that opens many calls keeps the event loop busy.
+        """
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(port, over), daemon=True).start()
+        try:
+            while True:
+                await asyncio.sleep(_PRUNE)
+                if self._read:
+                    self._forget(await asyncio.to_thread(connections_of, port))
+        finally:
+            over.set()
+
+    def _watch(self, port: int, over: threading.Event) -> None:
+        turned, closed_at, trimmed, pause = time.monotonic(), float("-inf"), 0.0, _INTERVAL
+        while not over.wait(pause if self._read else _IDLE_INTERVAL):
+            now, pause = time.monotonic(), _INTERVAL
+            if now >= turned + _WINDOW:
+                turned, self._least_before, self._least = now, self._least, float("inf")
+            if self._grown() <= MAX_GROWTH:
+                continue
+            if self.look(port):
+                closed_at = now
+            else:
+                pause = max(pause, _PART_OF_TIME * (time.monotonic() - now))
+            if now < closed_at + _FREED and now >= trimmed + _TRIM:
+                trimmed = now
+                trim()
+
+    def look(self, port: int) -> int:
+        """Close connections until what the process has grown by was theirs, or no other keeps much. Return how many."""
+        found, read = connections_of(port), dict(self._read)
+        unread = Counter({client: count - read.get(client, 0) for client, count in _received(found).items()})
+        wanted = self._grown()
+        closed: dict[Client, int] = {}
+        for client, size in unread.most_common():
+            if wanted <= 0 or size < MIN_UNREAD:
+                break
+            closed[client] = found[client]
+            wanted -= size
+        shut_down(closed)
+        if closed:
+            fields = {"connections": len(closed), "peer": next(f"{host}:{port}" for host, port in closed)}
+            _LOG.warning("clients whose messages do not end lose their connections", extra={"fields": fields})
+        return len(closed)
+
+    def _grown(self) -> int:
+        """Return the bytes by which the process has grown within the window."""
+        resident = self._resident()
+        self._least = min(self._least, resident)
+        return int(resident - min(self._least, self._least_before))
+
+    def _forget(self, found: Mapping[Client, int]) -> None:
+        """Forget the clients that are gone."""
+        kept = found.keys() | set(self._busy())
+        for client in [client for client in self._read if client not in kept]:
+            del self._read[client]
+
+
+def _received(found: Mapping[Client, int]) -> dict[Client, int]:
+    """Return client → the bytes that it has sent on its connection; nothing on a system that does not count them."""
+    received: dict[Client, int] = {}
+    for client, descriptor in found.items():
+        with suppress(OSError, struct.error), borrowed(descriptor) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            received[client] = struct.unpack_from("Q", info, _BYTES_RECEIVED)[0]
+    return received
+
+
+def _resident() -> int:
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
