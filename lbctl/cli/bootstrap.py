@@ -67,9 +67,8 @@ def command(
     if metrics and not admin:
         raise click.UsageError("--proxy-metrics needs --proxy-admin: it shows a page of that interface")
     if admin and not admin.on_loopback:
-        click.echo(
-            f"lbctl: --proxy-admin: whoever reaches {admin} can read the configuration and stop the proxy", err=True
-        )
+        hint = "use 127.0.0.1 or unix:PATH; --proxy-metrics shows its figures to others"
+        raise click.UsageError(f"--proxy-admin: any client of {admin} could stop the proxy and read its keys ({hint})")
     if ads.ca and directory is None:
         click.echo(
             "lbctl: without -d DIR the proxy reads its certificates once, when it starts: renewed ones need a restart",

@@ -99,6 +99,7 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
     if not ctx.check_name("LB103", "kind of proxy", proxy.kind, ctx.kinds, (*path, "kind")):
         return None
     _check_metrics(ctx, path, proxy)
+    _check_admin(ctx, path, proxy)
     oldest = ctx.kinds[proxy.kind].oldest
     version = proxy.version or oldest
     if version < oldest:
@@ -141,6 +142,13 @@ def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
         if proxy.metrics is not None and address(bind) == address(proxy.metrics):
             message = f"{address(bind)} is already the address of {name}"
             ctx.error("LB112", message, (*path, "metrics"), "a separate address")
+
+
+def _check_admin(ctx: Context, path: Path, proxy: model.Proxy) -> None:
+    """Report LB515: the admin interface asks for no credentials, so it must not be reachable from elsewhere."""
+    if proxy.admin is not None and not address(proxy.admin).on_loopback:
+        message = f"any client of {address(proxy.admin)} could read the configuration of this proxy and stop it"
+        ctx.error("LB515", message, (*path, "admin"), '"127.0.0.1:9901", or "unix:/run/envoy/admin.sock"')
 
 
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:

@@ -138,6 +138,15 @@ SECURITY = (
         "their directories, separated by colons, where lbctl runs.",
     ),
     code_page(
+        "LB515",
+        "an admin interface beyond loopback",
+        "`proxies.*.admin` can be reached from other machines. Envoy's admin interface asks for no credentials: its "
+        "clients read the whole configuration with keys of replicas and matched headers, change log levels, drain "
+        "listeners and stop the proxy.",
+        "Use 127.0.0.1, or `unix:/run/envoy/admin.sock`, which only its owner may connect to. Prometheus reads "
+        "`proxies.*.metrics`, which has the figures alone.",
+    ),
+    code_page(
         "LB503",
         "a key file that authenticates no request",
         "It cannot be read, or holds no key: the route is rendered closed.",

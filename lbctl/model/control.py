@@ -86,7 +86,9 @@ class Proxy(Section):
         None,
         description="What the client certificate of such an Envoy must say (SAN); a `*` matches any text without /.",
     )
-    admin: v.Bind | None = Field(None, description="The address of Envoy's admin interface. Without it: none.")
+    admin: v.Bind | None = Field(
+        None, description="The address of Envoy's admin interface, on loopback. Without it: none."
+    )
     metrics: v.Bind | None = Field(
         None,
         description="The address of the proxy's own figures: `/stub_status` of nginx, `/metrics` of HAProxy and Envoy "

@@ -17,6 +17,7 @@ from lbctl.ir.topology import Topology
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, DiscoverySource, NameState, PoolAnswer, SourceFactory
+from lbctl.serve.discovery.own_listeners import OwnBinds, at_own_listener, own_listeners
 from lbctl.serve.discovery.plausible import implausible
 from lbctl.serve.guard import Guard
 
@@ -28,11 +29,19 @@ _GRACE = 1.0
 class DiscoveryService:
     """Combines the sources. Call `follow` in a running event loop, then `first`, then consume `changes` in one task."""
 
-    def __init__(self, guard: Guard, kinds: Registry[SourceFactory] | None = None, settle: float = 0.1) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        kinds: Registry[SourceFactory] | None = None,
+        settle: float = 0.1,
+        binds: OwnBinds | None = None,
+    ) -> None:
         """Create the sources: those of `kinds`, or all. Changes within `settle` seconds are reported as one.
 
-        `guard` runs the tasks of the sources, and counts the failures of their methods.
+        `guard` runs the tasks of the sources, and counts the failures of their methods. `binds` is where this process
+        listens, as far as the fleet does not decide.
         """
+        self._binds = binds or OwnBinds()
         kinds = kinds or sources.SOURCES
         self._guard = guard
         self._settle = settle
@@ -154,7 +163,7 @@ class DiscoveryService:
             return last
         if discovery.compiled or (last is not None and new.replicas is last.replicas):
             return new
-        problem = implausible(new.replicas)
+        problem = implausible(new.replicas) or at_own_listener(new.replicas, own_listeners(self._binds, self._topology))
         if not problem:
             return new
         effect = "its last answer stays" if last else "the pool has no replicas yet"

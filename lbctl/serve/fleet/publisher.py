@@ -28,6 +28,7 @@ from lbctl.ir.weight import Weight
 from lbctl.serve import log
 from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
+from lbctl.serve.discovery.own_listeners import OwnBinds
 from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.fleet.unsupported import unsupported_features
 from lbctl.serve.guard import Guard
@@ -103,12 +104,13 @@ class Publisher:
         now: Callable[[], float] = time.time,
         traffic_log: Callable[[Topology], Address | None] = lambda _: None,
         picker: Callable[[Topology], PickerPlace] = lambda _: PickerPlace(),
+        binds: OwnBinds | None = None,
     ) -> None:
         """Start without a fleet.
 
         `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
         that have a driver. `traffic_log` returns where the proxies of a fleet send their traffic log,
-        `picker` where they ask for replicas.
+        `picker` where they ask for replicas. `binds` is where this process listens, as far as the fleet does not decide.
         """
         self.accepted = Discovered()
         """The answers of discovery that count."""
@@ -122,7 +124,7 @@ class Publisher:
         self._picker = picker
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
-        self.discovery = DiscoveryService(self._guard)
+        self.discovery = DiscoveryService(self._guard, binds=binds)
         self.served: PublishedFleet | None = None
         self.previous_snapshot: CachedSnapshot | None = None
         self.send: Callable[[CachedSnapshot], None] | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from lbctl.base.records import dataclass
 from lbctl.serve.api.events import EventLog
+from lbctl.serve.discovery.own_listeners import OwnBinds
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.history import FleetHistory
@@ -108,6 +109,7 @@ def build_fleet(
     publisher = Publisher(
         inputs.metrics, restored.drains or {}, driven, guard, now=inputs.now, traffic_log=traffic.log_address,
         picker=lambda topology: picker().place(topology),
+        binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind),
     )  # fmt: skip
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)

@@ -106,9 +106,9 @@ def test_cluster_name_cannot_be_a_pool_name(printed: Any, tmp_path: Path) -> Non
     assert run(["validate", str(fleet)]) == 1
 
 
-def test_admin_port_on_all_addresses_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bootstrap", "--proxy-admin", "0.0.0.0:9901"]) == 0
-    assert "can read the configuration and stop the proxy" in capsys.readouterr().err
+def test_admin_port_on_all_addresses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bootstrap", "--proxy-admin", "0.0.0.0:9901"]) == 64
+    assert "could stop the proxy and read its keys" in capsys.readouterr().err
 
 
 def test_control_plane_certificate_must_match_its_name(printed: Any, tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ WHOLE = {
     'pools: {p: {replicas: [{address: ▶"unix:/run/h.sock"}]}}\n'
     "proxies: {h: {kind: haproxy, runtime_api: /run/h.sock}}": "LB122",
     'pools: {p: {replicas: [{address: ▶"localhost:9901"}]}}\n'
-    'proxies: {e: {kind: envoy, admin: "0.0.0.0:9901"}}': "LB122",
+    'proxies: {e: {kind: envoy, admin: "127.0.0.1:9901"}}': "LB122",
+    'proxies: {e: {kind: envoy, admin: ▶"0.0.0.0:9901"}}': "LB515",
+    'proxies: {e: {kind: envoy, admin: ▶"10.0.0.1:9901"}}': "LB515",
     'pools: {p: {replicas: [{address: "a:80"}], balance: {algorithm: pick}}}\n'
     "proxies: {h: {kind: haproxy, config: etc/h.cfg}, i: {kind: haproxy, config: ▶etc/./i.cfg}}": "LB124",
     'pools: {p: {replicas: [{address: "a:80"}], affinity: {cookie: c}}}\n'

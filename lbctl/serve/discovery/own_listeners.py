@@ -1,0 +1,88 @@
+"""Refuses replicas at addresses where the control plane or a proxy's administration itself listens.
+
+A source of replicas is written by others. A replica at the address of the API would get requests of clients, which
+reach the API with the rights of a client on loopback.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+
+from lbctl.base.diagnostics import show
+from lbctl.base.hosts import is_loopback
+from lbctl.base.records import dataclass
+from lbctl.ir.address import Address
+from lbctl.ir.pools import Replica
+from lbctl.ir.proxies import picker_http
+from lbctl.ir.topology import Topology
+
+_WILDCARDS = frozenset({"0.0.0.0", "::"})
+_ANY_PORT = 9
+"""A port for a socket that sends nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBinds:
+    """Where the options of this process make it listen; None where the fleet decides."""
+
+    xds: Address | None = None
+    api: Address | None = None
+    picker: Address | None = None
+
+
+Listeners = Mapping[int, tuple[tuple[str, str], ...]]
+"""Port → (host, owner) of each listener there."""
+
+
+def own_listeners(binds: OwnBinds, topology: Topology) -> Listeners:
+    """Return where this process and the administration of the fleet's proxies listen."""
+    found: dict[int, tuple[tuple[str, str], ...]] = {}
+    for place, owner in _places(binds, topology):
+        if not place.path:
+            found[place.port] = (*found.get(place.port, ()), (place.host, owner))
+    return found
+
+
+def _places(binds: OwnBinds, topology: Topology) -> Iterator[tuple[Address, str]]:
+    control = topology.control
+    picker = binds.picker or control.picker_bind
+    yield binds.xds or control.xds_bind, "xDS of lbctl serve"
+    yield binds.api or control.api_bind, "the API of lbctl serve"
+    yield picker, "the picker"
+    if not picker.path:
+        yield from ((place, "the picker") for place in (picker_http(picker), replace(picker, port=picker.port + 1)))
+    for proxy in topology.proxies:
+        yield from ((place, f"the administration of {proxy.name}") for place in (proxy.admin, proxy.metrics) if place)
+
+
+def at_own_listener(replicas: Iterable[object], listeners: Listeners) -> str:
+    """Return which replica is at the address of a listener, as a short phrase; empty if none is."""
+    for item in replicas:
+        if not isinstance(item, Replica):
+            continue
+        for host, owner in listeners.get(item.address.port, ()):
+            if _is_same(item.address.host, host):
+                return f"the replica {show(item.name)} has the address {item.address}, which is that of {owner}"
+    return ""
+
+
+def _is_same(host: str, listening: str) -> bool:
+    if host == listening:
+        return True
+    if listening in _WILDCARDS:
+        return is_loopback(host) or _is_of_this_machine(host)
+    return is_loopback(host) and is_loopback(listening)
+
+
+@lru_cache(maxsize=1024)
+def _is_of_this_machine(host: str) -> bool:
+    """Return whether an IP address belongs to this machine: it then has itself as its source. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, _ANY_PORT))
+        return bool(probe.getsockname()[0] == host)
+    return False
