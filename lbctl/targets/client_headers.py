@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from lbctl.ir.header_text import variables
 from lbctl.ir.routes import Route
 
 FORWARDED_PREFIX = "x-forwarded-"
@@ -52,6 +51,8 @@ HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
 
 So is `upgrade` to anything but WebSocket. `te` stays, since gRPC needs it.
 """
+_ESCAPED = re.compile(r"\[-_\]|\\.")
+"""One character of a header's name, as patterns write `-` and `_`."""
 _FRAMING = ("content_length", "transfer_encoding")
 """Headers that servers which treat `_` as `-` would read as the framing; they are removed from every request."""
 
@@ -71,15 +72,22 @@ def claim_groups(names: Iterable[str] = ()) -> list[str]:
 
 def groups(names: Iterable[str]) -> list[str]:
     """Return expressions for the whole names of these headers, each short enough for an Envoy with any bootstrap."""
-    patterns: list[list[str]] = []
-    size = _LONGEST_GROUP
-    for name in names:
-        if size + len(name) > _LONGEST_GROUP:
-            patterns.append([])
-            size = 0
-        patterns[-1].append(_name_pattern(name))
-        size += len(name)
-    return [f"^(?:{'|'.join(group)})$" for group in patterns]
+    return list(_alternatives(map(_name_pattern, names)))
+
+
+def _alternatives(patterns: Iterable[str]) -> Iterator[str]:
+    """Join patterns of whole names to expressions, each short enough for an Envoy with any bootstrap."""
+    group: list[str] = []
+    size = 0
+    for pattern in patterns:
+        length = len(_ESCAPED.sub("-", pattern))
+        if group and size + length > _LONGEST_GROUP:
+            yield f"^(?:{'|'.join(group)})$"
+            group, size = [], 0
+        group.append(pattern)
+        size += length
+    if group:
+        yield f"^(?:{'|'.join(group)})$"
 
 
 def forged_claims(names: Iterable[str] = ()) -> str:
@@ -115,12 +123,17 @@ def given(routes: Iterable[Route]) -> list[str]:
 
 
 def lookalikes(routes: Iterable[Route]) -> list[str]:
-    """Return expressions for the headers that a server may take for one that a route sets from variables.
+    """Return expressions for the headers that a server may take for one that a route sets, removes or reads a key from.
 
-    They differ from its name in `-` and `_` alone. The route replaces only what a client sends under the name itself.
+    They differ from its name in `-` and `_` alone. The route changes only what a client sends under the name itself.
     """
-    names = {name for route in routes for name, text in route.request_headers.set if variables(text)}
-    return [f"^(?:{'|'.join(_other_spellings(name))})$" for name in sorted(names) if re.search("[-_]", name)]
+    names: set[str] = set()
+    for route in routes:
+        names.update(name for name, _ in route.request_headers.set)
+        names.update(route.request_headers.remove)
+        if route.auth is not None and route.auth.api_keys is not None:
+            names.update(route.auth.api_keys.headers)
+    return list(_alternatives(spelling for name in sorted(names) for spelling in _other_spellings(name)))
 
 
 def _other_spellings(name: str) -> Iterator[str]:

@@ -110,7 +110,7 @@ class Publisher:
 
         `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
         that have a driver. `traffic_log` returns where the proxies of a fleet send their traffic log,
-        `picker` where they ask for replicas. `binds` is where this process listens, as far as the fleet does not decide.
+        `picker` where they ask for replicas. `binds` is where this process listens, if the fleet does not decide.
         """
         self.accepted = Discovered()
         """The answers of discovery that count."""

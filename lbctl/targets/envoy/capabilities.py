@@ -33,7 +33,10 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.access": Rendered(),
     "listener.access_log": Rendered("written every 10 s, or at the interval of --file-flush-interval-msec"),
     "listener.tracing": Rendered("OTLP by gRPC"),
-    "listener.request_id": Rendered("another header name gets a copy of x-request-id"),
+    "listener.request_id": Rendered(
+        "a trusted peer's id is kept if it is printable ASCII of at most 200 characters; another header name gets a copy "
+        "of x-request-id"
+    ),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(
         "x-model, else the `model` of a JSON body (not of a multipart form), else the query of a GET, which the access "
@@ -90,7 +93,7 @@ CAPABILITIES: dict[str, Capability] = {
         "in the header authorization; a token must expire; one second of tolerance for clocks; one whose tenant has "
         "control characters is answered 403"
     ),
-    "route.auth.external": Rendered("ext_authz over HTTP"),
+    "route.auth.external": Rendered("ext_authz over HTTP; of the statuses of the service only 200 lets a request in"),
     "proxies.metrics": Rendered(
         "`/metrics` for Prometheus, and nothing else of the admin interface, which must be there (`admin`); an "
         "Envoy under `serve` has it by `lbctl bootstrap --proxy-metrics`"

@@ -4,7 +4,7 @@ A route's fallback is an aggregate cluster, and which of its pools serves is kno
 for each attempt anew. So the filters stand behind that choice, in the cluster: the chosen host's metadata names its
 pool, and a script of lbctl's own changes the request for that pool alone. Envoy uses the filters of the cluster that
 the route names, hence an aggregate has those of all its pools. All attempts share one set of headers: a later attempt
-at another pool gets the original ones back.
+at another pool gets the original ones back. Names are compared with `_` as `-`, since many servers treat them alike.
 
 A secret comes by SDS and is shown in no dump of the configuration: `credential_injector` writes it into a header of
 lbctl's own, which the script moves or removes.
@@ -39,25 +39,33 @@ _SCRIPT = """\
 local pools = {%(pools)s}
 local secrets = {%(secrets)s}
 local removed = {%(removed)s}
-local changed = {":authority", ":path", unpack(removed)}
 local kept = "lbctl.original"
 
+local function changed(headers)
+  local names = {}
+  for name in pairs(headers) do
+    if removed[string.gsub(name, "_", "-")] then
+      names[name] = true
+    end
+  end
+  names[":authority"], names[":path"] = true, true
+  return names
+end
+
 local function restore(headers, original)
-  for _, name in ipairs(changed) do
-    if original[name] ~= nil then
-      headers:replace(name, original[name])
-    else
+  for name in pairs(changed(headers)) do
+    if original[name] == nil then
       headers:remove(name)
     end
+  end
+  for name, value in pairs(original) do
+    headers:replace(name, value)
   end
 end
 
 local function keep(headers, metadata)
-  for _, name in ipairs(changed) do
-    local value = headers:get(name)
-    if value ~= nil then
-      metadata:set(kept, name, value)
-    end
+  for name in pairs(changed(headers)) do
+    metadata:set(kept, name, headers:get(name))
   end
 end
 
@@ -79,8 +87,10 @@ function envoy_on_request(handle)
   if original == nil then
     keep(headers, metadata)
   end
-  for _, name in ipairs(removed) do
-    headers:remove(name)
+  for name in pairs(changed(headers)) do
+    if string.sub(name, 1, 1) ~= ":" then
+      headers:remove(name)
+    end
   end
   if pool.host ~= "" then
     headers:replace(":authority", pool.host)
@@ -147,11 +157,11 @@ def _injector(source: dict[str, object], number: int) -> dict[str, object]:
 
 
 def _script(pools: Sequence[HostedPool], sent: Sequence[Sent]) -> str:
-    removed = sorted({name for pool in pools for name in pool.removed})
+    removed = sorted({name.replace("_", "-") for pool in pools for name in pool.removed})
     return _SCRIPT % {
         "pools": ", ".join(_pool(pool, sent) for pool in pools),
         "secrets": _list(f"{_SECRET_HEADER}{number}" for number in range(len(sent))),
-        "removed": _list(removed),
+        "removed": ", ".join(f"[{lua.string(name)}] = true" for name in removed),
         "chosen": _CHOSEN_HEADER,
     }
 

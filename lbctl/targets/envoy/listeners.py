@@ -53,6 +53,20 @@ _OTHER_UPGRADES = "(?i)" + "|".join(
 """An RE2 expression for every name of a protocol except `websocket`."""
 
 
+_ID = f"request.headers['{filters.REQUEST_ID}']"
+_ACCEPTABLE_ID = {
+    "append": {
+        "header": {
+            "key": filters.REQUEST_ID,
+            "value": f"%CEL(size({_ID}) <= 200 && {_ID}.matches('^[!#-\\\\[\\\\]-~]+$') ? {_ID} : '')%",
+        },
+        "append_action": "OVERWRITE_IF_EXISTS",
+        "keep_empty_value": True,
+    }
+}
+"""Empties a trusted peer's id unless it is plain text: it is logged as it is, and Envoy then makes one."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Chain:
     """A filter chain: the peers and server names that it is for, and its certificate."""
@@ -138,7 +152,7 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
         internal_address_config={"cidr_ranges": [_NO_ADDRESS]},
         always_set_request_id_in_response=True,
         generate_request_id={"value": True},
-        preserve_external_request_id=chain.trusted is None or chain.believed,
+        preserve_external_request_id=chain.believed,
         upgrade_configs=[filters.websocket(view, item)],
         early_header_mutation_extensions=[_early_mutations(view, item, chain)],
         access_log=[*access_log.access_logs(view, item), *picking.access_logs(view, item)],
@@ -201,17 +215,16 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}, _FRAMING]
     mutations += auth.early_mutations(view, item)
     mutations += picking.early_mutations(view, item)
-    believed = chain.trusted is None or chain.believed
-    if chain.trusted is None or not believed:
+    if not chain.believed:
         names = [chain.trusted.header, *chain.trusted.forward] if chain.trusted else []
         mutations += map(auth.header_removal, client_headers.claim_groups(names))
-    if chain.trusted and believed:
+    if chain.trusted and chain.believed:
         mutations += map(auth.header_removal, client_headers.groups(_overwritten(chain.trusted)))
-    if chain.trusted and believed and chain.trusted.header != matches.FORWARDED_FOR:
+    if chain.trusted and chain.believed and chain.trusted.header != matches.FORWARDED_FOR:
         mutations.append(_joined_header(chain.trusted.header))
     if item.request_id != filters.REQUEST_ID:
         mutations.append({"remove": filters.REQUEST_ID})
-        if believed:
+        if chain.believed:
             mutations.append(
                 {
                     "append": {
@@ -220,6 +233,8 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
                     }
                 }
             )
+    if chain.believed:
+        mutations.append(_ACCEPTABLE_ID)
     config = header_mutation_pb2.HeaderMutation(mutations=mutations)
     return extension("envoy.http.early_header_mutation.header_mutation", config)
 

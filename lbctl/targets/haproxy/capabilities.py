@@ -57,7 +57,7 @@ _NOTES = {
     "listener.inspect": "at least: what else fits into the buffer is read too; `tune.bufsize` is this, "
     "`headers.max_bytes` and 16 KiB, for all listeners of the HAProxy; a request takes the memory that its body fills "
     "(docs/requests.md)",
-    "listener.request_id": "a client's id is kept if it is printable ASCII of at most 200 characters",
+    "listener.request_id": "a trusted peer's id is kept if it is printable ASCII of at most 200 characters",
     "listener.access_log": "to /dev/stdout or /dev/stderr only",
     "route.match": "the path is matched decoded and without repeated slashes; one with dot segments is answered 400, "
     "and so is a long one on which an expression gives up",

@@ -124,7 +124,8 @@ def frontend(listener: Listener, view: View, elsewhere: Iterable[str]) -> Fronte
     routes = [view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules)]
     unrouted = tuple(access.unrouted(listener, acls))
     actions = tuple(token for item in routes for token in _actions(item, listener, view, acls))
-    answers = tuple(token for item in routes for token in route.response_changes(item, listener, view))
+    changes = (token for item in routes for token in route.response_changes(item, listener, view))
+    answers = (*_unasked_upgrade(routes), *changes)
     to, own = destination.of(listener, view, actions), own_lines.tokens(view.proxy, "frontend", listener.name)
     route_acls = tuple(_route_acl(item) for item in routes if _is_named(route.acl(item), (*actions, *own)))
     readers = (*rule_lines, *route_acls, *actions, *answers, *own, to.route, to.pool, *to.backend)
@@ -309,6 +310,16 @@ def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
         yield line("http-request del-header", quote.word(each), "-m reg")
 
 
+def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
+    """Yield the line that refuses a change of the protocol that the replica was not asked for.
+
+    HAProxy would open a tunnel for every client that has sent `upgrade`, though the replica does not get that header.
+    """
+    if any(isinstance(item.action, Forward) for item in routes):
+        asked = "!{ var(txn.upgraded) -m bool }" if any(item.websocket for item in routes) else ""
+        yield line("http-response deny deny_status 502 if { status 101 }", asked)
+
+
 def _upgrades(listener: Listener, view: View) -> bool:
     """Return whether a request that asks for another protocol is told from others after its first rules."""
     routes = (view.routes[rule.route] for rule in listener.rules)
@@ -345,10 +356,12 @@ def _request_id(listener: Listener) -> Iterator[Token]:
     header = quote.word(listener.request_id, ("listeners", listener.name, "request_id"))
     fetch = quote.word(quote.sample("req.fhdr", listener.request_id))
     if listener.client_address:
-        yield line("http-request del-header", header, "if !believed")
-    acceptable, count = r"-m reg '^[!#-\[\]-~]{1,200}$'", quote.word(quote.sample("req.fhdr_cnt", listener.request_id))
-    unfit = line("!{", fetch, acceptable, "} || {", count, "gt 1 }")
-    yield line("http-request set-header", header, "%[uuid()] if", unfit)
+        acceptable = r"-m reg '^[!#-\[\]-~]{1,200}$'"
+        count = quote.word(quote.sample("req.fhdr_cnt", listener.request_id))
+        unfit = line("!believed || !{", fetch, acceptable, "} || {", count, "gt 1 }")
+        yield line("http-request set-header", header, "%[uuid()] if", unfit)
+    else:
+        yield line("http-request set-header", header, "%[uuid()]")
     yield line("http-request set-var(txn.request_id)", fetch)
     yield line("http-after-response set-header", header, "'%[var(txn.request_id)]' if { var(txn.request_id) -m found }")
 

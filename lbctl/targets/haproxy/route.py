@@ -51,6 +51,7 @@ def request_changes(route: Route, listener: Listener, view: View, *, upgrades: b
     if route.websocket:
         for name, value in (("upgrade", "websocket"), ("connection", "upgrade")):
             yield line(f"http-request set-header {name} {value}", if_route, not_websocket.removeprefix("!"))
+        yield line("http-request set-var(txn.upgraded) bool(true)", if_route, not_websocket.removeprefix("!"))
     path = ("routes", route.name, "headers", "request")
     kept = list(_affinity_cookies(route, view))
     for cookie, served, source in kept:

@@ -14,6 +14,10 @@ READS_ALL_LINES = "x-forwarded-for"
 """The header of which the real-IP module reads every line; of any other it reads the first one."""
 _JOINS_HEADERS = (1, 23, 0)
 """From this version on a variable `$http_name` holds all lines of a header; before, only the first one."""
+_LINES = "$http_x_forwarded_for"
+"""All lines of the header, with a comma and a space between them."""
+_UNREAD = r"^1\n(?:.*, )?,[^ ,]"
+"""A trusted peer's line that begins with a comma and an address: the real-IP module takes the peer for the client."""
 _CLIENT = Token("$remote_addr")
 _UNREADABLE = "255.255.255.255/32"
 """A network that nginx does not read; no client has that address."""
@@ -21,11 +25,22 @@ _NO_ADDRESS = Token("255.255.255.254/31")
 """A network with that address, for which nginx takes the client of a unix socket."""
 
 
-def conditions(context: RenderContext, lists: Access) -> tuple[Token, ...]:
-    """Return the conditions of `if` that hold for a client that is refused."""
+def conditions(context: RenderContext, listener: Listener, lists: Access, trusted: str | None) -> tuple[Token, ...]:
+    """Return the conditions of `if` that hold for a client that is refused.
+
+    `trusted` is the variable that is 1 for a trusted peer; None if the listener trusts no peer.
+    """
+    unread = [Token(context.condition(f"{trusted}\n{_LINES}", (_UNREAD,)))] if _may_hide(listener, lists) else []
     denied = [Token(_within(context, lists.deny))] if lists.deny else []
     allowed = [Token(f"{_within(context, lists.allow)} = 0")] if lists.allow is not None else []
-    return (*denied, *allowed)
+    return (*unread, *denied, *allowed)
+
+
+def _may_hide(listener: Listener, lists: Access) -> bool:
+    """Return whether a client that is refused could hide its address in the header of a trusted peer."""
+    client = listener.client_address
+    by_lines = client is not None and not listener.proxy_protocol and client.header.lower() == READS_ALL_LINES
+    return by_lines and lists.is_limited
 
 
 def reads_forged_line(context: RenderContext, listener: Listener) -> bool:

@@ -50,7 +50,7 @@ _LISTENERS: Mapping[str, Capability] = {
         "the OpenTelemetry module is no part of nginx's core nor of Debian's packages",
         "the client's traceparent header goes on to the replica",
     ),
-    "listener.request_id": Rendered("a client's id is kept if it is printable ASCII of at most 200 characters"),
+    "listener.request_id": Rendered("a trusted peer's id is kept if it is printable ASCII of at most 200 characters"),
 }
 
 _ROUTES: Mapping[str, Capability] = {
@@ -74,7 +74,10 @@ _ROUTES: Mapping[str, Capability] = {
     "route.redirect": _DONE,
     "route.rewrite": Rendered("400 where the client wrote the prefix in another way (as /a%3Ab for /a:b)"),
     "route.queue_priority": Unsupported("nginx has no queue", "who comes first is served first"),
-    "route.websocket": Rendered("on any other route the request goes on without its upgrade, as plain HTTP"),
+    "route.websocket": Rendered(
+        "on any other route a WebSocket is refused (400), and a request for another protocol goes on as plain HTTP: a "
+        "replica that answers it with 101, unasked, gets a tunnel to the client"
+    ),
     "route.timeouts.request": Unsupported(
         "nginx knows no limit of a whole request", "the idle timeout is made no longer than it"
     ),

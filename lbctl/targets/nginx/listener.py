@@ -61,7 +61,7 @@ def build(context: RenderContext, routes: Routes, listener: Listener, number: in
         no_route=rules.no_route(number, listener),
         has_regex=any(rule.path.kind == "regex" for rule in listener.rules),
         locations=() if only else routes.locations(listener, inlet),
-        refused=() if only else clients.conditions(context, access(listener)),
+        refused=() if only else clients.conditions(context, listener, access(listener), inlet.trusted),
         checks=routes.checks(listener, inlet),
         questions=routes.questions(listener),
         pick_log=pick.log_server(context.view),
@@ -227,18 +227,19 @@ def _claim_headers(listener: Listener) -> tuple[str, ...]:
 def _request_id(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
     """Return the variable with the request id.
 
-    A trusted peer's id is kept if it is plain text of at most 200 characters; otherwise nginx generates one. Without
-    `client_address` every peer counts as trusted here.
+    A trusted peer's id is kept if it is plain text of at most 200 characters; otherwise nginx generates one.
     """
+    if trusted is None:
+        return "$request_id"
     client_id = names.header(listener.request_id)
     if client_id is None:
         path = ("listeners", listener.name, "request_id")
         context.warn("listener.request_id", path, "nginx drops request headers of that name: an id is always made")
         return "$request_id"
     variable = f"$lb_id{number}"
-    acceptable = f"~^{'1' if trusted else ''}\\n{names.group(variable, _ACCEPTABLE_ID)}\\z"
+    acceptable = f"~^1\\n{names.group(variable, _ACCEPTABLE_ID)}\\z"
     entries = ((Token("default"), Token("$request_id")), (quote.plain(acceptable), Token(names.captured(variable))))
-    return context.map(f"{trusted or ''}\n{client_id}", variable, entries)
+    return context.map(f"{trusted}\n{client_id}", variable, entries)
 
 
 def _forwarded_for(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:

@@ -148,6 +148,8 @@ class Location:
     """The response of the proxy's own; None: it does not answer itself."""
     forwarding: Forwarding | None = None
     """How the request is forwarded; None: it is not."""
+    refuses_upgrade: bool = False
+    """Whether a request for a WebSocket is refused: nginx would open a tunnel if the replica answers 101 unasked."""
     elsewhere: Token | None = None
     """The named location that handles the request instead."""
     status: int | None = None
@@ -206,7 +208,5 @@ class Mirrored:
     """The path of the internal location."""
     draw: Token | None
     """The variable that is 1 if this request is copied; None if every request is."""
-    websocket: bool
-    """Whether there may be WebSockets, which are not copied: nginx ends the client's own where the copy's begins."""
     forwarding: Forwarding
     """How the copy is forwarded."""

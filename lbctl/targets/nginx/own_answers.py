@@ -28,6 +28,7 @@ ERRORS = {
             "the request names no model: here it is read from the header x-model, not from the body"
         ),
         "no_route": NO_ROUTE,
+        "no_upgrade": error_body("a WebSocket cannot be opened here", "bad_request"),
         "not_allowed": error_body("this is not allowed here", "forbidden"),
         "refused_address": client_networks.BODY,
         "several_addresses": error_body("the client has several addresses", "bad_request"),

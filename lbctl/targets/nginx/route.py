@@ -98,7 +98,7 @@ class Routes:
             pools = _reached(route.action) if isinstance(route.action, Forward) else [""]
             headers = self._headers(inlet, route)
             return [_unavailable(route, pool, _variables(route), headers, CLOSED.body) for pool in pools]
-        refused = clients.conditions(self.context, access(listener).of(route))
+        refused = clients.conditions(self.context, listener, access(listener).of(route), inlet.trusted)
         return [replace(item, refused=refused) for item in self._locations(listener, inlet, route)]
 
     def _locations(self, listener: Listener, inlet: Inlet, route: Route) -> list[Location]:
@@ -257,6 +257,7 @@ class Routes:
             check=external.check(route, number),
             refusal=429 if any(item.concurrent for item in route.rate_limits) else 503,
             forwarding=directives,
+            refuses_upgrade=not route.websocket,
             mirror=Token(_mirror_path(self.numbers[route.name])) if action.mirror and self._copies(route) else None,
             keeps_uri=action.mirror is not None and self.context.view.pools[action.mirror.pool].protocol == "grpc",
             own_lines=own_lines.tokens(self.context.view.proxy, "location", route.name),
@@ -317,7 +318,7 @@ class Routes:
         if directives is None:
             return None
         draw = split.sample(self.context, number, action.mirror.percent)
-        return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, route.websocket, directives)
+        return Mirrored(Token(_mirror_path(number)), Token(draw) if draw else None, directives)
 
 
 def _rule(listener: Listener, route: Route) -> Rule:

@@ -27,10 +27,12 @@ _HOST = "api.example.com"
 _CLIENT = {
     "authorization": "Bearer sk-of-client",
     "x-api-key": "x-of-client",
+    "x_api_key": "u-of-client",
+    "X_Goog-Api_Key": "u-of-client",
     "cookie": "session=c-of-client",
     "host": "gateway.example.net",
 }
-_CLIENTS = ("sk-of-client", "x-of-client", "c-of-client", "acme", "127.0.0.1")
+_CLIENTS = ("sk-of-client", "x-of-client", "u-of-client", "c-of-client", "acme", "127.0.0.1")
 """Values of a client that no hosted API may get."""
 _KEYS = ("sk-of-provider$%1", "sk-of-dead")
 _HEALTH = {"active": {"tcp": {}, "interval": "300ms", "timeout": "300ms", "unhealthy_threshold": 1}}

@@ -30,7 +30,9 @@ def site(request: pytest.FixtureRequest) -> Iterator[tuple[Gateway, Replica]]:
                 fleets[f"{name}-{trust}"] = fleet_of([a], listener=keys)
         gone = {"match": {"path": "/gone"}, "respond": {"status": 410, "body": "gone"}}
         nobody = {"replicas": [{"name": "nobody", "address": bind()}]}
-        fleets["own"] = fleet_of(nobody, route={"match": {"path_prefix": "/v1/"}}, routes={"gone": gone})
+        trusted = {"client_address": {"trusted": [_NETWORKS["trusted"]]}}
+        route = {"match": {"path_prefix": "/v1/"}}
+        fleets["own"] = fleet_of(nobody, route=route, listener=trusted, routes={"gone": gone})
         with running(request.param, side_by_side(fleets)) as gateway:
             yield gateway, a
 
@@ -51,36 +53,32 @@ def test_request_id_is_created_forwarded_and_returned(site: tuple[Gateway, Repli
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_client_request_id_is_kept(site: tuple[Gateway, Replica], name: str) -> None:
+def test_request_id_is_kept_only_from_trusted_peers(site: tuple[Gateway, Replica], name: str) -> None:
     gateway, replica = site
-    header = _NAMES[name]
-    answer = gateway.connect(name).post(headers={header: _GIVEN})
-    assert answer.header_list(header) == [_GIVEN]
-    assert [value for key, value in replica.seen[-1].headers if key.lower() == header.lower()] == [_GIVEN]
+    kept, header = {}, _NAMES[name]
+    for listener in (f"{name}-trusted", f"{name}-untrusted", name):
+        answer = gateway.connect(listener).post(headers={header: _GIVEN})
+        given = [value for key, value in replica.seen[-1].headers if key.lower() == header.lower()]
+        assert answer.header_list(header) == given
+        kept[listener] = given == [_GIVEN]
+    assert kept == {f"{name}-trusted": True, f"{name}-untrusted": False, name: False}
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_request_id_is_kept_only_from_trusted_peers(site: tuple[Gateway, Replica], name: str) -> None:
+@pytest.mark.parametrize("given", ["", "x" * 201, "a\x9b31mb"])
+def test_unfit_request_id_is_replaced(site: tuple[Gateway, Replica], name: str, given: str) -> None:
     gateway, replica = site
-    kept = {}
-    for trust in _NETWORKS:
-        answer = gateway.connect(f"{name}-{trust}").post(headers={_NAMES[name]: _GIVEN})
-        assert answer.header(_NAMES[name]) == replica.seen[-1].header(_NAMES[name])
-        kept[trust] = answer.header(_NAMES[name]) == _GIVEN
-    assert kept == {"trusted": True, "untrusted": False}
-
-
-def test_empty_request_id_is_replaced(site: tuple[Gateway, Replica]) -> None:
-    gateway, replica = site
-    answer = gateway.connect("default").post(headers={"x-request-id": ""})
-    assert len(answer.header("x-request-id") or "") >= 16
-    assert replica.seen[-1].header("x-request-id") == answer.header("x-request-id")
+    answer = gateway.connect(f"{name}-trusted").post(headers={_NAMES[name]: given})
+    made = answer.header(_NAMES[name]) or ""
+    assert 16 <= len(made) <= 64
+    assert made.isascii()
+    assert replica.seen[-1].header(_NAMES[name]) == made
 
 
 def test_replica_cannot_change_the_request_id(site: tuple[Gateway, Replica]) -> None:
     gateway, replica = site
     replica.behave(headers=(("x-request-id", "the replica's"),))
-    answer = gateway.connect("default").post(headers={"x-request-id": _GIVEN})
+    answer = gateway.connect("default-trusted").post(headers={"x-request-id": _GIVEN})
     assert answer.header_list("x-request-id") == [_GIVEN]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Kind
 from tests.support.processes.fleet import fleet_of, running
@@ -58,3 +60,14 @@ def test_no_other_protocol_is_offered_with_websocket(kind: Kind) -> None:
         [],
         ["websocket"],
     )
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "TLS/1.2", "other"])
+def test_replica_opens_no_tunnel_by_itself(kind: Kind, protocol: str) -> None:
+    if kind != "haproxy" and protocol != "websocket":
+        pytest.skip("Envoy passes the 101 on and still reads requests; nginx opens a tunnel (docs/capabilities.md)")
+    headers = {**_HANDSHAKE, "upgrade": protocol, "host": "localhost"}
+    with replicas("a") as (a,), running(kind, _fleet(a)) as gateway:
+        a.behave(status=101)
+        answer = gateway.get("/x", headers, timeout=5)
+    assert answer.status != 101

@@ -89,9 +89,9 @@ def chosen_pools(directory: Path, forward: Forward, requests: list[dict[str, str
     listener = Listener("public", socket_in(directory), rules=(Rule("r"),), access_log=AccessLog(str(log)))
     with running(nginx_view(listener, (Route("r", forward),), POOLS), directory):
         for number, headers in enumerate(requests):
-            send_request(directory, "/", headers={**headers, "x-request-id": str(number)})
+            send_request(directory, f"/{number}", headers=headers)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return [line["pool"] for line in sorted(lines, key=lambda line: int(line["request_id"]))]
+    return [line["pool"] for line in sorted(lines, key=lambda line: int(line["path"][1:]))]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 304, 307, 308, 444, 499])

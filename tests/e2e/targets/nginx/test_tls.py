@@ -188,7 +188,7 @@ def test_only_websocket_routes_upgrade_connections(directory: Path, hello: Repli
         client.sendall(request)
         response = client.recv(65536)
         if not websocket:
-            assert response.startswith(b"HTTP/1.1 200")
+            assert response.startswith(b"HTTP/1.1 400")
             return
         assert response.startswith(b"HTTP/1.1 101")
         client.sendall(b"abcd")
