@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lbctl.importer.draft import Draft
-from lbctl.importer.secrets import holds_secret
+from lbctl.importer.secrets import holds_secret, is_random
 from lbctl.importer.statement import Statement
 
 _SUFFIX = {"nginx": "conf", "haproxy": "cfg", "envoy": "yaml"}
@@ -42,4 +42,4 @@ def keep_document(draft: Draft, kind: str, place: str, name: str, text: str, *st
 
 def _holds_secret(draft: Draft, text: str, statements: Iterable[Statement]) -> bool:
     secrets = draft.ledger.secrets
-    return holds_secret(text) or secrets.inside(text) or any(map(secrets.holds, statements))
+    return holds_secret(text) or is_random(text) or secrets.inside(text) or any(map(secrets.holds, statements))

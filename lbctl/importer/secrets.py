@@ -1,8 +1,8 @@
 """Which words of a configuration are secrets, and texts without them.
 
 A secret is known by its place: what follows the name of a key, a token or a password, the user of a URL, a parameter of
-a query, what an `if` or an ACL compares such a header with. What only looks like one
-is left out of comments too.
+a query, what an `if` or an ACL compares such a header with. A value of a header that looks random is one whatever the
+name. What only looks like one is left out of comments too.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ _KEY = re.compile(r"\b(?:(?:sk|pk)[-_](?=[\w-]*\d)[\w-]{12,}|(?:hf|ghp)_\w{16,}|
 """What is a key of a service by how it begins, also in a path or a name, where `hf-models` is a word like others."""
 
 
+_RANDOM = re.compile(
+    r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])(?=(?:[A-Za-z]*\d){4})(?=(?:\d*[A-Za-z]){4})[A-Za-z0-9]{16,}"
+    r"|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+)
+"""Letters and digits as no word or version has them, and UUIDs."""
+
+
 class SecretDirectives:
     """The secrets of one configuration, by the directive in which each one stands."""
 
@@ -105,7 +112,7 @@ class SecretDirectives:
 
     def compared(self, header: str, value: str) -> bool:
         """Whether the value with which a match compares a header is a secret."""
-        return self.written(value) or (is_secret_name(header) and value.lower() not in _WORDS)
+        return self.written(value) or is_random(value) or (is_secret_name(header) and value.lower() not in _WORDS)
 
     def written(self, text: str) -> bool:
         """Whether a text, or an expression, holds a secret of the configuration, or what is a key by how it begins."""
@@ -172,6 +179,11 @@ class SecretDirectives:
 def is_secret_name(name: str) -> bool:
     """Whether what follows a name is a secret."""
     return _SECRET_NAME.search(name) is not None and _NOT_A_SECRET.search(name) is None
+
+
+def is_random(value: str) -> bool:
+    """Whether a value of a header holds what nobody would choose as a word: it is then taken for a secret."""
+    return _RANDOM.search(value) is not None
 
 
 def is_literal(value: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer.draft import LOCATION, Draft
 from lbctl.importer.matching import covers, rank
+from lbctl.importer.secrets import is_random
 from lbctl.importer.statement import Statement
 
 STAND_IN = "not-copied"
@@ -44,6 +45,8 @@ def settle(draft: Draft) -> None:
 def _is_secret(draft: Draft, path: Path, value: str) -> bool:
     if path[2:4] == ("match", "headers"):
         return draft.ledger.secrets.compared(str(path[4]), value)
+    if "headers" in path[2:-1] and is_random(value):
+        return True
     return path[3:4] not in {(key,) for key in _WORDS} and draft.ledger.secrets.written(value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path, Position
 from lbctl.importer.draft import ClosedRoute, Draft, is_closed
 from lbctl.importer.ledger import Note
-from lbctl.importer.secrets import holds_secret
+from lbctl.importer.secrets import holds_secret, is_random
 
 _WIDTH = 118
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|%|KiB|MiB|GiB)|[0-9]+/[smh]")
@@ -112,7 +112,7 @@ def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
 
 
 def _is_secret(draft: Draft, line: str) -> bool:
-    return draft.ledger.secrets.inside(line) or holds_secret(line)
+    return draft.ledger.secrets.inside(line) or holds_secret(line) or is_random(line)
 
 
 def _by_hand(closed: ClosedRoute) -> str:

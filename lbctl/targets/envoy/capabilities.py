@@ -34,8 +34,8 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.access_log": Rendered("written every 10 s, or at the interval of --file-flush-interval-msec"),
     "listener.tracing": Rendered("OTLP by gRPC"),
     "listener.request_id": Rendered(
-        "a trusted peer's id is kept if it is printable ASCII of at most 200 characters; another header name gets a copy "
-        "of x-request-id"
+        "a trusted peer's id is kept if it is printable ASCII of at most 200 characters; another header name gets a "
+        "copy of x-request-id"
     ),
     "route.match": Rendered("the path goes on as it was matched: %2F as /, %41 as A; the query is untouched"),
     "route.match.model": Rendered(

@@ -54,7 +54,7 @@ _OTHER_UPGRADES = "(?i)" + "|".join(
 
 
 _ID = f"request.headers['{filters.REQUEST_ID}']"
-_ACCEPTABLE_ID = {
+_ACCEPTABLE_ID: dict[str, object] = {
     "append": {
         "header": {
             "key": filters.REQUEST_ID,
