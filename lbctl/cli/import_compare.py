@@ -28,7 +28,7 @@ from lbctl.targets.route_trace import explain
 def report(
     kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics, *, allow_unsandboxed: bool
 ) -> int:
-    """Print the table to standard error, and return the exit code: 0 if all compared requests agree."""
+    """Print the table to standard error, and return the exit code: 0 if some requests were compared and all agree."""
     try:
         compared = compare(kind, files, imported.draft, allow_unsandboxed=allow_unsandboxed)
     except MissingProxyError as error:
@@ -55,6 +55,9 @@ def report(
             message = f"{row.sample.label}: {'; '.join(row.differences)}"
             path = ("routes", row.sample.route) if row.sample.route else ()
             diagnostics.add(Diagnostic("LB986", message, origin.position if origin else None, path))
+    if all(row.skipped for row in rows):
+        diagnostics.add(Diagnostic("LB987", "no request was compared", hint="the table says why for each"))
+        return 1
     return 1 if any(row.differences for row in rows) else 0
 
 

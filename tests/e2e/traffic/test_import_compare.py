@@ -100,6 +100,16 @@ def test_row_says_that_the_comparison_closed_the_route(
     assert "agrees" in errors
 
 
+def test_nothing_compared_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("nginx")
+    file = tmp_path / "nginx.conf"
+    file.write_text("server { listen 80; location / { proxy_pass http://10.0.0.1; post_action /c; } }")
+    assert command(["import", "nginx", str(file), "--compare"]) == 1
+    errors = capsys.readouterr().err
+    assert "0 of 0 compared requests agree" in errors
+    assert "no request was compared" in errors
+
+
 def test_haproxy_of_a_wheel_is_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its libraries are next to it, and glibc loads one more when its first thread ends."""
     monkeypatch.setenv("LBCTL_HAPROXY", str(require("haproxy-2.8")))
