@@ -11,8 +11,8 @@ from lbctl import __version__
 from lbctl.cli.options import options_of
 
 PACKAGES = (
-    "aiohttp", "click", "crossplane", "dnspython", "envoy-data-plane", "grpcio", "jinja2", "prometheus-client",
-    "protobuf", "pydantic", "pyyaml", "requests", "rich", "ruamel.yaml", "watchfiles", "xds-protos",
+    "aiohttp", "click", "crossplane", "cryptography", "dnspython", "envoy-data-plane", "grpcio", "h2", "jinja2",
+    "prometheus-client", "protobuf", "pydantic", "pyyaml", "requests", "rich", "ruamel.yaml", "watchfiles", "xds-protos",
 )  # fmt: skip
 
 
