@@ -143,8 +143,8 @@ RUNNING = (
     code_page(
         "LB987",
         "a comparison that could not be made",
-        "One of the two proxies did not start on loopback, the comparison took longer than 60 s, or no request could be "
-        "compared.",
+        "One of the two proxies did not start on loopback, the comparison took longer than 60 s, or no request could "
+        "be compared.",
         "The message has the proxy's own words. If it took too long, import fewer routes at a time. If nothing was "
         "compared, the table says why for each request.",
     ),
