@@ -17,7 +17,7 @@ from lbctl.serve.ha.presence import MemberInfo, read_infos, write_info
 from lbctl.serve.state.interface import ABSENT, LeaseHeldError, UnusableError
 from lbctl.serve.state.signed import SignedStore, refusals
 from tests.support.member import Running, fleet_with, running, served, until, write_keys
-from tests.support.stores import STORES, RedisServer, opened
+from tests.support.stores import STORES, RedisServer, opened, shared_server, write_foreign
 
 KEY_A, KEY_B = "a-key-of-this-control-plane-only", "the-next-key-of-the-same-members"
 UNSIGNED, FORGED, OLDER = "it is not signed", "its signature is not of a key", "it is older than the one"
@@ -27,15 +27,15 @@ class KeySpace:
     """The handles of one key space: members by their key files, and a stranger who can only write."""
 
     def __init__(self, scheme: str, directory: Path) -> None:
-        self._scheme = scheme
+        self.scheme = scheme
         self._directory = directory
-        self._prefix = f"test:{secrets.token_hex(4)}"
+        self.prefix = f"test:{secrets.token_hex(4)}"
         self._opened: list[SignedStore] = []
 
     def member(self, name: str, *keys: str) -> SignedStore:
         """Open a handle of a member whose key file has these lines; without any it has no key file."""
         more = {"key_file": write_keys(self._directory, *keys)} if keys else {}
-        store = opened(self._scheme, self._prefix, name, lease=20_000, **more)
+        store = opened(self.scheme, self.prefix, name, lease=20_000, **more)
         assert isinstance(store, SignedStore)
         self._opened.append(store)
         return store
@@ -162,6 +162,26 @@ def test_lease_of_a_stranger_is_named(space: KeySpace) -> None:
         await other.acquire()
 
     space.run(work)
+
+
+def test_epoch_that_no_member_has_written_is_named(space: KeySpace) -> None:
+    async def work() -> None:
+        member = space.member("cp-1", KEY_A)
+        write_foreign(shared_server(space.scheme), space.prefix, "epoch", str(10**17))
+        with pytest.raises(UnusableError, match=r"epoch 1e\+17, which no member|a leader that lbctl has not written"):
+            await member.acquire()
+        if space.scheme != "kubernetes":
+            assert await member.leader() == "", "it does not keep the lease"
+
+    space.run(work)
+
+
+def test_what_strangers_write_is_shown_in_one_line() -> None:
+    assert str(LeaseHeldError("Redis", "cp-1")) == "Redis is in use by cp-1"
+    for holder in ("\x1b[31mred\n", "x" * 10_000):
+        message = str(LeaseHeldError("Redis", holder))
+        assert message.isprintable()
+        assert len(message) < 300
 
 
 def test_forged_announcements_are_refused(space: KeySpace) -> None:

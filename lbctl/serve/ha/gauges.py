@@ -22,6 +22,9 @@ class MemberGauges(Collector):
         yield _gauge("leader", "1 while this member leads, else 0.", float(member.leads and election.role == "leader"))
         yield _gauge("epoch", "The epoch that this member leads or follows.", float(member.epoch))
         yield _gauge("store_up", "1 while the store answers, else 0.", float(not election.problem))
+        yield _gauge(
+            "refused", "The number of records and announcements that are refused.", float(len(member.store.refused))
+        )
         yield _gauge("members", "The number of members that have announced themselves.", float(len(member.members)))
         yield _gauge(
             "clock_offset_seconds", "Seconds that the leader's clock is ahead of this one.", member.clock.offset

@@ -14,6 +14,10 @@ from typing import Protocol, runtime_checkable
 
 from lbctl.base.records import dataclass
 
+MAX_EPOCH = 10**15
+"""Epochs of shared stores are milliseconds since 1970, or a little more. Redis counts exactly up to 9 times as many."""
+_MAX_SHOWN = 253
+"""Characters of a name or a key that people are shown."""
 ABSENT = ""
 """The version of a key that does not exist."""
 
@@ -49,7 +53,7 @@ class LeaseHeldError(StoreError):
     """
 
     def __init__(self, location: str, holder: str, instance: str | None = None) -> None:
-        super().__init__(f"{location} is in use by {holder}")
+        super().__init__(f"{location} is in use by {shown(holder)}")
         self.holder = holder
         self.instance = instance
 
@@ -202,6 +206,12 @@ class SharedStore(StateStore, Protocol):
     async def usage(self) -> tuple[Usage, ...]:
         """Return how full the store is, where it has a limit of its own."""
         ...
+
+
+def shown(text: str) -> str:
+    """Return a name or a key of a store for people: others may have written it, of any length."""
+    short = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    return short if short.isprintable() else ascii(short)
 
 
 def presences(values: Iterable[tuple[str, str]]) -> tuple[Presence, ...]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from lbctl.serve.state.authority import elapsed
-from lbctl.serve.state.interface import ConflictError, FencedError, LeaseHeldError, UnusableError
+from lbctl.serve.state.interface import MAX_EPOCH, ConflictError, FencedError, LeaseHeldError, UnusableError
 from lbctl.serve.state.kubernetes_client import LEASES, Object, ObjectClient
 
 EPOCH = "lbctl/epoch"
@@ -135,6 +135,8 @@ class KubernetesLease:
         renewed = str(spec.get("renewTime") or "")
         try:
             epoch = int((metadata.get("annotations") or {}).get(EPOCH, "" if spec.get("holderIdentity") else "0"))
+            if epoch > MAX_EPOCH:
+                raise ValueError(f"{epoch} is not an epoch")
             if instance:
                 datetime.fromisoformat(renewed)
             return _Held(

@@ -18,6 +18,7 @@ from lbctl.serve.state.authority import elapsed
 from lbctl.serve.state.envelope import Envelope
 from lbctl.serve.state.interface import (
     ABSENT,
+    MAX_EPOCH,
     ConflictError,
     FencedError,
     KeyChange,
@@ -28,6 +29,7 @@ from lbctl.serve.state.interface import (
     StoreEntry,
     UnusableError,
     Usage,
+    shown,
 )
 from lbctl.serve.state.keyring import Keyring, Purpose
 
@@ -78,9 +80,12 @@ class SignedStore:
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def acquire(self) -> Lease:
-        """Acquire the lease. Raises LeaseHeldError, and UnusableError where a stranger holds it."""
+        """Acquire the lease.
+
+        Raises LeaseHeldError, and UnusableError where a stranger holds it, or has written an epoch that is too high.
+        """
         try:
-            return await self._store.acquire()
+            lease = await self._store.acquire()
         except LeaseHeldError as held:
             if held.instance is None or self.keys.owns(held.holder, held.instance):
                 raise
@@ -88,6 +93,13 @@ class SignedStore:
                 f"{held}, which has no key of this control plane: a program that writes to the store, or a member "
                 "without control.store.key_file"
             ) from None
+        if lease.epoch > MAX_EPOCH:
+            await self._store.release()
+            raise UnusableError(
+                f"{self.location} has the epoch {lease.epoch:.0e}, which no member has written: delete the epoch "
+                "there, or choose another control.store.key_prefix, and restart the members"
+            )
+        return lease
 
     async def renew(self) -> Lease:
         """Extend the lease. Raises FencedError where it is lost."""
@@ -99,7 +111,7 @@ class SignedStore:
 
     async def leader(self) -> str:
         """Return the member that has the lease; empty where nobody has it."""
-        return await self._store.leader()
+        return shown(await self._store.leader())
 
     async def usage(self) -> tuple[Usage, ...]:
         """Return how full the store is, where it has a limit of its own."""
@@ -168,9 +180,9 @@ class SignedStore:
     async def members(self) -> tuple[Presence, ...]:
         """Return the valid announcements that have not expired, sorted by name."""
         presences = await self._store.members()
-        there = {_member(item.member) for item in presences}
+        there = {shown(_member(item.member)) for item in presences}
         for name in [name for name in self.refused if name.startswith(_member("")) and name not in there]:
-            self._accept(name)
+            self.refused.pop(name)
         return tuple(opened for item in presences if (opened := self._heard_of(item)) is not None)
 
     async def close(self) -> None:
@@ -229,6 +241,7 @@ class SignedStore:
         return self._stamp
 
     def _refuse(self, subject: str, problem: str) -> None:
+        subject = shown(subject)
         if self.refused.get(subject) == problem:
             return
         if subject in self.refused or len(self.refused) < _MAX_REFUSED:
@@ -237,8 +250,8 @@ class SignedStore:
 
     def _accept(self, subject: str) -> None:
         self._versions.pop(subject, None)
-        if self.refused.pop(subject, None):
-            log.event("content of the store is accepted again", key=subject)
+        if self.refused.pop(shown(subject), None):
+            log.event("content of the store is accepted again", key=shown(subject))
 
 
 def refusals(refused: Mapping[str, str]) -> str:

@@ -12,11 +12,13 @@ import pytest
 
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.store import checks
+from lbctl.serve.ha.format import write_format
 from lbctl.serve.ha.presence import MemberInfo, write_info
 from lbctl.serve.settings import Options, ServeSettings, settings
 from lbctl.serve.state.etcd import EtcdStore
 from lbctl.serve.state.interface import ABSENT, SharedStore, Usage
 from lbctl.serve.state.open import open_shared
+from tests.support.member import write_keys
 from tests.support.stores import STORES, KubernetesServer, reachable, shared_server, store_of
 
 
@@ -61,6 +63,32 @@ def test_members_and_deviating_clocks_are_listed(scheme: str) -> None:
         "clock of the member cp-1",
         "300.0 s behind the leader's",
     )
+
+
+@pytest.mark.parametrize("scheme", STORES)
+def test_refused_and_unsigned_content_is_reported(scheme: str, tmp_path: Path) -> None:
+    plain = _settings(scheme)
+    assert plain.control.store is not None
+
+    def keyed(*lines: str) -> ServeSettings:
+        assert plain.control.store is not None
+        store = replace(plain.control.store, key_file=write_keys(tmp_path, *lines))
+        return replace(plain, control=replace(plain.control, store=store))
+
+    async def spoil(store: SharedStore) -> None:
+        epoch = (await store.acquire()).epoch
+        await write_format(store, epoch, signed=False)
+        await store.put("overrides", "[]", ABSENT, epoch)
+        await store.close()
+
+    _do(_opened(plain, scheme, "x"), spoil)
+    key = "a-key-of-this-control-plane-only"
+    refused, kept = _checks(keyed(key), scheme)[1:]
+    assert (refused.state, refused.message) == ("failed", "overrides: it is not signed")
+    assert (kept.state, kept.what) == ("ok", "keys of the store")
+    (accepted,) = _checks(keyed(key, "unsigned"), scheme)[1:]
+    assert accepted.state == "warn"
+    assert "content without a signature is accepted" in accepted.message
 
 
 @pytest.mark.parametrize("scheme", STORES)
