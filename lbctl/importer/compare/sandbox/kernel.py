@@ -9,7 +9,7 @@ from pathlib import Path
 
 NEW_MOUNTS = 0x00020000
 NEW_IPC = 0x08000000
-NEW_USER = 0x10000000
+_NEW_USER = 0x10000000
 NEW_PROCESSES = 0x20000000
 NEW_NETWORK = 0x40000000
 
@@ -76,14 +76,18 @@ def filter_calls(program: bytes) -> None:
 
 def unshare(namespaces: int) -> None:
     """Enter new namespaces. A user that is not root gets a user namespace too, with the same user and group in it."""
-    user, group = os.geteuid(), os.getegid()
-    if user != 0:
-        namespaces |= NEW_USER
+    if os.geteuid() != 0:
+        enter_user_namespace(os.geteuid(), os.getegid())
     _done(_libc.unshare(ctypes.c_int(namespaces)), "unshare")
-    if user != 0:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def enter_user_namespace(user: int, group: int) -> None:
+    """Enter a user namespace in which this process has this user and group, and no other exists."""
+    outer_user, outer_group = os.geteuid(), os.getegid()
+    _done(_libc.unshare(ctypes.c_int(_NEW_USER)), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {outer_user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {outer_group} 1")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:

@@ -46,26 +46,34 @@ def _confine(specification: dict[str, Any]) -> None:
     directory, programs = specification["directory"], specification["programs"]
     for limit, value in _LIMITS:
         resource.setrlimit(limit, (value, value))
-    if os.geteuid() == 0:
-        _own(directory)
+    becomes_nobody = os.geteuid() == 0 and _own(directory)
+    if os.geteuid() == 0 and not becomes_nobody and specification["method"] != "none":
+        kernel.enter_user_namespace(_NOBODY, _NOBODY)
     kernel.forbid_new_privileges()
     if specification["method"] == "namespaces":
         root.enter(specification["place"], directory, programs)
     if specification["method"] == "landlock":
         landlock.restrict(directory, programs, root.DEVICES, specification["listen"], specification["connect"])
     kernel.drop_capabilities()
-    if os.geteuid() == 0:
+    if becomes_nobody:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
 
 
-def _own(directory: str) -> None:
-    """Give a directory with its content to the user that root's proxies run as."""
-    os.chown(directory, _NOBODY, _NOBODY)
+def _own(directory: str) -> bool:
+    """Give a directory with its content to the user that root's proxies run as; returns whether there is that user.
+
+    In some containers root is the only user, and its proxies get the name of another one.
+    """
+    try:
+        os.chown(directory, _NOBODY, _NOBODY)
+    except OSError:
+        return False
     for place, directories, files in os.walk(directory):
         for name in (*directories, *files):
             os.chown(Path(place, name), _NOBODY, _NOBODY, follow_symlinks=False)
+    return True
 
 
 if __name__ == "__main__":
