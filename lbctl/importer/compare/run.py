@@ -239,6 +239,8 @@ def _ask(sample: SampleRequest, port: int, *, tls: bool) -> ObservedRequest:
         connection.request(sample.method, sample.path, sample.body or None, {"host": sample.host, **sample.headers})
         response = connection.getresponse()
         content = response.read(_MAX_ANSWER_BYTES)
+        if response.length:
+            return ObservedRequest(0)  # The answer was cut off, or is longer.
     except (OSError, http.client.HTTPException):
         return ObservedRequest(0)
     finally:
