@@ -150,7 +150,9 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
         diagnostics = Diagnostics()
         diagnostics.extend(loaded.compiled.sources.with_position(item) for item in taken)
         picker = settings.control.picker_bind
-        prepared = None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file, picker)
+        prepared = (
+            None if taken else prepare_run(loaded, paths, program, place, diagnostics, key_file, picker, settings.state)
+        )
         fleet.show(item for item in diagnostics if item.severity == "error")
         return _run(prepared, program, settings, place, api) if prepared else _NotStarted(1)
 

@@ -19,6 +19,7 @@ from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.fleet import parse
 from lbctl.model.load import texts
+from lbctl.serve.picker.own_key import needs_own_key, own_key
 from lbctl.targets import target
 from lbctl.targets.load import Loaded, complete
 from lbctl.targets.prepare import prepare
@@ -65,11 +66,12 @@ def prepare_run(
     diagnostics: Diagnostics,
     own_key_file: Path | None = None,
     picker: Address | None = None,
+    state: Path | None = None,
 ) -> PreparedRun | None:
     """Write all files of a run; None where `diagnostics` says what is wrong. Raises OSError and MissingBinaryError.
 
     With `own_key_file`, every route asks for one of its keys. `picker` is where the picker will listen; None where the
-    fleet decides.
+    fleet decides. `state` is the state directory of `serve`, with the key of the picker; None where nothing is picked.
     """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not LAUNCHERS.get(program.kind).compares_hashes)
@@ -80,7 +82,8 @@ def prepare_run(
     whole = _load((*paths, str(file)), diagnostics)
     if whole is None:
         return None
-    command = _configure(whole, program, place, diagnostics, picker)
+    key = own_key(state) if state is not None and needs_own_key(whole.compiled.topology) else ""
+    command = _configure(whole, program, place, diagnostics, picker, key)
     if diagnostics.failed:
         return None
     return PreparedRun(command, (*paths, str(file)), whole, keys, own_key_file)
@@ -94,12 +97,12 @@ def _load(paths: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
 
 
 def _configure(
-    loaded: Loaded, program: Program, place: Path, diagnostics: Diagnostics, picker: Address | None
+    loaded: Loaded, program: Program, place: Path, diagnostics: Diagnostics, picker: Address | None, picker_key: str
 ) -> list[str]:
     """Check the rendered configuration, write what the proxy starts with, and return its command."""
     compiled, launcher = loaded.compiled, LAUNCHERS.get(program.kind)
     (proxy,) = [item for item in compiled.topology.proxies if item.name == NAME]
-    snapshot = Snapshot(compiled.topology, secrets=loaded.secrets, picker=picker)
+    snapshot = Snapshot(compiled.topology, secrets=loaded.secrets, picker=picker, own_picker_key=picker_key)
     prepared = prepare(target(program.kind), compiled, proxy, snapshot)
     diagnostics.extend(check(prepared, compiled, loaded.source, prepared.target.forms[0]).findings)
     _link_files(files_on_disk(loaded.source), place)

@@ -22,7 +22,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.ir.snapshot import Snapshot
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
+from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import GrpcServer
@@ -36,8 +37,9 @@ from lbctl.serve.picker.question_key import QuestionKey
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.tables import FleetMeasurements
 from lbctl.targets.picker_key import missing
+from tests.support import fleets
 from tests.support.fleet import compiled
-from tests.support.fleets import Fleet, fleet_text
+from tests.support.fleets import Fleet, fleet_text, load_fleet
 from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of, pool_of, running
@@ -291,7 +293,9 @@ def test_own_key_is_made_once_and_private(tmp_path: Path) -> None:
     assert len(key) > 32
     assert own_key(tmp_path) == key
     assert (tmp_path / "picker-key").stat().st_mode & 0o777 == 0o600
-    assert own_key(tmp_path / "absent") == ""
+    assert own_key(tmp_path / "new") != key
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert own_key(tmp_path / "picker-key") == "", "a file is not a directory"
 
 
 def test_pickers_that_joined_get_a_new_key() -> None:
@@ -316,3 +320,21 @@ def test_pickers_that_joined_get_a_new_key() -> None:
 def _published(key: str) -> PublishedFleet:
     snapshot = Snapshot(compiled(fleet_text()).topology, own_picker_key=key)
     return cast(PublishedFleet, SimpleNamespace(composed=SimpleNamespace(snapshot=snapshot)))
+
+
+def test_restarted_serve_knows_what_it_sent_with_its_key(tmp_path: Path) -> None:
+    pool = {"replicas": [{"name": "a", "address": "10.0.0.1:80"}], "balance": {"algorithm": "pick"}}
+    loaded = load_fleet(tmp_path, fleets.fleet_of(pool))
+
+    async def versions(key: str) -> tuple[str, str]:
+        publisher = Publisher(Metrics(), {}, picker_key=lambda _: key)
+        await publisher.build_previous(loaded)
+        await publisher.serve(loaded, "files")
+        await publisher.discovery.stop()
+        assert publisher.previous_snapshot is not None
+        assert publisher.served is not None
+        return publisher.previous_snapshot.version, publisher.served.cached_snapshot.version
+
+    before, after = asyncio.run(versions(_KEY))
+    assert before == after
+    assert after != asyncio.run(versions("another"))[1]

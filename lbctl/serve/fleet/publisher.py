@@ -56,8 +56,6 @@ class PickerPlace:
     """Where the picker of this process listens; None where the fleet alone decides."""
     withheld: bool = False
     """Whether none may ask there: another process has the address, or no picker is started at it."""
-    own_key: str = field(default="", repr=False)
-    """The key of questions that this process has made; empty: it has made none for this fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +103,14 @@ class Publisher:
         traffic_log: Callable[[Topology], Address | None] = lambda _: None,
         picker: Callable[[Topology], PickerPlace] = lambda _: PickerPlace(),
         binds: OwnBinds | None = None,
+        picker_key: Callable[[Topology], str] = lambda _: "",
     ) -> None:
         """Start without a fleet.
 
         `drained`: (pool, replica) → when its drain began, from the saved state. `driven` returns the proxies of a fleet
         that have a driver. `traffic_log` returns where the proxies of a fleet send their traffic log,
-        `picker` where they ask for replicas. `binds` is where this process listens, if the fleet does not decide.
+        `picker` where they ask for replicas, `picker_key` the key of their questions that this process has made.
+        `binds` is where this process listens, if the fleet does not decide.
         """
         self.accepted = Discovered()
         """The answers of discovery that count."""
@@ -122,6 +122,7 @@ class Publisher:
         self.driven = driven
         self._traffic_log = traffic_log
         self._picker = picker
+        self._picker_key = picker_key
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
         self.discovery = DiscoveryService(self._guard, binds=binds)
@@ -176,7 +177,8 @@ class Publisher:
     async def build_previous(self, loaded: Loaded) -> None:
         """Build the snapshot of the fleet that the previous process served, so that its version is known."""
         topology = self.accepted.apply(loaded.compiled.topology)
-        snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=self.accepted.hosts)
+        key = self._picker_key(topology)
+        snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=self.accepted.hosts, own_picker_key=key)
         with suppress(UnsoundError):
             self.previous_snapshot = await asyncio.to_thread(
                 self._builder.build, loaded, snapshot, xds_proxies(topology, xds_kinds()).all
@@ -243,7 +245,7 @@ class Publisher:
         whole = accepted.apply(loaded.compiled.topology)
         fleet = Snapshot(
             whole, secrets=loaded.secrets, addresses=accepted.hosts, traffic_log=traffic_log,
-            picker=picker.address, picker_withheld=picker.withheld, own_picker_key=picker.own_key,
+            picker=picker.address, picker_withheld=picker.withheld, own_picker_key=self._picker_key(whole),
         )  # fmt: skip
         drained = before.composed.drains if before and self._own_drains else self.drained
         self._own_drains = True

@@ -22,8 +22,8 @@ from lbctl.serve.picker.alone import PickerAlone
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.own_key import needs_own_key
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
-from lbctl.targets import picker_key
 
 _FIRST_PAUSE = 0.25
 """Seconds before a picker that has ended is started again; the pause doubles with each failure."""
@@ -149,11 +149,14 @@ class PickerManager:
             self._note_taken(self._who_else_has(address))
         self._probed = address if is_picked else None
         is_refused = not self._insecure and exposed(address, topology.control.picker_tls(address)) is not None
-        has_file = topology.control.picker_key_file is not None
-        makes_key = is_picked and not self._dry_run and not has_file and not picker_key.missing(topology)
-        self._made_key = self._made_key or (self._own_key() if makes_key else "")
-        key = self._made_key if makes_key else ""
-        return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused), own_key=key)
+        return PickerPlace(address, withheld=is_picked and (bool(self.taken) or is_refused))
+
+    def own_key(self, topology: Topology) -> str:
+        """Return the key of questions that this process has made; empty where this fleet has another one or none."""
+        if self._dry_run or not needs_own_key(topology):
+            return ""
+        self._made_key = self._made_key or self._own_key()
+        return self._made_key
 
     def tasks(self) -> Mapping[str, Work]:
         """Return the tasks by name; they run as long as the process."""

@@ -6,17 +6,26 @@ from pathlib import Path
 
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import read_regular
+from lbctl.ir.topology import Topology
 from lbctl.serve import log
 from lbctl.serve.settings import make_token
+from lbctl.targets import picker_key
 
 _FILE = "picker-key"
 _MAX_BYTES = 4096
 
 
+def needs_own_key(topology: Topology) -> bool:
+    """Return whether `serve` makes the key of this fleet: a pool is picked, and the fleet names no key file."""
+    is_picked = any(pool.balance.pick is not None for pool in topology.pools)
+    return is_picked and topology.control.picker_key_file is None and not picker_key.missing(topology)
+
+
 def own_key(state: Path) -> str:
-    """Return the key in a state directory, made where there is none; empty, and logged, where that fails."""
+    """Return the key in a state directory; both are made where they do not exist. Empty, and logged, if that fails."""
     file = state / _FILE
     try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
         if make_token(file):
             log.event("a key for questions to the picker was made", file=file)
         return read_regular(file, _MAX_BYTES).decode("ascii").strip()

@@ -110,6 +110,7 @@ def build_fleet(
         inputs.metrics, restored.drains or {}, driven, guard, now=inputs.now, traffic_log=traffic.log_address,
         picker=lambda topology: picker().place(topology),
         binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind),
+        picker_key=lambda topology: picker().own_key(topology),
     )  # fmt: skip
     if restored.fleet is not None:
         publisher.discovery.seed(restored.fleet.discovered)
