@@ -1,6 +1,6 @@
 """Probes each server for the few pages that identify it, all servers concurrently.
 
-A server has `timeout` seconds for all its responses together, and 16 MiB for each. Redirects are not followed; no
+A server has `timeout` seconds for all its responses together, and 4 MiB for each. Redirects are not followed; no
 cookie, no credential but the given key and no proxy from the environment is used, and addresses that no replica can
 have are refused after every resolution. Responses are untrusted data: here they are only parsed and bounded.
 """
@@ -29,7 +29,8 @@ PATHS = (
     "/v1/models", "/v2", "/metrics", "/info", "/props", "/get_model_info", "/-/routes", "/ping", "/models",
     "/v1/metadata", "/v1/metrics", "/prometheus/metrics", "/monitoring/prometheus/metrics", "/api/version",
 )  # fmt: skip
-_MAX_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 4 << 20
+"""Bytes of one answer."""
 _MAX_CONCURRENT = 4
 _HEADERS = {"Accept": "application/json, text/plain;version=0.0.4, */*;q=0.1"}
 
@@ -130,7 +131,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     """Read the body. Raises ValueError if it is too long, or compressed without being asked."""
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ValueError("an encoding that was not asked for")
-    return await whole(response.content.iter_any(), _MAX_BYTES)
+    return await whole(response.content.iter_any(), MAX_BYTES)
 
 
 def _parsed(body: bytes) -> Any:

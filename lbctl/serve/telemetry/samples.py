@@ -24,7 +24,7 @@ from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.signal import SIGNALS
 
 _FORM = 2
-_LARGEST = 8 << 20
+MAX_BYTES = 8 << 20
 """Bytes of one text, decompressed."""
 MAX_VALUES = 600_000
 """Values of one text: a replica has some fifty."""
@@ -87,7 +87,7 @@ class MemberSamples:
 def _decompressed(text: str) -> bytes:
     reader = zlib.decompressobj()
     try:
-        body = reader.decompress(base64.b64decode(text, validate=True), _LARGEST)
+        body = reader.decompress(base64.b64decode(text, validate=True), MAX_BYTES)
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not reader.eof:

@@ -16,9 +16,11 @@ from lbctl.xds.client.decode import DecodeError
 from lbctl.xds.client.reader import Reader, ResponseChange
 
 _METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+MAX_MESSAGE_BYTES = 64 << 20
+"""The largest message that is read: all resources of one type."""
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 300_000),  # more often, and servers that lbctl did not write throw the client out
     ("grpc.keepalive_timeout_ms", 20_000),
 )

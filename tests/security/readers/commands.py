@@ -10,6 +10,8 @@ import click
 from lbctl.base import foreign_json
 from lbctl.cli import api_client
 from lbctl.cli.api_client import NO_TOKEN, ServeClient
+from lbctl.init import probe
+from lbctl.init.probe_target import ProbeTarget
 from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends
 
 _SECONDS = 1.0
@@ -23,6 +25,11 @@ def _answer(port: int) -> bool:
         return bool(client.get_object("/api/v1/status"))
     except click.ClickException:
         return False
+
+
+async def _probe(port: int) -> bool:
+    (answers,) = await probe.probe([ProbeTarget("http", "127.0.0.1", port)], _SECONDS)
+    return answers.data("/v1/models") == {"data": []}
 
 
 async def _read(port: int) -> bool:
@@ -47,5 +54,13 @@ READERS = (
             },
         ),
         _SECONDS,
+    ),
+    Reader(
+        "answer of a server to `lbctl init`",
+        f"{mib(probe.MAX_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
+        f"{probe.TIMEOUT:g} s for all answers",
+        against(sends(_OK + b'{"data":[]}'), _probe),
+        inputs(_probe, json_peers(b'{"data":')),
+        2 * _SECONDS,
     ),
 )

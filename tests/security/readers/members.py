@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
+import zlib
 from unittest.mock import patch
 
 from aiohttp import ClientTimeout
@@ -17,7 +20,9 @@ from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker import alone
 from lbctl.serve.picker.statistics import BOUNDS
 from lbctl.serve.state.keyring import Keyring
-from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends, trickles
+from lbctl.serve.state.records import UNREADABLE
+from lbctl.serve.telemetry import samples
+from tests.support.bounds import Case, Reader, against, inputs, json_peers, mib, sends, trickles
 
 _SECONDS = 0.8
 _OK = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -73,6 +78,20 @@ _WRONG = {
 _PICKERS = {
     f"malformed {key}": sends(_OK + json.dumps({**_REPORT, key: item}).encode()) for key, item in _WRONG.items()
 }
+
+
+def _samples(body: bytes) -> Case:
+    async def case() -> bool:
+        text = base64.b64encode(zlib.compress(body)).decode()
+        try:
+            return (await asyncio.to_thread(samples.MemberSamples("cp-2").read, text, 1.0, {})) == []
+        except UNREADABLE:
+            return False
+
+    return case
+
+
+_READ = b'[2,1.0,[],{"llama":{"a":[1.0]}}]'
 READERS = (
     Reader(
         "leader's answer to a forwarded write",
@@ -88,5 +107,18 @@ READERS = (
         against(sends(_OK + json.dumps(_REPORT).encode()), _report),
         inputs(_report, json_peers(b'{"kind":"report","finished":') | _PICKERS),
         _SECONDS,
+    ),
+    Reader(
+        "samples of another member",
+        f"{mib(samples.MAX_BYTES)} after decompression, {samples.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels",
+        _samples(_READ),
+        {
+            "endless": _samples(bytes(200 << 20)),
+            "endless values": _samples(b"[2,1.0,[" + b"0," * 3_000_000 + b"0],{}]"),
+            "deep": _samples(b"[" * 200_000),
+            "malformed form": _samples(b"[3]"),
+            "malformed types": _samples(b'[2,"a",{},[1]]'),
+        },
+        5.0,
     ),
 )

@@ -82,7 +82,7 @@ def error_for(url: str, patience: float = 1.0) -> str:
     [
         (hang, "no whole answer within 1 s"),
         (drip, "no whole answer within 1 s"),
-        (flood, "an answer of more than 16 MiB"),
+        (flood, "an answer of more than 4 MiB"),
         (nested, "none of its answers is one of a model server that init knows"),
         (squeezed, "an encoding that was not asked for"),
         (answering(404), "none of its answers"),
