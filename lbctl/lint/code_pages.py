@@ -147,6 +147,14 @@ SECURITY = (
         "`proxies.*.metrics`, which has the figures alone.",
     ),
     code_page(
+        "LB516",
+        "a socket or log file that only an unsigned stored fleet names",
+        "The fleet of a shared store names a Unix socket or an access log that is not in the files of this member. "
+        "Without signatures, other clients of the store may have written it, and proxies open it with their rights. "
+        "The fleet before stays in force.",
+        "Give the members a `control.store.key_file`, or name the socket or the log in the files of each member.",
+    ),
+    code_page(
         "LB503",
         "a key file that authenticates no request",
         "It cannot be read, or holds no key: the route is rendered closed.",

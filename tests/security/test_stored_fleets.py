@@ -13,6 +13,7 @@ from lbctl.ir.proxies import Control, Proxy
 from lbctl.model.load import SourceText, texts
 from lbctl.model.own_sections import own_sections
 from lbctl.serve.drivers.eligibility import driven, undriven
+from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.serve.fleet.saved_files import relocated
 from lbctl.serve.state.records import SavedFleet
@@ -50,7 +51,7 @@ def served(directory: Path, own: str, stored: str, *, saved: bool = False) -> Lo
     (directory / "fleet.yaml").write_text(own)
     paths = (str(directory / "fleet.yaml"),)
     files = relocated((SourceText("/evil/fleet.yaml", stored.encode(), "/evil"),), paths)
-    reloader = FleetReloader(paths, shared=True)
+    reloader = FleetReloader(paths, writers="members")
     outcome = reloader.restore(SavedFleet(files)) if saved else reloader.load(pinned=files)
     assert outcome.loaded is not None, outcome.diagnostics
     return outcome.loaded
@@ -127,7 +128,7 @@ def test_without_readable_own_sections_nothing_is_driven(tmp_path: Path) -> None
 def test_last_own_sections_stay_while_files_are_broken(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(fleet("a", {"x": OWN}, CONTROL))
     paths = (str(tmp_path / "fleet.yaml"),)
-    reloader = FleetReloader(paths, shared=True)
+    reloader = FleetReloader(paths, writers="members")
     stored = relocated((SourceText("/evil/fleet.yaml", fleet("b", {"x": EVIL}).encode(), "/evil"),), paths)
     assert reloader.load(pinned=stored).loaded is not None
     (tmp_path / "fleet.yaml").write_text("proxies: [")
@@ -158,3 +159,50 @@ def test_sections_may_be_in_several_files(tmp_path: Path) -> None:
     assert own is not None
     assert set(own.fleet.proxies) == {"x"}
     assert own.fleet.control.state == "/own/state"
+
+
+# ── Sockets and log files outside `proxies` and `control` ────────────────────────────────────────────────────────────
+
+SOCKET, LOG = "unix:/run/replica.sock", "/var/log/gateway.log"
+
+
+def opening(socket: str = SOCKET, log: str = LOG) -> str:
+    """Return a fleet whose proxies connect to a socket and write a log file."""
+    listener = {"gateway": {"bind": "127.0.0.1:8080", "access_log": {"path": log}}}
+    return fleet_text(pool(replica("b", socket)), listeners=listener, control=CONTROL)
+
+
+def refused(directory: Path, own: str, stored: str, writers: Writers, *, saved: bool = False) -> list[str]:
+    """Return the errors of a stored fleet in a member with these files."""
+    (directory / "fleet.yaml").write_text(own)
+    paths = (str(directory / "fleet.yaml"),)
+    files = relocated((SourceText("/other/fleet.yaml", stored.encode(), "/other"),), paths)
+    reloader = FleetReloader(paths, writers=writers)
+    outcome = reloader.restore(SavedFleet(files)) if saved else reloader.load(pinned=files)
+    assert (outcome.loaded is None) == bool(outcome.refused)
+    return [str(item.path[-1]) for item in outcome.diagnostics if item.code == "LB516"]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_unsigned_fleet_names_only_sockets_and_logs_of_own_files(tmp_path: Path, saved: bool) -> None:
+    evil = opening("unix:/var/run/docker.sock", "/etc/cron.d/x")
+    for stored in (evil, f"# lbctl: ignore LB516\n{evil}", evil.replace("access_log:", "access_log: # ignore LB516")):
+        assert sorted(refused(tmp_path, opening(), stored, "anybody", saved=saved)) == ["address", "path"]
+    assert refused(tmp_path, opening(), opening(), "anybody", saved=saved) == []
+    assert refused(tmp_path, fleet("a", {}, CONTROL), opening(), "anybody", saved=saved) == ["path", "address"]
+
+
+def test_signed_fleet_may_name_other_sockets_and_logs(tmp_path: Path) -> None:
+    assert refused(tmp_path, fleet("a", {}, CONTROL), opening(), "members") == []
+
+
+def test_places_of_broken_files_are_the_last_readable_ones(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(opening())
+    paths = (str(tmp_path / "fleet.yaml"),)
+    reloader = FleetReloader(paths, writers="anybody")
+    stored = relocated((SourceText("/other/fleet.yaml", opening().encode(), "/other"),), paths)
+    assert reloader.load(pinned=stored).loaded is not None
+    (tmp_path / "fleet.yaml").write_text("routes: [")
+    assert reloader.load(pinned=stored).loaded is not None
+    evil = (SourceText(stored[0].name, opening("unix:/evil").encode(), stored[0].root),)
+    assert reloader.load(pinned=evil).loaded is None

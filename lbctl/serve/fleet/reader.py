@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.records import dataclass
@@ -30,8 +31,10 @@ from lbctl.serve.fleet.key_files import refusal_reason
 from lbctl.targets.load import Loaded, complete
 
 ReadKeys = Callable[[FleetSource, Diagnostics], Secrets]
-WithOwn = Callable[[FleetSource], FleetSource]
-"""Returns a fleet with the sections that this process takes from its own files."""
+WithOwn = Callable[[FleetSource, Diagnostics], FleetSource]
+"""Returns a fleet with the sections that this process takes from its own files, and reports what it may not name."""
+Writers = Literal["this process", "members", "anybody"]
+"""Who can have written the fleets of a state: a directory's only process, or the clients of a shared store."""
 _OWN_FILES = (
     ("control", "xds", "tls", "certificate"),
     ("control", "xds", "tls", "key"),
@@ -44,7 +47,7 @@ _OWN_FILES = (
 """The fields that name a file of the control plane itself."""
 
 
-def unchanged(source: FleetSource) -> FleetSource:
+def unchanged(source: FleetSource, _: Diagnostics) -> FleetSource:
     """Return the fleet itself: its files are those of this process."""
     return source
 
@@ -107,7 +110,7 @@ def read(
     source = parse_cached(tuple(texts), diagnostics)
     if source is None:
         return FleetContents(tuple(texts), None, None, tuple(diagnostics))
-    source = with_own(source)
+    source = with_own(source, diagnostics)
     targets = _targets(source, target_contents)
     source = replace(source, target_contents=targets, withheld=withheld)
     loaded = complete(source, diagnostics, secrets=read_keys(source, diagnostics), cache=compile_cache)

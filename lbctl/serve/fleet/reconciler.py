@@ -21,6 +21,7 @@ from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.history import FleetHistory, digest_of
 from lbctl.serve.fleet.publication_log import PublicationLog, stays
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
+from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.fleet.reload import FleetReloader, LoadOutcome
 from lbctl.serve.fleet.reload_log import ReloadLog
 from lbctl.serve.fleet.reload_result import ChangeObserver, ReloadOutcome
@@ -55,13 +56,13 @@ class Reconciler:
         observer: ChangeObserver,
         state_directory: str | None = None,
         *,
-        shared: bool = False,
+        writers: Writers = "this process",
     ) -> None:
         """Start without a fleet.
 
         `on_fleet` is called twice with the first fleet: with False before its snapshot is built, and with True when it
-        can be served. `state_directory` is where the state is, if the fleet does not decide about it. `shared`:
-        whether others may write to the store of the state.
+        can be served. `state_directory` is where the state is, if the fleet does not decide about it. `writers`: who
+        can have written what the state has.
         """
         self._paths = paths
         self._publisher = publisher
@@ -70,8 +71,8 @@ class Reconciler:
         self._history = history
         self._on_fleet: Callable[[Loaded, bool], Awaitable[None]] | None = on_fleet
         self._observer = observer
-        self._shared = shared
-        self._reloader = FleetReloader(paths, state_directory, shared=shared)
+        self._shared = writers != "this process"
+        self._reloader = FleetReloader(paths, state_directory, writers=writers)
         self._reloads = ReloadLog(publisher, metrics, observer)
         self._publications = PublicationLog(publisher, observer, audit)
         self._saver = FleetSaver(publisher, state, history)

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
 from pathlib import Path
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
@@ -28,11 +27,12 @@ from lbctl.ir.topology import Topology
 from lbctl.model.control_section import with_control
 from lbctl.model.fleet import FleetSource
 from lbctl.model.load import SourceText, texts
+from lbctl.model.machine_places import foreign_places, own_places
 from lbctl.model.own_sections import own_sections, with_own
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.certificates import CertificateCache
 from lbctl.serve.fleet.fingerprints import Fingerprints, Signature, changed_at, fleet_files, signature
-from lbctl.serve.fleet.reader import FleetContents, ReadKeys, WithOwn, own_control, read, unchanged
+from lbctl.serve.fleet.reader import FleetContents, ReadKeys, WithOwn, Writers, own_control, read, unchanged
 from lbctl.serve.state.records import SavedFleet
 from lbctl.targets.load import Loaded
 
@@ -89,17 +89,19 @@ def _unchanged(topology: Topology) -> Topology:
 class FleetReloader:
     """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
 
-    def __init__(self, paths: Sequence[str], state: str | None = None, *, shared: bool = False) -> None:
+    def __init__(self, paths: Sequence[str], state: str | None = None, *, writers: Writers = "this process") -> None:
         """Read nothing yet.
 
-        `state` is the directory of the state, if the fleet does not decide about it. `shared`: whether others may write
-        to the store of the fleets that `restore` and `load` are given.
+        `state` is the directory of the state, if the fleet does not decide about it. `writers`: who can have written
+        the fleets that `restore` and `load` are given.
         """
         self._paths = tuple(paths)
         self._withheld = (state,) if state else ()
-        self._shared = shared
+        self._writers = writers
         self._own: FleetSource | None = None
         """The last sections of the own files that could be read, for a fleet of a shared store."""
+        self._own_places: frozenset[str] = frozenset()
+        """The sockets and log files of the last own files that could be read."""
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
         self._compile_cache = CompileCache()
@@ -176,7 +178,7 @@ class FleetReloader:
         refused = replace(refused, files=digests)
         if all(digests[file] == digest for file, digest in running.files.items()):
             return refused
-        own = partial(with_own if self._shared else with_control, own=running.fleet.source)
+        own = self._with(running.fleet.source)
         contents = self._reread(running.saved.texts, running.saved.targets, running.topology, discovered, own)
         if contents.loaded is None:
             return refused
@@ -212,11 +214,27 @@ class FleetReloader:
 
     def _with_own(self) -> WithOwn:
         """Return what gives a stored fleet the sections that this process takes from its own files."""
-        if self._shared:
-            self._own = own_sections(texts(self._paths, Diagnostics())) or self._own
-            return partial(with_own, own=self._own)
-        own = own_control(self._paths)
-        return unchanged if own is None else partial(with_control, own=own)
+        if self._writers == "this process":
+            own = own_control(self._paths)
+            return unchanged if own is None else self._with(own)
+        files = texts(self._paths, Diagnostics())
+        self._own = own_sections(files) or self._own
+        if self._writers == "members":
+            return self._with(self._own)
+        self._own_places = own_places(files) or self._own_places
+        return self._with(self._own, self._own_places)
+
+    def _with(self, own: FleetSource | None, places: frozenset[str] | None = None) -> WithOwn:
+        """Return what gives a fleet these sections. `places`: the sockets and log files that it may name; None: all."""
+
+        def change(source: FleetSource, diagnostics: Diagnostics) -> FleetSource:
+            if places is not None:
+                diagnostics.extend(foreign_places(source, places))
+            if self._writers == "this process" and own is not None:
+                return with_control(source, own)
+            return with_own(source, own)
+
+        return change
 
     @property
     def _served_keys(self) -> key_files.ServedKeyFiles:

@@ -14,6 +14,7 @@ from lbctl.control.rollouts import Rollouts
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.clock import SteadyClock
 from lbctl.serve.fleet.history import RestoredHistory
+from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
@@ -63,6 +64,11 @@ class Shared:
     """The time of all members."""
     marker: Path | None = None
     """The file of this machine that says that it has joined; None: that is not kept."""
+
+    @property
+    def writers(self) -> Writers:
+        """Who can have written what is stored."""
+        return "anybody" if self.store.keys.accepts_unsigned else "members"
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def build_fleet(
     history = FleetHistory(options.paths, state, restored.history)
     reconciler = Reconciler(
         options.paths, publisher, watcher, inputs.metrics, state, audit, history, inputs.on_fleet, events,
-        options.state, shared=inputs.shared is not None,
+        options.state, writers=inputs.shared.writers if inputs.shared else "this process",
     )  # fmt: skip
     return FleetParts(publisher, watcher, audit, history, reconciler)
 
