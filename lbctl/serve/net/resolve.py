@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_forbidden, parse_ip
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 _MAX_UDP_PAYLOAD = 1232
 """The largest answer over UDP, in bytes, that no network fragments; longer answers are sent over TCP."""
+
+
+_Result = list[str] | Exception
+_pending: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[_Result]]] = WeakKeyDictionary()
+"""Event loop → name → the lookup that is going on."""
 
 
 class UnresolvedError(Exception):
@@ -112,23 +118,36 @@ def _resolver(resolvers: Sequence[Address], timeout: float) -> dns.asyncresolver
 
 
 async def _by_system(name: str) -> list[str]:
-    """Ask the operating system in a daemon thread per name, since its resolver cannot be interrupted."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[str]] = loop.create_future()
+    """Ask the operating system in a daemon thread per name, since its resolver cannot be interrupted.
 
-    def deliver(result: list[str] | Exception) -> None:
+    A thread goes on after a time limit, so that a resolver which hangs would gather threads: who asks for a name
+    that is being looked up waits for that answer.
+    """
+    pending = _pending.setdefault(asyncio.get_running_loop(), {})
+    if name not in pending:
+        pending[name] = _started(name, pending)
+    result = await asyncio.shield(pending[name])
+    if isinstance(result, Exception):
+        raise UnresolvedError(reason_of(result)) from None
+    return result
+
+
+def _started(name: str, pending: dict[str, asyncio.Future[_Result]]) -> asyncio.Future[_Result]:
+    """Start the thread of a name, and return its result to be."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Result] = loop.create_future()
+
+    def deliver(result: _Result) -> None:
+        pending.pop(name, None)
         if not future.done():
-            future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+            future.set_result(result)
 
     threading.Thread(target=_look_up, args=(name, loop, deliver), name=f"dns {name}", daemon=True).start()
-    try:
-        return await future
-    except OSError as error:
-        raise UnresolvedError(reason_of(error)) from None
+    return future
 
 
-def _look_up(name: str, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[str] | Exception], None]) -> None:
-    result: list[str] | Exception
+def _look_up(name: str, loop: asyncio.AbstractEventLoop, deliver: Callable[[_Result], None]) -> None:
+    result: _Result
     try:
         result = [str(item[4][0]) for item in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:

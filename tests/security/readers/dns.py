@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
 from lbctl.ir.address import Address
 from lbctl.serve.discovery.dns import DnsSource
@@ -13,6 +16,8 @@ from lbctl.serve.net.resolve import UnresolvedError, resolve
 from tests.support.bounds import Case, Reader
 
 _SECONDS = 0.6
+_OTHERS = 10
+"""Threads of this test and of the reading that goes on next to it."""
 _Answers = Callable[[bytes], list[bytes]]
 _TIMEOUT = inspect.signature(DnsSource).parameters["timeout"].default
 
@@ -80,6 +85,39 @@ def _silence(connection: socket.socket, query: bytes) -> None:
     connection.recv(1)
 
 
+async def _localhost() -> bool:
+    return "127.0.0.1" in (await resolve("localhost", (), 5.0)).addresses
+
+
+def _system(answer: Callable[[threading.Event], object]) -> Case:
+    """Return the case in which the system's resolver does this in a hundred lookups of one name."""
+
+    async def case() -> bool:
+        ended, look_up = threading.Event(), socket.getaddrinfo
+
+        def answered(name: str, *arguments: Any, **options: Any) -> object:
+            return look_up(name, *arguments, **options) if name == "localhost" else answer(ended)
+
+        with patch.object(socket, "getaddrinfo", answered):
+            before = threading.active_count()
+            lookups = [resolve("a.example", (), _SECONDS) for _ in range(100)]
+            results = await asyncio.gather(*lookups, return_exceptions=True)
+            assert threading.active_count() <= before + _OTHERS
+            ended.set()
+        return not any(isinstance(result, UnresolvedError) for result in results)
+
+    return case
+
+
+def _hangs(ended: threading.Event) -> object:
+    ended.wait(10.0)
+    raise OSError("too late")
+
+
+def _is_broken(_: threading.Event) -> object:
+    raise UnicodeError("label too long")
+
+
 def _cut(query: bytes) -> list[bytes]:
     return [_answer(query, flags=b"\x86\x00")]
 
@@ -102,6 +140,17 @@ READERS = (
             "malformed address": _asked(lambda query: [_answer(query, _record(1, b"\x0a"), 1)]),
             "malformed nothing": _asked(lambda query: [b""]),
             "malformed count": _asked(lambda query: [_answer(query, b"", 65_535)]),
+        },
+        2 * _SECONDS,
+    ),
+    Reader(
+        "answer of the system's resolver",
+        f"one lookup of each name at once, {_TIMEOUT:g} s for each question",
+        _localhost,
+        {
+            "endless lookup": _system(_hangs),
+            "malformed": _system(_is_broken),
+            "malformed answer": _system(lambda _: [(socket.AF_INET, 0, 0, "", ("169.254.169.254", 0))]),
         },
         2 * _SECONDS,
     ),
