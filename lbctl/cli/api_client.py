@@ -22,6 +22,7 @@ from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse_object
 from lbctl.base.hosts import is_loopback
 from lbctl.base.records import dataclass
+from lbctl.base.urls import without_user
 from lbctl.cli import terminal, token_guard
 from lbctl.cli.deadline import within
 from lbctl.cli.options import options_of
@@ -247,6 +248,8 @@ def server_url(_context: click.Context, _option: click.Parameter, text: str | No
     if text is None:
         return None
     parts = urlsplit(text)
+    if without_user(text) != text:
+        raise click.UsageError("--server: a URL must not hold a user or password: use --token-file")
     if parts.scheme not in ("http", "https"):
         raise click.UsageError(f"--server: {plain(text)} is no URL: it begins with http:// or https://")
     if not parts.hostname:

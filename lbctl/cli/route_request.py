@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 import click
 
 from lbctl.base import ports
-from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean
+from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position, did_you_mean, show
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.cli.proxy import unnamed
@@ -52,9 +52,11 @@ def split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise click.UsageError(f"{url!r} is not a URL: {error}") from None
+        raise click.UsageError(f"{show(url)} is not a URL: {error}") from None
     if parts.scheme not in ("", "http", "https") or (parts.scheme and not parts.hostname) or parts.username:
-        raise click.UsageError(f"{url!r} is not a URL of a request: as https://api.example.com/v1/chat, or /v1/chat")
+        raise click.UsageError(
+            f"{show(url)} is not a URL of a request: as https://api.example.com/v1/chat, or /v1/chat"
+        )
     if not parts.scheme and not url.startswith("/"):
         raise click.UsageError(f"{url!r} begins with neither http://, https:// nor /")
     return parts

@@ -40,6 +40,7 @@ _STATE = "/var/lib/lbctl"
 _OWN_FILES: tuple[d.Path, ...] = (
     ("control", "state"),
     ("control", "api", "token_file"),
+    ("control", "picker", "key_file"),
     ("control", "store", "key_file"),
     ("control", "store", "password", "file"),
 )
@@ -60,7 +61,12 @@ def is_allowed(file: Path) -> bool:
 
 
 def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | None:
-    """Return LB514 for a file that the fleet may not name; None for one that it may."""
+    """Return LB514 for a file that the fleet may not name; None for one that it may.
+
+    The section `control` is the operator's, and may name any file.
+    """
+    if path[0] == "control":
+        return None
     file, root = Path(source.roots[node.file]) / str(node.value), Path(source.roots[node.file])
     resolved = without_links(file)
     shown = d.show(str(node.value)) + ("" if str(resolved) == str(node.value) else f" ({resolved})")

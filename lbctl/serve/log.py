@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from lbctl.base.diagnostics import Diagnostic, Severity
+from lbctl.base.urls import without_user
 
 _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
@@ -102,7 +103,7 @@ class _Lines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         pairs = (f"{name}={_value(value)}" for name, value in fields.items())
-        return " ".join([when, level, _line(record.getMessage()), *pairs])
+        return without_user(" ".join([when, level, _line(record.getMessage()), *pairs]))
 
 
 def _line(text: str) -> str:

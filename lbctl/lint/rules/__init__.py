@@ -18,6 +18,7 @@ _MODULES = (
     "busy",
     "health",
     "security",
+    "admin",
     "stores",
     "headers",
     "telemetry",

@@ -30,8 +30,11 @@ class OwnBinds:
     """Where the options of this process make it listen; None where the fleet decides."""
 
     xds: Address | None = None
+    """The address for proxies that connect by TCP."""
     api: Address | None = None
+    """The address of the API."""
     picker: Address | None = None
+    """The address of the picker's gRPC; its HTTP has the next port."""
 
 
 Listeners = Mapping[int, tuple[tuple[str, str], ...]]

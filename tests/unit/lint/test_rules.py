@@ -21,6 +21,7 @@ POINTS = {
     "LB327": "1s}}",
     "LB328": "true}",
     "LB245": '"{tenant}"',
+    "LB538": '"127.0.0.1:9901"',
     "LB246": '"0.0.0.0:8405"',
     "LB210": "round_robin}",
     "LB211": "least_request}",
