@@ -326,6 +326,30 @@ def test_members_apply_nothing_that_a_stranger_writes(redis: RedisServer, tmp_pa
     asyncio.run(work())
 
 
+def test_leader_writes_again_what_a_stranger_has_changed(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbctl.serve.ha.member._LOOK", 0.1)
+
+    async def work() -> None:
+        prefix = f"test:{secrets.token_hex(4)}"
+        async with keyed("cp-1", tmp_path, redis, prefix, KEY_A) as first:
+            await until(lambda: first.member.leads)
+            await drain(first, "a")
+            stored, index = f"{{{prefix}}}:values", f"{{{prefix}}}:index"
+            redis.call("HSET", stored, "overrides", "[]")
+            redis.call("ZREM", index, "fleet/files")
+            redis.call("HSET", stored, "rollback", "null")
+            reader = first.member.store
+            while {"overrides", "fleet/files", "rollback"} - {entry.key for entry in await reader.read()}:
+                await asyncio.sleep(0.05)
+            assert not reader.refused
+            async with keyed("cp-2", tmp_path, redis, prefix, KEY_A) as second:
+                await until(lambda: drained(second) == {"a"})
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
 def test_rolling_upgrade_to_a_key_keeps_drains(redis: RedisServer, tmp_path: Path) -> None:
     async def work() -> None:
         prefix = f"test:{secrets.token_hex(4)}"

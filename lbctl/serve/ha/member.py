@@ -37,6 +37,8 @@ _SETTLE = 0.01
 """Seconds for which changes are gathered before they are published together."""
 _RETRY = 0.5
 """Seconds until a takeover, or a watch of the store, that has failed is tried again."""
+_LOOK = 10.0
+"""Seconds between two looks of the leader at what others have changed in the store."""
 _READER_ENDS = 0.05
 """Seconds until a reader of the store that goes on is cancelled again: a takeover waits for its end."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
@@ -214,7 +216,7 @@ class FleetMember:
         self._leads, self._taken_over = True, epoch
         self.takeovers += 1
         log.event("took over", epoch=epoch, seconds=time.perf_counter() - started)
-        own_tasks = {"sign of life": self._live, "signatures": self._sign_again}
+        own_tasks = {"sign of life": self._live, "records of the store": self._keep_records}
         await self._switch({**self._role_tasks.deciding, **self._role_tasks.acting, **own_tasks})
         return True
 
@@ -247,14 +249,17 @@ class FleetMember:
                 await self._write_leader()
             await asyncio.sleep(INTERVAL)
 
-    async def _sign_again(self) -> None:
-        """Sign what members without a key, or with an older one, have stored."""
+    async def _keep_records(self) -> None:
+        """Sign what members without a key, or with an older one, have stored. Then undo what others change."""
+        is_signed = False
         while True:
             with suppress(StoreError):
-                if count := await self.store.sign_again(self.election.epoch):
+                if not is_signed and (count := await self.store.sign_again(self.election.epoch)):
                     log.event("records of the store are signed again", records=count)
-                await asyncio.get_running_loop().create_future()  # until this member leads no more
-            await asyncio.sleep(_RETRY)
+                is_signed = True
+                if changed := await self._state.write_again(FOLLOWED):
+                    log.warn("records that others had changed in the store are written again", keys=",".join(changed))
+            await asyncio.sleep(_LOOK)
 
     async def _write_leader(self) -> None:
         api, _ = self._addresses()

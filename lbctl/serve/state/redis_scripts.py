@@ -47,7 +47,7 @@ _GUARD = """
 local held = redis.call('GET', KEYS[1])
 local epoch = held and string.match(held, '^%d+') or ''
 if epoch ~= ARGV[1] then return {'FENCED', epoch} end
-local version = redis.call('HGET', KEYS[5], ARGV[2]) or ''
+local version = redis.call('ZSCORE', KEYS[3], ARGV[2]) and redis.call('HGET', KEYS[5], ARGV[2]) or ''
 if version ~= ARGV[3] then return {'CONFLICT', version} end
 """
 

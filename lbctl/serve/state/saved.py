@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -273,6 +274,22 @@ class SavedState:
                 except ConflictError:
                     entry = await self._put(key, value, await self._entry(key), epoch)
             self._written[key] = entry
+
+    async def write_again(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Write the records that others have changed or deleted since this process wrote them, and return their keys.
+
+        Raises StoreError.
+        """
+        changed = []
+        for key in keys:
+            async with self._turn:
+                written, epoch = self._written.get(key), self._epoch
+                entry = await self._entry(key) if written is not None else None
+                if written is not None and (entry is None or entry.value != written.value):
+                    with suppress(ConflictError):  # it is changed at this moment
+                        self._written[key] = await self._put(key, written.value, entry, epoch)
+                        changed.append(key)
+        return tuple(changed)
 
     async def _put(self, key: str, value: str, before: StoreEntry | None, epoch: int) -> StoreEntry:
         return await self._noting(self._store.put(key, value, before.version if before else ABSENT, epoch))
