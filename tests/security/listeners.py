@@ -17,7 +17,7 @@ from lbctl.serve.picker import bounded_calls, http_connections, http_protocol, u
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.protocol.unread_messages import MAX_GROWTH
 from lbctl.xds.resource import CDS
-from tests.support.hostile_clients import HOST, Attack, calls, connections, flood
+from tests.support.hostile_clients import HOST, Attack, Target, calls, connections, flood
 
 PROCESS, COUNTS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process", "/lbctl.picker.Exchange/Counts"
 AGGREGATED = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
@@ -38,29 +38,31 @@ class Listener:
     """Whether the picker's process listens; otherwise `serve` does."""
     port: str
     """The name of the port among those of the fixture."""
-    honest: Callable[[int], bool]
+    honest: Callable[[Target], bool]
     """Asks a question as a proxy or a command does, and returns whether it was answered."""
     hostile: Mapping[str, Sequence[Attack]] = field(repr=False)
     """Kind of hostile clients → what they do at once."""
 
 
-def _http(path: str) -> Callable[[int], bool]:
-    def ask(port: int) -> bool:
+def _http(path: str) -> Callable[[Target], bool]:
+    def ask(target: Target) -> bool:
         with suppress(requests.RequestException), requests.Session() as session:
             session.trust_env = False
-            return session.get(f"http://{HOST}:{port}{path}", timeout=_TIMEOUT).status_code == 200
+            url = f"http://{HOST}:{target.port}{path}"
+            return session.get(url, headers=target.headers, timeout=_TIMEOUT).status_code == 200
         return False
 
     return ask
 
 
-def _grpc(path: str, message: bytes) -> Callable[[int], bool]:
-    def ask(port: int) -> bool:
+def _grpc(path: str, message: bytes) -> Callable[[Target], bool]:
+    def ask(target: Target) -> bool:
         requests_of_call: queue.Queue[bytes | None] = queue.Queue()
         requests_of_call.put(message)
         options = [("grpc.use_local_subchannel_pool", 1)]
-        with suppress(grpc.RpcError), grpc.insecure_channel(f"{HOST}:{port}", options=options) as channel:
-            call = channel.stream_stream(path)(iter(requests_of_call.get, None), timeout=_TIMEOUT)
+        with suppress(grpc.RpcError), grpc.insecure_channel(f"{HOST}:{target.port}", options=options) as channel:
+            metadata = tuple(target.headers.items())
+            call = channel.stream_stream(path)(iter(requests_of_call.get, None), _TIMEOUT, metadata)
             try:
                 return bool(next(call, b""))
             finally:

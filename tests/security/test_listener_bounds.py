@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.security.listeners import LISTENERS, NODE, Listener
-from tests.support.hostile_clients import attacking, peak_of
+from tests.support.hostile_clients import Target, attacking, peak_of
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of
-from tests.support.processes.picker import picker_section, pid_of
+from tests.support.processes.picker import key_of, picker_section, pid_of
 from tests.support.processes.ports import HOST, free_port
 from tests.support.processes.waiting import eventually
 
@@ -26,7 +26,7 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    ports: Mapping[str, int]
+    targets: Mapping[str, Target]
     serve: int
     """The process id of `serve`."""
     picker: int
@@ -40,10 +40,16 @@ def plane() -> Iterator[_Plane]:
     pool = {"replicas": replicas, "balance": {"algorithm": "pick"}}
     with controlling(fleet_of(pool, **driven(NODE), **section)) as control:
         assert control.process is not None
-        ports = {"picker": picker, "picker_http": picker + 1, "xds": control.xds, "api": control.api}
+        key = key_of(control)
+        targets = {
+            "picker": Target(picker, key),
+            "picker_http": Target(picker + 1, key),
+            "xds": Target(control.xds),
+            "api": Target(control.api),
+        }
         for listener in LISTENERS:
-            eventually(lambda item=listener: item.honest(ports[item.port]))
-        yield _Plane(ports, control.process.pid, pid_of(control))
+            eventually(lambda item=listener: item.honest(targets[item.port]))
+        yield _Plane(targets, control.process.pid, pid_of(control))
 
 
 def _cases() -> Iterator[object]:
@@ -55,13 +61,13 @@ def _cases() -> Iterator[object]:
 
 @pytest.mark.parametrize(("listener", "kind"), list(_cases()))
 def test_hostile_clients_cost_little_and_keep_nobody_out(plane: _Plane, listener: Listener, kind: str) -> None:
-    port = plane.ports[listener.port]
+    target = plane.targets[listener.port]
 
     def attack() -> None:
-        with attacking(port, *listener.hostile[kind]):
+        with attacking(target, *listener.hostile[kind]):
             time.sleep(_DURATION)
             deadline = time.monotonic() + _PATIENCE
-            while not listener.honest(port):
+            while not listener.honest(target):
                 assert time.monotonic() < deadline, "an honest client is kept out"
 
     assert peak_of(plane.picker if listener.by_picker else plane.serve, attack) < MAX_MEMORY

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import h2.config
 import h2.connection
@@ -16,15 +18,23 @@ import h2.exceptions
 HOST = "127.0.0.1"
 _PIECE = 1 << 14
 
-Attack = Callable[[int, threading.Event], None]
-"""What a thread does with a port, until the event is set."""
+
+class Target(NamedTuple):
+    """Where a listener is, and the headers that its clients need."""
+
+    port: int
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+Attack = Callable[[Target, threading.Event], None]
+"""What a thread does with a listener, until the event is set."""
 
 
 @contextmanager
-def attacking(port: int, *attacks: Attack) -> Iterator[None]:
+def attacking(target: Target, *attacks: Attack) -> Iterator[None]:
     """Run each attack in a thread of its own during the block."""
     over = threading.Event()
-    threads = [threading.Thread(target=_run, args=(attack, port, over), daemon=True) for attack in attacks]
+    threads = [threading.Thread(target=_run, args=(attack, target, over), daemon=True) for attack in attacks]
     for thread in threads:
         thread.start()
     try:
@@ -35,21 +45,21 @@ def attacking(port: int, *attacks: Attack) -> Iterator[None]:
             thread.join(30)
 
 
-def _run(attack: Attack, port: int, over: threading.Event) -> None:
+def _run(attack: Attack, target: Target, over: threading.Event) -> None:
     while not over.is_set():
         with suppress(OSError, h2.exceptions.ProtocolError):
-            attack(port, over)
+            attack(target, over)
         over.wait(0.2)
 
 
 def connections(count: int, first: bytes = b"", rest: bytes = b"", pause: float = 0.2) -> Attack:
     """Return the attack of many connections: each sends the first bytes, and one of the rest after each pause."""
 
-    def attack(port: int, over: threading.Event) -> None:
+    def attack(target: Target, over: threading.Event) -> None:
         held: list[socket.socket] = []
         try:
             for _ in range(count):
-                held.append(socket.create_connection((HOST, port), 5))
+                held.append(socket.create_connection((HOST, target.port), 5))
                 held[-1].setblocking(False)
                 _send(held[-1], first)
             step = 0
@@ -67,8 +77,8 @@ def connections(count: int, first: bytes = b"", rest: bytes = b"", pause: float 
 def flood(first: bytes, repeated: bytes) -> Attack:
     """Return the attack of one connection that sends without end, and begins again when it is closed."""
 
-    def attack(port: int, over: threading.Event) -> None:
-        with socket.create_connection((HOST, port), 5) as connection:
+    def attack(target: Target, over: threading.Event) -> None:
+        with socket.create_connection((HOST, target.port), 5) as connection:
             connection.settimeout(0.5)
             connection.sendall(first)
             piece = repeated * max(1, _PIECE // len(repeated))
@@ -91,9 +101,9 @@ def calls(path: str, count: int, message: bytes = b"", *, length: int | None = N
         "content-type": "application/grpc", "te": "trailers",
     }  # fmt: skip
 
-    def attack(port: int, over: threading.Event) -> None:
-        with socket.create_connection((HOST, port), 5) as connection:
-            _Calls(connection, headers, framed).run(count, over)
+    def attack(target: Target, over: threading.Event) -> None:
+        with socket.create_connection((HOST, target.port), 5) as connection:
+            _Calls(connection, {**headers, **target.headers}, framed).run(count, over)
 
     return attack
 

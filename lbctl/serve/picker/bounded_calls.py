@@ -24,8 +24,10 @@ from lbctl.xds.protocol.unread_messages import UnreadMessages
 
 MAX_MESSAGE = 5 << 18
 """Bytes of a message: a proxy holds at most 1 MiB of a body, and a little more while it arrives."""
-MAX_READING = 24
+MAX_READING = 12
 """Calls that wait for their first message at once."""
+_MAX_WAITING = 128
+"""Calls that wait for their turn to do so."""
 FIRST_TIMEOUT = 5.0
 """Seconds from the beginning of a call to the end of its first message."""
 _READ_TIMEOUT = 30.0
@@ -89,7 +91,7 @@ class BoundedCalls:
     """The calls of a server. `handler` makes the handler of a service one whose calls are bounded."""
 
     def __init__(self, reading: int = MAX_READING) -> None:
-        self.first = FirstMessages(reading)
+        self.first = FirstMessages(reading, _MAX_WAITING)
         self._clients: Counter[Client] = Counter()
         """Client → its open calls."""
         self.unread = UnreadMessages(self.clients)

@@ -30,6 +30,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.per_message_decompression", 0),  # no proxy compresses its messages, and a small one may become a large one
     ("grpc.http2.bdp_probe", 0),  # otherwise the window grows of a client that sends fast
+    ("grpc.http2.lookahead_bytes", 16 << 10),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.server.max_pending_requests", MAX_STREAMS),
     ("grpc.server.max_pending_requests_hard_limit", MAX_STREAMS),

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 _MMAP_THRESHOLD = -3
 """`M_MMAP_THRESHOLD` of malloc.h."""
-_LARGE = 64 << 10
+_LARGE = 512 << 10
 """Bytes from which on a piece is taken from the system, and returned to it."""
 
 
