@@ -1,18 +1,22 @@
 """Credentials that a fleet itself contains: values that it writes for headers and cookies by which a client gets in.
 
-A fleet writes such a value where it matches a header, pins a header or cookie, or sets a request header. It is treated
-alike in each of these places: its rendered file is readable by its owner alone, xDS sends it only to guarded clients,
-and messages do not quote it.
+A fleet writes such a value where it matches a header, pins a header or cookie, sets a request header, or asks for the
+health of replicas with a key in the query. It is treated alike in each of these places: its rendered file is readable
+by its owner alone, xDS sends it only to guarded clients, and messages do not quote it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from lbctl.ir.listeners import Rule
+from lbctl.ir.pools import HttpCheck, Pool
 from lbctl.ir.routes import Forward, Pin, Route
-from lbctl.ir.secrets import cookie_may_hold_credential, may_hold_credential
+from lbctl.ir.secrets import cookie_may_hold_credential, may_hold_credential, shown_value
 from lbctl.ir.topology import Topology
+
+_PARAMETER = re.compile(r"([?&])([^=&?]+)=([^&]+)")
 
 
 def of_rule(rule: Rule) -> Iterator[str]:
@@ -32,9 +36,21 @@ def is_credential(pin: Pin) -> bool:
     return cookie_may_hold_credential(pin.name) if pin.kind == "cookie" else may_hold_credential(pin.name)
 
 
+def of_pool(pool: Pool) -> Iterator[str]:
+    """Yield the credentials in the query of the path of the pool's health check."""
+    if pool.active is not None and isinstance(pool.active.probe, HttpCheck):
+        yield from (value for _, name, value in _PARAMETER.findall(pool.active.probe.path) if may_hold_credential(name))
+
+
+def shown_path(path: str) -> str:
+    """Return a path with its query for display: values that may be credentials are replaced by their digests."""
+    return _PARAMETER.sub(lambda item: f"{item[1]}{item[2]}={shown_value(item[2], item[3])}", path)
+
+
 def of_topology(topology: Topology) -> frozenset[str]:
-    """Return all credentials that the listeners and routes of a fleet contain, each as the fleet writes it."""
+    """Return all credentials that a fleet contains, each as the fleet writes it."""
     rules: Iterable[Rule] = (rule for listener in topology.listeners for rule in listener.rules)
     conditions = (value for rule in rules for value in of_rule(rule))
     routes = (value for route in topology.routes for value in of_route(route))
-    return frozenset((*conditions, *routes))
+    pools = (value for pool in topology.pools for value in of_pool(pool))
+    return frozenset((*conditions, *routes, *pools))

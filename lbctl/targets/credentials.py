@@ -19,5 +19,6 @@ def in_rules(view: View, rules: Iterable[Rule]) -> bool:
 
 
 def in_text(view: View) -> bool:
-    """Return whether the text of all listeners holds one, so that its owner alone may read it."""
-    return any(in_rules(view, listener.rules) for listener in view.listeners)
+    """Return whether the text of all listeners and pools holds one, so that its owner alone may read it."""
+    in_pools = any(True for pool in view.pools.values() for _ in written_credentials.of_pool(pool))
+    return in_pools or any(in_rules(view, listener.rules) for listener in view.listeners)

@@ -9,6 +9,7 @@ from lbctl.base.urls import with_digests
 from lbctl.ir import pools as p
 from lbctl.ir.settings.format import Setting, duration, entries, limit, nested, percent, size, temperature
 from lbctl.ir.upstream import Upstream
+from lbctl.ir.written_credentials import shown_path
 
 
 def pool(pool: p.Pool) -> Iterator[Setting]:
@@ -169,7 +170,7 @@ def _health(pool: p.Pool) -> Iterator[Setting]:
 
 def _active(check: p.ActiveCheck) -> Iterator[Setting]:
     if isinstance(check.probe, p.HttpCheck):
-        yield ("http", "path"), check.probe.path
+        yield ("http", "path"), shown_path(check.probe.path)
         yield ("http", "host"), check.probe.host
         yield ("http", "statuses"), check.probe.statuses
         yield ("http", "body_contains"), check.probe.body_contains

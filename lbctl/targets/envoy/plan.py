@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from lbctl.base.records import dataclass
-from lbctl.ir import busy
+from lbctl.ir import busy, written_credentials
 from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import in_regions
@@ -52,6 +52,11 @@ class PlannedCluster:
     """The pool with headers of its own; None for a pool that gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)
     """The header and the value that its health checks have in addition; None: none."""
+
+    @property
+    def holds_credentials(self) -> bool:
+        """Whether the cluster contains a credential in plain text: that of its health checks."""
+        return self.check_key is not None or any(True for _ in written_credentials.of_pool(self.pool))
 
 
 @dataclass(frozen=True, slots=True)

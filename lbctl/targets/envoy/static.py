@@ -77,7 +77,7 @@ def static(view: View, listeners_file: str, clusters_file: str, form: str) -> St
     secret_clusters = discovery_pb2.DiscoveryResponse()
     for upstream in needed.upstreams:
         built_cluster = resources.cluster(upstream, delivery)
-        if upstream.check_key:
+        if upstream.holds_credentials:
             secret_clusters.resources.append(pack(built_cluster))
         else:
             message.static_resources.clusters.append(built_cluster)

@@ -147,7 +147,7 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
     for upstream in wanted.upstreams:
         shape = ads.cluster_inputs(upstream)
         path: Path = ("pools", shape.pool.name)
-        make_cluster, secret = partial(ads.cluster, shape), shape.check_key is not None
+        make_cluster, secret = partial(ads.cluster, shape), shape.holds_credentials
         yield cache.get(CDS, shape.name, (shape,), make_cluster, path, secret=secret)
     if picking.asks(visible):
         has_key = bool(visible.picker_key)
