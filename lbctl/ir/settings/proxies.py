@@ -66,4 +66,4 @@ def _store(store: Store | None) -> Iterator[Setting]:
 
 def _tls(tls: ServerTls | None) -> Iterator[Setting]:
     if tls is not None:
-        yield from ((("tls", name), getattr(tls, name)) for name in ("certificate", "key", "client_ca"))
+        yield from ((("tls", name), getattr(tls, name)) for name in ("certificate", "key", "client_ca", "client_crl"))
