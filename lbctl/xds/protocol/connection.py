@@ -6,6 +6,7 @@ buffers. So the socket is shut down, which gRPC then notices as it does the loss
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,8 +29,14 @@ def close_connection(host: str, port: int) -> bool:
 
 
 def descriptors() -> list[int]:
-    """Return the descriptors of this process, which are more or less in the order in which they were opened."""
-    return sorted(int(entry.name) for entry in _DIRECTORY.iterdir())
+    """Return the descriptors of this process, which are more or less in the order in which they were opened.
+
+    Where all are in use, so that none is left to list them, all numbers are returned that one may have.
+    """
+    try:
+        return sorted(int(entry.name) for entry in _DIRECTORY.iterdir())
+    except OSError:
+        return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 
 
 def connections_of(port: int) -> dict[Client, int]:

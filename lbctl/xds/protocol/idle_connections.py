@@ -32,6 +32,7 @@ class IdleConnections:
 
     async def run(self) -> None:
         """Look again and again."""
+        await asyncio.to_thread(connections_of, self._port)  # what a thread needs is loaded while descriptors are left
         while True:
             await asyncio.sleep(_INTERVAL)
             opened = len(descriptors())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 import struct
@@ -17,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from lbctl.xds.protocol.allocator import trim
 from lbctl.xds.protocol.connection import Client, borrowed, connections_of, shut_down
@@ -47,7 +47,7 @@ class UnreadMessages:
     def __init__(self, busy: Callable[[], Collection[Client]], resident: Callable[[], int] | None = None) -> None:
         """`resident` returns the bytes of memory that the process has."""
         self._busy = busy
-        self._resident = resident or _resident
+        self._resident = resident or _Memory().resident
         self._read: Counter[Client] = Counter()
         """Client → the bytes that it may have sent, by the messages that were read of it."""
         self._least = self._least_before = float("inf")
@@ -131,6 +131,15 @@ def _received(found: Mapping[Client, int]) -> dict[Client, int]:
     return received
 
 
-def _resident() -> int:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * resource.getpagesize()
+class _Memory:
+    """The memory of this process. Its file stays open: there may be no descriptor left to open it again."""
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+    def resident(self) -> int:
+        """Return the bytes that are resident."""
+        return int(os.pread(self._file, 100, 0).split()[1]) * resource.getpagesize()

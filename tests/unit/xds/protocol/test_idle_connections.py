@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
+import pytest
+
+from lbctl.xds.protocol import connection
 from lbctl.xds.protocol.idle_connections import IdleConnections
 
 HOST = "127.0.0.1"
 
 
-def test_oldest_idle_connections_are_closed() -> None:
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_oldest_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, has_descriptors: bool) -> None:
+    if not has_descriptors:
+        monkeypatch.setattr(connection, "_DIRECTORY", Path("/proc/self/none"))
+
     async def run() -> None:
         with socket.create_server((HOST, 0)) as listening:
             port = listening.getsockname()[1]
@@ -28,8 +36,8 @@ def test_oldest_idle_connections_are_closed() -> None:
                     client.settimeout(0.5)
                 assert [_is_closed(client) for client in clients] == [False, True, True, False, False]
             finally:
-                for connection in (*clients, *accepted):
-                    connection.close()
+                for held in (*clients, *accepted):
+                    held.close()
 
     asyncio.run(run())
 
