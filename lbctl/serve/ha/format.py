@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from lbctl.base.foreign_json import parse
 from lbctl.serve.state.interface import ABSENT, SharedStore, UnusableError
 from lbctl.serve.state.signed import FORMAT_KEY
 
@@ -50,7 +51,7 @@ async def write_format(store: SharedStore, epoch: int, *, signed: bool) -> None:
 
 def _number(value: str) -> int | None:
     try:
-        number = json.loads(value)["lbctl"]
+        number = parse(value)["lbctl"]
     except (ValueError, KeyError, TypeError):
         return None
     return number if type(number) is int else None

@@ -14,6 +14,7 @@ from dataclasses import asdict, field, replace
 from itertools import islice
 from typing import Any
 
+from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
 from lbctl.serve.ha import fields
 from lbctl.serve.state.interface import Presence, SharedStore, UnusableError
@@ -88,9 +89,7 @@ def read_info(presence: Presence) -> MemberInfo:
     A field that another version does not write has its default, and one that only another version writes is ignored.
     """
     try:
-        row = json.loads(presence.value)
-        if not isinstance(row, dict):
-            raise TypeError("it is not an object")
+        row = parse_object(presence.value)
         values = {key: read(key, row[key]) for key, read in _FIELDS.items() if key in row}
     except UNREADABLE as error:
         reason = str(error) if isinstance(error, fields.FieldError) else "it is not what a member writes"

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from lbctl.base.foreign_json import parse
 from lbctl.base.records import dataclass
 from lbctl.serve import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
@@ -55,7 +56,7 @@ def write_leader(status: LeaderStatus) -> str:
 
 def read_leader(value: str) -> LeaderStatus:
     """Parse the text of `write_leader`. Raises one of `UNREADABLE`."""
-    member, epoch, api, at, snapshot = json.loads(value)
+    member, epoch, api, at, snapshot = parse(value)
     return LeaderStatus(
         fields.name("member", member), fields.epoch("epoch", epoch), fields.url("api", api), fields.time("at", at),
         fields.line("snapshot", snapshot),

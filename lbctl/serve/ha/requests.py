@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
 from lbctl.serve.ha import fields
 from lbctl.serve.state.keyring import Keyring, request_key, request_signature
@@ -108,7 +109,7 @@ class MemberRequests:
 
 
 def _read(given: str) -> dict[str, Any]:
-    row = json.loads(base64.urlsafe_b64decode(given))
+    row = parse_object(base64.urlsafe_b64decode(given))
     return {
         "to": fields.name("to", row["to"]),
         "from": fields.name("from", row["from"]),

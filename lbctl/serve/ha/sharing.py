@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
+from lbctl.base.foreign_json import parse
 from lbctl.serve import log
 from lbctl.serve.ha.fields import MAX_MEMBERS, is_name
 from lbctl.serve.ha.presence import MAX_SAMPLES, MemberInfo
@@ -102,7 +103,7 @@ class PoolSharing:
 
     def adopt(self, value: str) -> None:
         """Take over among whom the pools are shared. Raises one of `UNREADABLE`."""
-        leader, names = json.loads(value)
+        leader, names = parse(value)
         if not isinstance(names, list) or len(names) > MAX_MEMBERS or not all(map(is_name, (leader, *names))):
             raise ValueError(f"not a leader and its members: {value[:80]!r}")
         self._share(leader, tuple(names))

@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any, Literal, get_args
 
+from lbctl.base.foreign_json import parse
 from lbctl.base.records import dataclass
 from lbctl.model.load import SourceText
+from lbctl.serve.state.records import MAX_TEXT_VALUES
 
 Action = Literal["files", "reload", "rollback"]
 _MAX_TEXTS = 256 * 1024 * 1024
@@ -98,7 +100,7 @@ def read_texts(value: str) -> tuple[SourceText, ...]:
         raise ValueError(str(error)) from error
     if not decompressor.eof:
         raise ValueError("the compressed files have no end")
-    rows = json.loads(content)
+    rows = parse(content, MAX_TEXT_VALUES)
     return tuple(
         SourceText(_text(name), _text(data).encode(errors="surrogateescape"), _text(root)) for name, root, data in rows
     )
@@ -111,7 +113,7 @@ def write_entries(entries: Iterable[ServedFleet]) -> str:
 
 def read_entries(value: str) -> tuple[ServedFleet, ...]:
     """Parse the text of `write_entries`."""
-    return tuple(map(_entry, json.loads(value)))
+    return tuple(map(_entry, parse(value)))
 
 
 def write_rollback(rollback: ActiveRollback | None) -> str:
@@ -121,7 +123,7 @@ def write_rollback(rollback: ActiveRollback | None) -> str:
 
 def read_rollback(value: str) -> ActiveRollback | None:
     """Parse the text of `write_rollback`."""
-    row = json.loads(value)
+    row = parse(value)
     if row is None:
         return None
     names = [item.name for item in fields(ActiveRollback) if item.name != "at"]

@@ -14,6 +14,7 @@ from dataclasses import asdict, astuple, field, fields
 from hashlib import sha256
 from typing import Any
 
+from lbctl.base.foreign_json import parse
 from lbctl.base.records import dataclass
 from lbctl.control.analysis.evidence import (
     NO_REQUESTS,
@@ -35,6 +36,8 @@ from lbctl.model.load import SourceText
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """The exceptions that reading a damaged record raises."""
+MAX_TEXT_VALUES = 5_000_000
+"""Values of a record with the files of a fleet, in which the commas and brackets of these files count too."""
 _MOST_NAMED = 10
 """How many dropped overrides are named one by one."""
 
@@ -95,7 +98,7 @@ def write_served(fleet: SavedFleet) -> str:
 
 def read_fleet(files: str) -> SavedFleet:
     """Parse the text of `write_files`: a fleet without its version and answers of discovery."""
-    body = json.loads(files)
+    body = parse(files, MAX_TEXT_VALUES)
     return SavedFleet(
         texts=tuple(SourceText(_text(name), _as_bytes(data), _text(root)) for name, root, data in body["texts"]),
         targets={place: _as_bytes(data) for place, data in body["targets"].items()},
@@ -104,7 +107,7 @@ def read_fleet(files: str) -> SavedFleet:
 
 def read_served(served: str) -> tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]:
     """Parse the text of `write_served`: the version, the valid answers of discovery, and the keys of invalid ones."""
-    body = json.loads(served)
+    body = parse(served, MAX_TEXT_VALUES)
     answers = body["discovered"].items()
     good = {key: tuple(items) for key, items in answers if _is_texts(items)}
     return _text(body["version"]), good, tuple(sorted(key for key, _ in answers if key not in good))
@@ -117,7 +120,7 @@ def write_drains(drains: Mapping[tuple[str, str], float]) -> str:
 
 def read_drains(text: str) -> dict[tuple[str, str], float]:
     """Parse the text of `write_drains`."""
-    return {(_text(pool), _text(replica)): _time(since) for pool, replica, since in json.loads(text)}
+    return {(_text(pool), _text(replica)): _time(since) for pool, replica, since in parse(text)}
 
 
 def write_loop_output(output: LoopOutput, at: float) -> str:
@@ -127,7 +130,7 @@ def write_loop_output(output: LoopOutput, at: float) -> str:
 
 def read_loop_output(text: str) -> tuple[LoopOutput, float]:
     """Parse the text of `write_loop_output`: the output and its time."""
-    record = json.loads(text)
+    record = parse(text)
     body = record["output"]
     weights = {
         pool: {name: Weight(*map(_above_zero, weight)) for name, weight in each.items()}
@@ -149,7 +152,7 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
 
     Of more than MAX_OVERRIDES the newest are kept.
     """
-    rows = json.loads(text)
+    rows = parse(text)
     good: list[Override] = []
     bad: list[str] = []
     for row in rows if len(rows) <= MAX_OVERRIDES else sorted(rows, key=_began)[-MAX_OVERRIDES:]:
@@ -180,7 +183,7 @@ def write_rollouts(rollouts: Rollouts) -> str:
 
 def read_rollouts(text: str) -> Rollouts:
     """Parse the text of `write_rollouts`."""
-    return tuple(map(_rollout, json.loads(text)))
+    return tuple(map(_rollout, parse(text)))
 
 
 def write_audit(record: ChainedAuditRecord) -> str:
@@ -190,7 +193,7 @@ def write_audit(record: ChainedAuditRecord) -> str:
 
 def read_audit(text: str) -> ChainedAuditRecord:
     """Parse the text of `write_audit`."""
-    body = json.loads(text)
+    body = parse(text)
     if type(body["number"]) is not int:
         raise TypeError("the number of a record is whole")
     return ChainedAuditRecord(body["number"], *(_text(body[item.name]) for item in fields(ChainedAuditRecord)[1:]))

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from lbctl.base.foreign_json import parse
 from lbctl.serve.state.interface import StoreEntry
+from lbctl.serve.state.records import MAX_TEXT_VALUES
 
 VERSION = 3
 _TABLES = """
@@ -162,6 +164,6 @@ def _dumped(value: object) -> str:
 def _loaded(text: object) -> object:
     """The value of JSON text; other text is returned unchanged."""
     try:
-        return json.loads(str(text))
+        return parse(str(text), MAX_TEXT_VALUES)
     except ValueError:
         return text
