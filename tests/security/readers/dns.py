@@ -37,12 +37,9 @@ def _asked(
     """Return the case in which a resolver sends these datagrams; over TCP what `stream` sends."""
 
     async def case() -> bool:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as listening,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
-        ):
+        listening, datagrams = _sockets()
+        with listening, datagrams:
             port = listening.getsockname()[1]
-            datagrams.bind(("127.0.0.1", port))
             datagrams.settimeout(5.0)
             listening.settimeout(5.0)
             threading.Thread(target=_serve, args=(datagrams, answers), daemon=True).start()
@@ -54,6 +51,20 @@ def _asked(
                 return False
 
     return case
+
+
+def _sockets() -> tuple[socket.socket, socket.socket]:
+    """Return a TCP and a UDP socket with one port."""
+    while True:
+        listening = socket.create_server(("127.0.0.1", 0))
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            datagrams.bind(listening.getsockname())
+        except OSError:
+            listening.close()
+            datagrams.close()
+            continue
+        return listening, datagrams
 
 
 def _serve(datagrams: socket.socket, answers: _Answers) -> None:
