@@ -1,55 +1,93 @@
 """Closes the connections of a gRPC server that have no call, where these are too many: the oldest first.
 
 gRPC can refuse new connections at a limit, which would keep out the clients that need one. It does not name its
-connections either, so the sockets of the process are looked at.
+connections either, so the sockets of the process are looked at. A new connection has no call yet: it counts after
+`GRACE`, so that a thousand Envoys can connect at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
+import time
 from collections.abc import Callable, Collection
 
-from lbctl.xds.protocol.connection import Client, connections_of, descriptors, shut_down
+from lbctl.xds.protocol.connection import Client, connections_of, shut_down
 
 MAX_IDLE = 256
-_DESCRIPTORS = 8
-"""Idle connections have one of so many parts of the descriptors that the process may open."""
+MAX_NEW = 2_048
+"""Connections without a call, the new ones included."""
+GRACE = 10.0
+"""Seconds in which a new connection needs no call: for its TLS handshake, and until the event loop takes the call."""
+_DESCRIPTORS, _DESCRIPTORS_OF_NEW = 8, 4
+"""Idle connections, and those together with new ones, have one of so many parts of the descriptors of the process."""
 _INTERVAL = 1.0
-"""Seconds between two looks."""
+"""Seconds between two counts of the descriptors."""
+_LOOK_INTERVAL = 30.0
+"""Seconds between two looks at all sockets, if their number has not grown: a look takes a while where it is large."""
 
 
 class IdleConnections:
     """The connections to one port. `busy` returns the clients, as host and port, that have calls."""
 
-    def __init__(self, port: int, busy: Callable[[], Collection[Client]], most: int | None = None) -> None:
-        """`most`: by default `MAX_IDLE`, or an eighth of the descriptors where these are fewer."""
+    def __init__(
+        self,
+        port: int,
+        busy: Callable[[], Collection[Client]],
+        most: int | None = None,
+        new: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`most`, `new`: by default `MAX_IDLE` and `MAX_NEW`, or parts of the descriptors where these are fewer."""
         self._port = port
         self._busy = busy
-        self._max_idle = most or _max_idle()
-        self._seen: dict[Client, None] = {}
-        """The clients that were connected at the last look, the oldest first."""
+        self._max_idle = most or _part(MAX_IDLE, _DESCRIPTORS)
+        self._max_new = new or _part(MAX_NEW, _DESCRIPTORS_OF_NEW)
+        self._clock = clock
+        self._seen: dict[Client, float] = {}
+        """Client that was connected at the last look → when it was first seen. The oldest is the first."""
+        self._others = 0
+        """Descriptors that were not connections to the port at the last look."""
+        self._looked_at = float("-inf")
 
     async def run(self) -> None:
         """Look again and again."""
         await asyncio.to_thread(connections_of, self._port)  # what a thread needs is loaded while descriptors are left
         while True:
             await asyncio.sleep(_INTERVAL)
-            opened = len(descriptors())
-            if opened > self._max_idle and opened - len(self._busy()) > self._max_idle:
+            if self.is_due():
                 await self.look()
+
+    def is_due(self) -> bool:
+        """Return whether there may be too many idle connections."""
+        spare = _opened() - len(self._busy())
+        is_late = self._clock() - self._looked_at >= _LOOK_INTERVAL
+        return spare > self._max_idle and (is_late or spare - self._others > self._max_idle)
 
     async def look(self) -> None:
         """Close what is too much now."""
         found = await asyncio.to_thread(connections_of, self._port)
-        self._seen = {client: None for client in self._seen if client in found} | dict.fromkeys(found)
+        self._others, self._looked_at = _opened() - len(found), self._clock()
+        self._seen = {client: since for client, since in self._seen.items() if client in found}
+        for client in found:
+            self._seen.setdefault(client, self._looked_at)
         busy = self._busy()
         idle = [client for client in self._seen if client not in busy]
-        surplus = idle[: max(0, len(idle) - self._max_idle)]
+        settled = sum(self._looked_at - self._seen[client] >= GRACE for client in idle)
+        surplus = idle[: max(0, settled - self._max_idle, len(idle) - self._max_new)]
         if surplus:
             await asyncio.to_thread(shut_down, {client: found[client] for client in surplus})
 
 
-def _max_idle() -> int:
+def _opened() -> int:
+    """Return the number of open descriptors; the limit where none is left to list them."""
+    try:
+        return sum(1 for _ in os.scandir("/proc/self/fd"))
+    except OSError:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _part(most: int, parts: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_IDLE if soft == resource.RLIM_INFINITY else min(MAX_IDLE, soft // _DESCRIPTORS)
+    return most if soft == resource.RLIM_INFINITY else min(most, soft // parts)
