@@ -26,8 +26,8 @@ MAX_MESSAGE = 5 << 18
 """Bytes of a message: a proxy holds at most 1 MiB of a body, and a little more while it arrives."""
 MAX_READING = 12
 """Calls that wait for their first message at once."""
-_MAX_WAITING = 128
-"""Calls that wait for their turn to do so."""
+_MAX_WAITING = 4_096
+"""Calls that wait for their turn to do so: as many as gateways may begin at once. `unread` limits what they hold."""
 FIRST_TIMEOUT = 5.0
 """Seconds from the beginning of a call to the end of its first message."""
 _READ_TIMEOUT = 30.0
