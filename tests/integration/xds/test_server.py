@@ -125,7 +125,11 @@ def test_a_client_that_does_not_read_affects_no_other(delta: bool) -> None:
     size = 8 * 1024 * 1024
 
     async def scenario() -> None:
-        async with running() as xds, connected(xds.port, "stuck", delta=delta) as stuck, channel(xds.port) as wire:
+        async with (
+            running(limits=Limits(first_messages=20)) as xds,
+            connected(xds.port, "stuck", delta=delta) as stuck,
+            channel(xds.port) as wire,
+        ):
             xds.publish(CachedSnapshot("e0", cluster("a")))
             clients = [Client(wire, f"edge-{number}", delta=delta, only=None) for number in range(10)]
             for client in (stuck, *clients):
