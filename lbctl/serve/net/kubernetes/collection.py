@@ -24,8 +24,9 @@ from lbctl.serve.net.kubernetes.client import JSON, METADATA, METADATA_LIST, Api
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
-_PAGES = {False: "100", True: "500"}
-"""The number of objects in a page of a list, of whole objects and of metadata: a slice has up to 1,000 endpoints."""
+PAGES = {False: "100", True: "150"}
+"""The number of objects in a page of a list, of whole objects and of metadata, so that each page is within the bounds
+of an answer: a slice has up to 1,000 endpoints, and the metadata of a node with GPUs 600 to 2,000 values."""
 MAX_SIZE = 40_000
 """Objects and items of them in a copy."""
 LIST_TIMEOUT = 60.0
@@ -128,7 +129,7 @@ class Collection:
             raise ClusterError(f"no whole list of {self._key.resource} within {LIST_TIMEOUT:g} s") from None
 
     async def _list(self) -> None:
-        query = {"limit": _PAGES[self._key.metadata_only]}
+        query = {"limit": PAGES[self._key.metadata_only]}
         accept = METADATA_LIST if self._key.metadata_only else JSON
         objects: dict[str, Object] = {}
         size = 0
