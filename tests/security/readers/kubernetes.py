@@ -82,7 +82,7 @@ _LISTS = {
     **json_peers(b'{"items":'),
     "endless pages": sends(_OK + _page(_SLICE, **{"continue": "x"})),
     **{f"malformed {name}": sends(_OK + _page(item)) for name, item in _WRONG.items()},
-    "malformed size": sends(_OK + _page({**_SLICE, "endpoints": [{}] * 50_000})),
+    "malformed size": sends(_OK + _page({**_SLICE, "endpoints": [{}] * 41_000})),
 }
 _EVENTS = {
     **json_peers(b'{"type":"ADDED","object":'),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from contextlib import suppress
 
@@ -50,12 +49,11 @@ def _question(text: bytes, repeated: bytes = b"", pause: float = 0.0) -> Case:
 
     async def case() -> bool:
         server = agent_check.AgentCheckServer()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            place = Address("127.0.0.1", free.getsockname()[1])
+        place = Address("127.0.0.1", 0)
         server._lines, server._names = {"llama/a": b"up ready 100%\n"}, {"llama/a": "llama/a"}
         assert await server._listen(place) == ""
+        reader, writer = await asyncio.open_connection(*server._servers[place].sockets[0].getsockname())
         try:
-            reader, writer = await asyncio.open_connection(place.host, place.port)
             writer.write(text)
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_SECONDS):

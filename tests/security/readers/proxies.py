@@ -44,10 +44,10 @@ _ANSWERS = {
     "endless rows": sends(_HEAD, _ROW, after=b"\n"),
     "endless bytes": sends(_HEAD, b"\xff", after=b"\n"),
     "slow": trickles(_HEAD, after=b"\n"),
-    "malformed row that does not end": sends(_HEAD + b'"' + b"a,b\n" * 90_000, after=b"\n"),
-    "malformed cells": sends(_HEAD + b"," * 9_000_000, after=b"\n"),
+    "malformed row that does not end": sends(_HEAD + b'"', b"a,b\n", times=90_000, after=b"\n"),
+    "malformed cells": sends(_HEAD, b",", times=9_000_000, after=b"\n"),
     "malformed number": sends(_HEAD + _ROW.replace(b",1,", b"," + b"9" * 5000 + b",", 1), after=b"\n"),
-    "malformed text": sends(b"\xff\0" * 4_000_000, after=b"\n"),
+    "malformed text": sends(b"", b"\xff\0", times=4_000_000, after=b"\n"),
 }
 _REPLIES = {
     "endless empty lines": sends(b"\n> ", b"\n", after=b"\n"),
