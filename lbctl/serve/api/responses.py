@@ -68,6 +68,8 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         body = json.loads(content.decode())
     except TimeoutError:
         raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
+    except ConnectionError:
+        raise RefusedRequest(400, "the connection was closed before the body had come") from None
     except (ValueError, RecursionError):
         raise RefusedRequest(400, "the body is not JSON") from None
     if not isinstance(body, dict):

@@ -43,6 +43,8 @@ _GRACE = 1.0
 """Seconds that a running answer gets when the API stops."""
 _MOST_RECORDS = 5_000
 """Records of the audit log that are kept, and so the most that an answer has."""
+_LOG_INTERVAL = 10.0
+"""The shortest time between two log lines about requests that are not HTTP, in seconds."""
 _MAX_HEADERS = 64
 """Lines of a request's head, of at most 8,190 bytes each."""
 _LINGERING = 0.5
@@ -50,10 +52,20 @@ _LINGERING = 0.5
 
 
 class _NoLines(logging.Filter):
-    """Replaces aiohttp's error about a request that is no HTTP: it repeats a line, which may hold a token."""
+    """Replaces aiohttp's error about a request that is not HTTP, which repeats a line that may hold a token.
+
+    It is logged at most once in `_LOG_INTERVAL`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            if record.created < self._logged_at + _LOG_INTERVAL:
+                return False
+            self._logged_at = record.created
             record.msg, record.args, record.exc_info = "the API: a request that is no HTTP is refused", (), None
             record.levelno, record.levelname = logging.WARNING, "WARNING"
         return True

@@ -672,6 +672,22 @@ def test_connection_without_a_first_request_is_closed(
     conversation(fleet, token, script)
 
 
+def test_client_that_leaves_before_its_body_is_not_logged(
+    fleet: Fleet, token: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        _, writer = await asyncio.open_connection(address.hostname, address.port)
+        head = b"POST /api/v1/picks/explain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        writer.write(head + b"content-length: 10\r\n\r\n{")
+        await asyncio.sleep(0.2)
+        writer.close()
+        await asyncio.sleep(0.2)
+        assert not caplog.records
+
+    conversation(fleet, token, script)
+
+
 def test_missing_body_is_answered_with_408(fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.api.responses.FIRST_REQUEST", 0.3)
 
