@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from lbctl.xds.protocol.connection import normal_host
+
 MOST = 256
 """Far above what scrapers, dashboards and commands have open, far below the 1,024 descriptors of a process."""
 MAX_HELD_BYTES = 16 << 20
@@ -43,6 +45,10 @@ class ConnectionLimit:
     def protocol(self) -> LimitedConnection:
         """Make the protocol of a new connection."""
         return LimitedConnection(self, self._inner(), self._patience)
+
+    def clients(self) -> set[tuple[str, int]]:
+        """Return the host and the port of each client whose connection is served: its TLS handshake has ended."""
+        return {client for item in self._open if (client := item.client) is not None}
 
     def enter(self, new: LimitedConnection) -> bool:
         """Count the connection; False where the limit is reached and no other connection is idle."""
@@ -91,6 +97,8 @@ class LimitedConnection(asyncio.Protocol):
         self._when_lost: Callable[[], None] | None = None
         self._received = 0
         """Bytes since the last request began, or was answered."""
+        self.client: tuple[str, int] | None = None
+        """The host and the port of the client; None for a Unix socket."""
         self._reader: asyncio.TimerHandle | None = None
         """Ends the connection of a client that does not read."""
 
@@ -128,6 +136,8 @@ class LimitedConnection(asyncio.Protocol):
         """Admit the connection, or close it where there are too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client = (normal_host(peer[0]), peer[1]) if isinstance(peer, tuple) else None
         self._admitted = self._connections.enter(self)
         if not self._admitted:
             transport.abort()

@@ -30,6 +30,7 @@ from lbctl.serve.api.stream_handlers import StreamHandlers
 from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.serve.state.interface import StoreError
+from lbctl.xds.protocol.idle_connections import IdleConnections
 from lbctl.xds.protocol.peer import UNIX
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 
@@ -84,6 +85,9 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._socket: PrivateSocket | None = None
+        self._connections: ConnectionLimit
+        self._handshakes: asyncio.Task[None] | None = None
+        """Closes connections whose TLS handshake does not end, if there are many."""
 
     async def start(self) -> int:
         """Bind, serve, and return the port; 0 for a Unix socket. Raises OSError and BindError where that cannot be."""
@@ -116,12 +120,16 @@ class ApiServer:
             await self.stop()
             raise
         name = self._listening.sockets[0].getsockname()
-        return int(name[1]) if isinstance(name, tuple) else 0
+        port = int(name[1]) if isinstance(name, tuple) else 0
+        if port and self._access.tls:
+            self._handshakes = asyncio.create_task(IdleConnections(port, self._connections.clients).run())
+        return port
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         assert runner.server is not None
         bind, tls, loop = self._access.bind, self._access.tls, asyncio.get_running_loop()
-        protocol = ConnectionLimit(runner.server, patience=FIRST_REQUEST).protocol
+        self._connections = ConnectionLimit(runner.server, patience=FIRST_REQUEST)
+        protocol = self._connections.protocol
         patience = FIRST_REQUEST if tls else None
         if bind.path:
             self._socket = PrivateSocket(Path(bind.path))
@@ -136,6 +144,8 @@ class ApiServer:
 
     async def stop(self) -> None:
         """Close the listening socket, give running answers a moment, and close every connection."""
+        if self._handshakes is not None:
+            self._handshakes.cancel()
         if self._listening is not None:
             listening, self._listening = self._listening, None
             for accepting in listening.sockets:

@@ -616,6 +616,27 @@ def test_streams_of_strangers_leave_a_share_for_tokens(fleet: Fleet, token: Path
     conversation(fleet, token, script)
 
 
+def test_connections_without_a_handshake_are_closed(
+    fleet: Fleet, token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbctl.xds.protocol.idle_connections.MAX_IDLE", 3)
+    monkeypatch.setattr("lbctl.xds.protocol.idle_connections._INTERVAL", 0.1)
+    authority = Authority(tmp_path / "pki")
+    tls, trust = server_context(authority.issue("api", ["127.0.0.1"])), client_context(authority.ca)
+
+    async def script(ask: Ask) -> None:
+        address = urlsplit((await ask("GET", "/healthz")).url)
+        held = [await asyncio.open_connection(address.hostname, address.port) for _ in range(6)]
+        async with asyncio.timeout(30):
+            assert [await reader.read() for reader, _ in held[:3]] == [b""] * 3
+        assert not held[-1][0].at_eof()
+        assert (await ask("GET", "/healthz")).status == 200
+        for _, writer in held:
+            writer.close()
+
+    conversation(fleet, token, script, tls=tls, trust=trust)
+
+
 def test_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.api.connections._READ_TIMEOUT", 0.05)
 
