@@ -221,7 +221,7 @@ def _body_length(request: HttpRequest) -> int:
     return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(request.body)
 
 
-def connections(api: HttpApi) -> Callable[[], PickerConnection]:
+def connections(api: HttpApi, limits: ConnectionLimits | None = None) -> Callable[[], PickerConnection]:
     """Return what makes the protocol of each connection of one server."""
-    limits = ConnectionLimits()
-    return lambda: PickerConnection(api.handle, limits)
+    shared = limits or ConnectionLimits()
+    return lambda: PickerConnection(api.handle, shared)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import resource
 from typing import Protocol
 
+from lbctl.xds.protocol.connection import Client
+
 MAX_CONNECTIONS = 4_096
 MAX_HELD_BYTES = 16 << 20
 """Bytes of questions that have not come completely, on all connections of a listener."""
@@ -18,6 +20,10 @@ _DESCRIPTORS = 4
 
 class Closable(Protocol):
     """A connection."""
+
+    @property
+    def client(self) -> Client | None:
+        """The host and the port of the client; None once the connection is closed."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -33,6 +39,10 @@ class ConnectionLimits:
         self._held: dict[Closable, int] = {}
         """Connection → the bytes that it holds. The one that has had no answer for the longest time is the first."""
         self._held_bytes = 0
+
+    def clients(self) -> set[Client]:
+        """Return the clients whose connections are served: their TLS handshake has ended."""
+        return {client for item in self._held if (client := item.client) is not None}
 
     def enter(self, new: Closable) -> None:
         """Count a connection."""

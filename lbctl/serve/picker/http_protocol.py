@@ -19,6 +19,7 @@ from http import HTTPStatus
 
 from lbctl.base.records import dataclass
 from lbctl.serve.picker.http_connections import ConnectionLimits
+from lbctl.xds.protocol.connection import Client, normal_host
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers."""
@@ -93,6 +94,12 @@ class PickerConnection(asyncio.Protocol):
         """Whether the client closed the connection before it had the answer."""
         self._is_incomplete = False
         """Whether a request has begun that has not ended."""
+
+    @property
+    def client(self) -> Client | None:
+        """The host and the port of the client; None once the connection is closed."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return (normal_host(peer[0]), peer[1]) if peer else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the connection."""

@@ -33,11 +33,13 @@ from lbctl.serve.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.serve.picker.health import PickerHealth
 from lbctl.serve.picker.http_api import HttpApi, RequestEnds, connections
 from lbctl.serve.picker.http_certificate import HttpCertificate
+from lbctl.serve.picker.http_connections import ConnectionLimits
 from lbctl.serve.picker.http_protocol import QUESTION_TIMEOUT
 from lbctl.serve.picker.link import explanation_line, report
 from lbctl.serve.picker.question_key import QuestionKey
 from lbctl.serve.picker.service import PickService
 from lbctl.serve.picker.statistics import page
+from lbctl.xds.protocol.idle_connections import IdleConnections
 
 if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
@@ -89,6 +91,7 @@ class PickerProcess:
         self._guard = Guard(service.statistics.task_failed)
         credentials = _credentials(places.tls)
         self._certificate = HttpCertificate(places.tls)
+        self._watches: list[asyncio.Task[Any]] = []
         self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
         self._key = QuestionKey()
         self.follower = TableFollower(
@@ -112,7 +115,7 @@ class PickerProcess:
         gc.freeze()
         works = (stop.wait(), self._link(self.follower, self.service))
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
-        tasks.append(self._guard.start("sweep of lost picks", self._sweep))
+        tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
@@ -138,13 +141,17 @@ class PickerProcess:
         if remote is not None:
             tls = self._certificate.context
             patience = QUESTION_TIMEOUT if tls else None
+            limits = ConnectionLimits()
             try:
                 await loop.create_server(
-                    connections(api), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience,
+                    connections(api, limits), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience,
                     reuse_port=shared,
                 )  # fmt: skip
             except OSError as error:
                 raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
+            if tls:
+                watch = IdleConnections(remote.port, limits.clients).run
+                self._watches.append(self._guard.start("handshakes that do not end", watch))
         await self._grpc.start(self._places.bind, shares_port=shared)
         log.event("the picker listens", grpc=self._places.bind, http=http, tls=self._places.tls is not None or None)
 

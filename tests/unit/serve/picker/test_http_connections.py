@@ -6,6 +6,8 @@ from lbctl.serve.picker.http_connections import ConnectionLimits
 
 
 class _Connection:
+    client = None
+
     def __init__(self) -> None:
         self.closed = False
 
