@@ -34,6 +34,8 @@ _PART_OF_TIME = 20
 _FREED, _TRIM = 2.0, 0.2
 """Seconds after a close for which memory that is free is returned to the system, and seconds between two such times."""
 _PRUNE = 60.0
+_SLOW = 4 << 10
+"""Bytes of a connection in `_PRUNE` seconds that count as read: answers to pings and the like are not messages."""
 _CALL, _MESSAGE, _PART = 2_048, 128, 64
 """What is allowed for the frames around messages: bytes for a call and for a message, and a part of what was read."""
 _BYTES_RECEIVED = 128
@@ -50,6 +52,8 @@ class UnreadMessages:
         self._resident = resident or _Memory().resident
         self._read: Counter[Client] = Counter()
         """Client → the bytes that it may have sent, by the messages that were read of it."""
+        self._unread: dict[Client, int] = {}
+        """Client → the bytes that were not read at the last look at the clients that are gone."""
         self._least = self._least_before = float("inf")
 
     def begin(self, client: Client) -> None:
@@ -71,7 +75,9 @@ class UnreadMessages:
             while True:
                 await asyncio.sleep(_PRUNE)
                 if self._read:
-                    self._forget(await asyncio.to_thread(connections_of, port))
+                    found = await asyncio.to_thread(connections_of, port)
+                    self._forget(found)
+                    self._forgive(found)
         finally:
             over.set()
 
@@ -93,8 +99,8 @@ class UnreadMessages:
 
     def look(self, port: int) -> int:
         """Close connections until what the process has grown by was theirs, or no other keeps much. Return how many."""
-        found, read = connections_of(port), dict(self._read)
-        unread = Counter({client: count - read.get(client, 0) for client, count in _received(found).items()})
+        found = connections_of(port)
+        unread = self._unread_of(found)
         wanted = self._grown()
         closed: dict[Client, int] = {}
         for client, size in unread.most_common():
@@ -119,6 +125,20 @@ class UnreadMessages:
         kept = found.keys() | set(self._busy())
         for client in [client for client in self._read if client not in kept]:
             del self._read[client]
+
+    def _forgive(self, found: Mapping[Client, int]) -> None:
+        """Count as read what clients have sent slowly, so that none has much unread after some days."""
+        unread = self._unread_of(found)
+        for client in unread.keys() & self._read.keys():
+            before = self._unread.get(client, 0)
+            if 0 < unread[client] - before <= _SLOW:
+                self._read[client] += unread[client] - before
+                unread[client] = before
+        self._unread = dict(unread)
+
+    def _unread_of(self, found: Mapping[Client, int]) -> Counter[Client]:
+        read = dict(self._read)
+        return Counter({client: count - read.get(client, 0) for client, count in _received(found).items()})
 
 
 def _received(found: Mapping[Client, int]) -> dict[Client, int]:

@@ -83,3 +83,21 @@ def test_clients_that_have_left_are_forgotten() -> None:
             unread.begin(peer)
         unread._forget(unread_messages.connections_of(port))
         assert set(unread._read) == {client.getsockname(), ("10.0.0.1", 1)}
+
+
+@pytest.mark.parametrize(("sent", "closed"), [(3_000, 0), (30_000, 1)])
+def test_slow_bytes_of_old_connections_are_no_messages(sent: int, closed: int) -> None:
+    with socket.create_server((HOST, 0)) as listening:
+        port = listening.getsockname()[1]
+        client = socket.create_connection((HOST, port))
+        accepted, _ = listening.accept()
+        with client, accepted:
+            memory = iter([0, MAX_GROWTH + 1])
+            unread = UnreadMessages(set, lambda: next(memory))
+            unread._grown()
+            unread.begin(client.getsockname())
+            for _ in range(100):
+                client.sendall(bytes(sent))
+                accepted.recv(sent, socket.MSG_WAITALL)
+                unread._forgive(unread_messages.connections_of(port))
+            assert unread.look(port) == closed
