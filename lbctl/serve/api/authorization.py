@@ -20,7 +20,7 @@ from lbctl.ir.address import Address
 from lbctl.serve.api import tokens
 from lbctl.serve.api.connections import FIRST_REQUEST
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
-from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest
+from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, awaiting_body
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.tokens import ApiToken, Principal
@@ -124,7 +124,9 @@ class Authorization:
             raise RefusedRequest(413, "a forwarded request has a body of known length")
         try:
             async with asyncio.timeout(FIRST_REQUEST):
-                signed = MemberRequest(request.method, request.path_qs, await request.read())
+                with awaiting_body(request):
+                    body = await request.read()
+            signed = MemberRequest(request.method, request.path_qs, body)
             actor, token = requests.verify(given, signed, [(item, item.secret) for item in accepted])
         except NotSignedError as error:
             raise RefusedRequest(401, str(error)) from None

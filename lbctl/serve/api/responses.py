@@ -63,7 +63,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         raise web.HTTPRequestEntityTooLarge(LARGEST, request.content_length or 0)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
-            with _awaiting_body(request):
+            with awaiting_body(request):
                 content = await request.read()
         body = json.loads(content.decode())
     except TimeoutError:
@@ -79,7 +79,8 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     return body
 
 
-def _awaiting_body(request: web.Request) -> AbstractContextManager[None]:
+def awaiting_body(request: web.Request) -> AbstractContextManager[None]:
+    """Count the connection of a request as idle while its body is on its way."""
     connection = connection_of(request)
     return nullcontext() if connection is None else connection.awaiting_body()
 

@@ -25,7 +25,9 @@ from lbctl.serve.api import schema, status_rows
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.connections import MOST, ConnectionLimit, LimitedConnection
 from lbctl.serve.api.server import ApiServer
+from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.serve.state.keyring import Keyring
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.processes.certs import Authority, client_context, server_context
@@ -583,10 +585,21 @@ def test_busy_connection_is_not_closed_for_a_new_one() -> None:
     asyncio.run(check())
 
 
-def test_connections_without_their_body_keep_nobody_out(fleet: Fleet, token: Path) -> None:
+class _Member(Fleet):
+    """A member of a control plane with several."""
+
+    def member_requests(self) -> MemberRequests:  # type: ignore[override]
+        return MemberRequests("cp-1", Keyring(), lambda: 1000.0)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/picks/explain", "/api/v1/reload"])
+def test_connections_without_their_body_keep_nobody_out(token: Path, path: str) -> None:
     async def script(ask: Ask) -> None:
         address = urlsplit((await ask("GET", "/healthz")).url)
-        head = b"POST /api/v1/picks/explain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            "authorization: lbctl-member e30=\r\n"
+        ).encode()
         held = [await asyncio.open_connection(address.hostname, address.port) for _ in range(MOST)]
         for _, writer in held:
             writer.write(head + b"content-length: 10\r\n\r\n{")
@@ -595,7 +608,7 @@ def test_connections_without_their_body_keep_nobody_out(fleet: Fleet, token: Pat
         for _, writer in held:
             writer.close()
 
-    conversation(fleet, token, script)
+    conversation(_Member(), token, script)
 
 
 def test_streams_of_strangers_leave_a_share_for_tokens(fleet: Fleet, token: Path) -> None:
