@@ -24,12 +24,12 @@ from lbctl.serve.net.kubernetes.client import JSON, METADATA, METADATA_LIST, Api
 from lbctl.serve.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
-PAGES = {False: "100", True: "150"}
+PAGES = {False: "15", True: "150"}
 """The number of objects in a page of a list, of whole objects and of metadata, so that each page is within the bounds
-of an answer: a slice has up to 1,000 endpoints, and the metadata of a node with GPUs 600 to 2,000 values."""
+of an answer: a slice has up to 1,000 endpoints of some 20 values, the metadata of a node with GPUs 600 to 2,000."""
 MAX_SIZE = 40_000
 """Objects and items of them in a copy."""
-LIST_TIMEOUT = 60.0
+LIST_TIMEOUT = 120.0
 """Seconds for all pages of a list."""
 _TURN = 100
 """Events between two turns of the event loop."""

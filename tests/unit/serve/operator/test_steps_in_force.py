@@ -95,6 +95,7 @@ def test_invalid_announcement_keeps_only_the_name(announcement: str) -> None:
 
 
 @pytest.mark.parametrize("steps", ["null", "5", '{"a": 1}'])
-def test_invalid_steps_keep_the_rest_of_an_announcement(steps: str) -> None:
+def test_announcement_with_invalid_steps_keeps_only_the_name(steps: str) -> None:
     read = read_info(Presence("cp-2", "x", f'{{"role": "leader", "steps": {steps}}}'))
-    assert (read.name, read.role, read.steps) == ("cp-2", "leader", ())
+    assert (read.name, read.role, read.steps) == ("cp-2", "", ())
+    assert "steps" in read.problem
