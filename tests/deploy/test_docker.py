@@ -173,7 +173,7 @@ class Composition:
         return os.environ | {
             "PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
             "LBCTL_SERVE_API_BIND": api, "LBCTL_SERVE_XDS_BIND": f"127.0.0.1:{free_port()}",
-            "LBCTL_SERVER": f"http://{api}",
+            "LBCTL_SERVER": f"http://{api}", "LBCTL_FILE_DIRS": f"{self._directory}/secrets",
         }  # fmt: skip
 
     def _copy(self, source: Path, name: str) -> None:
