@@ -30,7 +30,7 @@ def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
     if route.auth is None or route.auth.api_keys is None:
         return None
     variable = f"$lb_r{number}_tenant"
-    if all(item.variable != Token(variable) for item in context.maps):
+    if not context.has_map(variable):
         _keys(context, route, route.auth.api_keys, variable)
     return Token(variable)
 
@@ -105,7 +105,7 @@ def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: s
 
 def _key_in_protocols(context: RenderContext) -> str:
     """Return the variable with the key among the subprotocols of a WebSocket."""
-    if all(item.variable != Token(_PROTOCOL_KEY) for item in context.maps):
+    if not context.has_map(_PROTOCOL_KEY):
         key = names.group(_PROTOCOL_KEY, websocket_key.KEY)
         pattern = quote.plain(f"~*^websocket\\n{websocket_key.BEFORE}{key}{websocket_key.BEHIND}")
         entries = ((Token("default"), Token('""')), (pattern, Token(names.captured(_PROTOCOL_KEY))))
@@ -115,7 +115,7 @@ def _key_in_protocols(context: RenderContext) -> str:
 
 def _other_protocols(context: RenderContext) -> Token:
     """Return the variable with the subprotocols of a WebSocket without the key; with several keys it is empty."""
-    if all(item.variable != Token(_OTHER_PROTOCOLS) for item in context.maps):
+    if not context.has_map(_OTHER_PROTOCOLS):
         item, space = f"{websocket_key.ITEM}[.][^,]*", "[[:space:]]*"
         group, captured = partial(names.group, _OTHER_PROTOCOLS), partial(names.captured, _OTHER_PROTOCOLS)
         entries = (

@@ -52,7 +52,7 @@ def falling_back(context: RenderContext, directives: Forwarding, prefix: str, lo
     """
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
         variable = f"{prefix}_{status}"
-        if all(item.variable != Token(variable) for item in context.maps):
+        if not context.has_map(variable):
             default = (Token("default"), Token(otherwise.text.removeprefix("@")))
             entries = (default, (quote.plain(r"~-\z"), quote.plain(location)))
             context.map("$upstream_connect_time", variable, entries, volatile=True)

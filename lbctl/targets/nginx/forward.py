@@ -103,7 +103,7 @@ def _new_path(context: RenderContext, inlet: Inlet, route: Route, rule: Rule, pr
     """
     number, kind = list(context.view.routes).index(route.name), _KINDS_OF_PATHS[source]
     variable = f"$lb_{kind}_{inlet.number}_{number}"
-    if any(item.variable == Token(variable) for item in context.maps):
+    if context.has_map(variable):
         return variable
     path = ("routes", route.name, "rewrite", "path_prefix")
     new, old = prefix.rstrip("/"), rule.path.value.rstrip("/")

@@ -51,7 +51,7 @@ def _braced(variable: str) -> str:
 
 def _pool(context: RenderContext) -> str:
     """Return the variable with the name of the pool that the request was sent to."""
-    if all(item.variable != Token(_POOL) for item in context.maps):
+    if not context.has_map(_POOL):
         entries = ((quote.plain(json.dumps(name)), quote.plain(name)) for name in context.view.pools)
         context.map("$lb_pool", _POOL, ((Token("default"), Token('""')), *entries))
     return _braced(_POOL)

@@ -46,7 +46,7 @@ def _value(context: RenderContext, pool: Pool, number: int, header: UpstreamHead
         return quote.value(header.text, path)
     name = f"nginx-upstream-{pool.name}-{header.name}.map"
     variable = f"$lb_u{list(context.view.pools).index(pool.name)}_{number}"
-    if all(item.variable != Token(variable) for item in context.maps):
+    if not context.has_map(variable):
         values = dict(context.view.upstream_headers[pool.name])
         line = f"default {quote.value(values[header.name]).text};\n" if header.name in values else ""
         context.files.append(File(name, line, secret=True))

@@ -115,7 +115,7 @@ def _limits(context: RenderContext, route: Route, number: int, name: str, limit:
 
 
 def _map(context: RenderContext, tenant: Token, variable: str, *entries: tuple[Token, Token]) -> Token:
-    if all(item.variable != Token(variable) for item in context.maps):
+    if not context.has_map(variable):
         context.map(tenant.text, variable, entries)
     return Token(variable)
 

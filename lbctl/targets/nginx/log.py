@@ -76,7 +76,7 @@ def condition(context: RenderContext) -> Token | None:
     silent = [name for name, route in context.view.routes.items() if not route.logged]
     if not silent:
         return None
-    if all(item.variable != _LOGGED for item in context.maps):
+    if not context.has_map(_LOGGED.text):
         entries = ((quote.plain(json.dumps(name)), Token("0")) for name in silent)
         context.map("$lb_route", _LOGGED.text, ((_DEFAULT, Token("1")), *entries))
     return _LOGGED

@@ -12,7 +12,7 @@ _QUERY = "$lb_query_model"
 
 def in_query(context: RenderContext) -> str:
     """Return the variable with the model in the query of a GET, as it was sent; it is empty next to the header."""
-    if all(item.variable != Token(_QUERY) for item in context.maps):
+    if not context.has_map(_QUERY):
         entries = ((Token("default"), Token('""')), (quote.plain("~^GET\\n\\z"), Token("$arg_model")))
         context.map(f"$request_method\n{HEADER}", _QUERY, entries)
     return _QUERY

@@ -47,7 +47,7 @@ def _variable(context: RenderContext, inlet: Inlet, number: int, value_by_route:
     """Return the variable of a header; each listener has its own where its value depends on the listener."""
     suffix = f"_{inlet.number}" if any(map(variables, value_by_route.values())) else ""
     variable = f"$lb_own{number}{suffix}"
-    if all(item.variable != Token(variable) for item in context.maps):
+    if not context.has_map(variable):
         entries = (
             (quote.plain(json.dumps(name)), header_text.token(context, inlet, context.view.routes[name], None, text))
             for name, text in value_by_route.items()

@@ -55,7 +55,7 @@ def picked(
 ) -> Picked:
     """Return what a pick leads to; `replicas` has the name and the upstream of each replica that may be picked."""
     variable = f"$lb_up_{upstream.name.text.replace('.', '_').replace('-', '_')}_{_number(context, upstream)}"
-    if all(item.variable != Token(variable) for item in context.maps):
+    if not context.has_map(variable):
         path = ("pools", pool.name, "balance", "pick")
         entries = ((quote.map_key(name), quote.plain(single.name.text, path)) for name, single in replicas)
         context.map(_REPLICA, variable, ((Token("default"), quote.plain(upstream.name.text)), *entries))
@@ -85,13 +85,13 @@ def falling_back(
     name, prefix = quote.plain(location), f"{chosen.variable}_r{route_number}"
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
         variable = f"{prefix}_{status}"
-        if all(item.variable != Token(variable) for item in context.maps):
+        if not context.has_map(variable):
             single = names.own("pick", context.view.proxy)
             pattern = quote.plain(rf"~^{single}\d+_[^:]*:lb_503\z")
             entries = ((Token("default"), Token(otherwise.text.removeprefix("@"))), (pattern, name))
             context.map(f"{chosen.variable}:$lb_on_{status}", variable, entries, volatile=True)
     unasked = f"{prefix}_500"
-    if all(item.variable != Token(unasked) for item in context.maps):
+    if not context.has_map(unasked):
         context.map(
             "$upstream_addr", unasked, ((Token("default"), Token("lb_502")), (Token('""'), name)), volatile=True
         )

@@ -37,6 +37,10 @@ _WITHOUT_PUSH = (1, 25, 1)
 """The first nginx that pushes no answers of replicas' `Link` headers."""
 _FEW = 64
 """The most entries of a map for which nginx's hash tables are large enough by default."""
+_MANY = 256
+"""The most entries of a map of which a table with the smaller buckets has at most two of the longest in a bucket."""
+_BUCKET = 128
+"""Bytes of a bucket of a map's hash table. nginx logs a warning at each reload if no size of the table fits."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -185,7 +189,7 @@ def _map_hash(context: RenderContext) -> tuple[int, int] | None:
     most, longest = max((len(item.entries) + item.included for item in context.maps), default=1), _longest(context)
     if most <= _FEW and longest <= _FITS:
         return None
-    return _power(4 * most, 2048), _power(2 * longest, 128)
+    return _power(4 * most, 2048), _power(2 * longest, _BUCKET if most <= _MANY else 2 * _BUCKET)
 
 
 def _longest(context: RenderContext) -> int:

@@ -32,6 +32,8 @@ class RenderContext:
     """Upstream → the number that the variable of its picks contains."""
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
     """(source, expressions) → the variable that says whether one of the expressions matches."""
+    _mapped: set[str] = field(default_factory=set)
+    """The variables of the maps."""
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -51,8 +53,13 @@ class RenderContext:
 
         `source` is text of lbctl's own, in which `$name` means the variable. `include`: a file with `included` entries.
         """
+        self._mapped.add(variable)
         self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include, included))
         return variable
+
+    def has_map(self, variable: str) -> bool:
+        """Return whether there is a map for this variable."""
+        return variable in self._mapped
 
     def condition(self, source: str, patterns: tuple[str, ...], path: Path = (), may_give_up: bool = False) -> str:
         """Return the variable that is 1 where `source` matches one of `patterns`, else 0.

@@ -290,7 +290,7 @@ class Routes:
         fallback_location = quote.plain(names.location(route.name, fallback))
         for status in ("502", "504"):
             variable = f"$lb_r{number}_{status}"
-            if all(item.variable != Token(variable) for item in self.context.maps):
+            if not self.context.has_map(variable):
                 entries = ((Token("default"), Token(f"$lb_on_{status}")), (Token("lb_503"), fallback_location))
                 self.context.map(f"$lb_on_{status}", variable, entries, volatile=True)
         return replace(

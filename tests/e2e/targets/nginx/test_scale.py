@@ -4,8 +4,10 @@ token of 4 KiB.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from lbctl.cli import run
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import AccessLog, Listener, PathMatch, Rule
 from lbctl.ir.pools import Pool, Replica
-from lbctl.ir.routes import Forward, HeaderRules, Pin, Respond, Route, Share, StickySplit
-from tests.support.nginx import nginx_view, running, send_request, socket_in
+from lbctl.ir.routes import ApiKeys, Auth, Forward, HeaderRules, Pin, Respond, Route, Share, StickySplit
+from lbctl.ir.secrets import ApiKey
+from tests.support.nginx import forward_to, nginx_view, running, send_request, socket_in
 from tests.support.processes.binaries import require
 from tests.support.processes.ports import free_port
 
@@ -122,3 +125,14 @@ def test_nginx_accepts_the_variables_of_many_routes(directory: Path) -> None:
     )
     assert process.returncode == 0, process.stderr
     assert "hash" not in process.stderr
+
+
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_many_keys_fit_the_hash_table(count: int, directory: Path) -> None:
+    keys = tuple(ApiKey("t", key=f"sk-{hashlib.sha256(str(n).encode()).hexdigest()}") for n in range(count))
+    route = Route("r", forward_to("one"), auth=Auth(ApiKeys("keys.yaml")))
+    listener = Listener("public", socket_in(directory), rules=(Rule("r"),), access_log=AccessLog(format="none"))
+    with running(replace(nginx_view(listener, (route,), POOLS), api_keys={"r": keys}), directory):
+        assert send_request(directory, "/", headers={"authorization": keys[-1].key})[0] == 503
+        assert send_request(directory, "/", headers={"authorization": keys[-1].key[1:]})[0] == 401
+    assert "map_hash" not in (directory / "stderr.log").read_text()

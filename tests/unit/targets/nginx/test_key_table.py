@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import cProfile
+from dataclasses import replace
+
+from lbctl.ir.address import Address
+from lbctl.ir.listeners import Listener, PathMatch, Rule
+from lbctl.ir.pools import Pool
+from lbctl.ir.routes import ApiKeys, Auth, Route
 from lbctl.ir.secrets import ApiKey
+from lbctl.targets.nginx import TARGET
 from lbctl.targets.nginx.key_table import END, table
+from tests.support.nginx import forward_to, nginx_view, replica_at
 
 
 def test_each_key_is_one_string_without_expressions() -> None:
@@ -27,3 +36,22 @@ def test_keys_that_fit_no_token_are_refused_and_counted() -> None:
     keys = [ApiKey("t", key=f"{number:02}{'x' * 254}") for number in range(20)]
     assert table(keys).lines == ()
     assert table(keys).refused == 20
+
+
+def calls_of_many_routes(count: int) -> int:
+    """Return how many functions of the nginx target are called to render routes that each have keys and a pool."""
+    names = [f"r{number}" for number in range(count)]
+    rules = tuple(Rule(name, "", PathMatch("prefix", f"/{name}/")) for name in names)
+    routes = tuple(Route(name, forward_to(name), auth=Auth(ApiKeys("keys.yaml"))) for name in names)
+    pools = tuple(Pool(name, (replica_at("a"),)) for name in names)
+    view = nginx_view(Listener("public", Address("127.0.0.1", 8080), rules=rules), routes, pools)
+    profile = cProfile.Profile()
+    profile.runcall(TARGET.render, replace(view, api_keys={name: (ApiKey("t", key="sk-1"),) for name in names}))
+    profile.create_stats()
+    stats = profile.stats  # type: ignore[attr-defined]
+    return sum(entry[1] for (file, _, _), entry in stats.items() if "/targets/nginx/" in file)
+
+
+def test_cost_of_a_route_with_keys_does_not_grow() -> None:
+    calls_of_many_routes(1)  # what is kept between renderings
+    assert calls_of_many_routes(100) < 2.5 * calls_of_many_routes(50)
