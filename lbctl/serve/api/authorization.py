@@ -18,9 +18,8 @@ from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
 from lbctl.serve.api import tokens
-from lbctl.serve.api.connections import FIRST_REQUEST
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
-from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, awaiting_body
+from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, read_bytes
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.tokens import ApiToken, Principal
@@ -122,16 +121,11 @@ class Authorization:
             raise RefusedRequest(401, "this control plane has no other members that may ask this")
         if request.content_length is None or request.content_length > LARGEST:
             raise RefusedRequest(413, "a forwarded request has a body of known length")
+        signed = MemberRequest(request.method, request.path_qs, await read_bytes(request))
         try:
-            async with asyncio.timeout(FIRST_REQUEST):
-                with awaiting_body(request):
-                    body = await request.read()
-            signed = MemberRequest(request.method, request.path_qs, body)
             actor, token = requests.verify(given, signed, [(item, item.secret) for item in accepted])
         except NotSignedError as error:
             raise RefusedRequest(401, str(error)) from None
-        except TimeoutError:
-            raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
         return token or ApiToken(Principal(actor, "operate"), b"")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from aiohttp import web
@@ -61,15 +61,9 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         raise RefusedRequest(415, "the body must be JSON: content-type: application/json")
     if (request.content_length or 0) > LARGEST:
         raise web.HTTPRequestEntityTooLarge(LARGEST, request.content_length or 0)
+    content = await read_bytes(request)
     try:
-        async with asyncio.timeout(FIRST_REQUEST):
-            with awaiting_body(request):
-                content = await request.read()
         body = json.loads(content.decode())
-    except TimeoutError:
-        raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
-    except ConnectionError:
-        raise RefusedRequest(400, "the connection was closed before the body had come") from None
     except (ValueError, RecursionError):
         raise RefusedRequest(400, "the body is not JSON") from None
     if not isinstance(body, dict):
@@ -79,10 +73,17 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     return body
 
 
-def awaiting_body(request: web.Request) -> AbstractContextManager[None]:
-    """Count the connection of a request as idle while its body is on its way."""
+async def read_bytes(request: web.Request) -> bytes:
+    """Return the body of a request. Its connection is idle until it has come. Raises RefusedRequest."""
     connection = connection_of(request)
-    return nullcontext() if connection is None else connection.awaiting_body()
+    try:
+        async with asyncio.timeout(FIRST_REQUEST):
+            with nullcontext() if connection is None else connection.awaiting_body():
+                return await request.read()
+    except TimeoutError:
+        raise RefusedRequest(408, f"the body has not come within {FIRST_REQUEST:g} seconds") from None
+    except ConnectionError:
+        raise RefusedRequest(400, "the connection was closed before the body had come") from None
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
