@@ -12,9 +12,9 @@ import requests
 
 from lbctl.cli import run
 from tests.support.processes.control import ControlPlane, controlling
-from tests.support.processes.fleet import fleet_of
+from tests.support.processes.fleet import fleet_of, pool_of
+from tests.support.processes.replicas import replicas
 
-_POOL = {"replicas": [{"name": name, "address": f"127.0.0.1:{port}"} for name, port in (("a", 9), ("b", 10))]}
 _TOKENS = "anna:operate:token-of-anna\nviewer:read:token-of-viewer\n"
 
 
@@ -30,11 +30,15 @@ def _cli(control: ControlPlane, token: Path, *words: str) -> int:
 
 
 def test_audit_log_has_authors_and_detects_removed_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = fleet_of(_POOL, control={"api": {"token_file": "tokens"}})
     anna, viewer = tmp_path / "anna", tmp_path / "viewer"
     anna.write_text("token-of-anna\n")
     viewer.write_text("token-of-viewer\n")
-    with controlling(fleet, files={"tokens": _TOKENS}) as control:
+    with (
+        replicas("a", "b") as members,  # a replica that is down is a record of its own
+        controlling(
+            fleet_of(pool_of(members), control={"api": {"token_file": "tokens"}}), files={"tokens": _TOKENS}
+        ) as control,
+    ):
         assert _cli(control, anna, "drain", "pool/a", "--reason", "a fan", "--ttl", "1h") == 0
         assert _cli(control, viewer, "drain", "pool/b") == 4
         assert "the token of viewer may read, and not operate" in capsys.readouterr().err

@@ -64,7 +64,8 @@ WORDS = {
     "proxies.*.include.frontend.*", "proxies.*.include.backend.*", "proxies.*.include.http_filters",
     "pools.*.discovery.kubernetes.kubeconfig",
     "proxies.*.runtime_api",
-    "control.xds.tls.certificate", "control.xds.tls.key", "control.xds.tls.client_ca", "control.api.token_file",
+    "control.xds.tls.certificate", "control.xds.tls.key", "control.xds.tls.client_ca", "control.xds.tls.client_crl",
+    "control.api.token_file", "control.picker.key_file", "control.store.key_file",
     "control.api.tls.certificate", "control.api.tls.key", "control.state", "control.store.password.file",
     "control.store.tls.ca", "control.store.tls.certificate", "control.store.tls.key", "control.store.key_prefix",
     # names that others have given
