@@ -10,7 +10,7 @@ state, its tokens, or its keys.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lbctl.base import diagnostics as d
@@ -70,7 +70,7 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
     file, root = Path(source.roots[node.file]) / str(node.value), Path(source.roots[node.file])
     resolved = without_links(file)
     shown = d.show(str(node.value)) + ("" if str(resolved) == str(node.value) else f" ({resolved})")
-    if _is_below(resolved, _of_control_plane(source)):
+    if _is_below(resolved, of_control_plane(source)):
         message = f"{shown} belongs to the control plane, and no fleet may read it"
         return d.Diagnostic(REFUSED, message, node.position, path, "a file of its own for each purpose")
     if not _is_passed_on(path) or _is_below(resolved, (str(root),)) or is_allowed(file) or _holds_nothing(resolved):
@@ -90,7 +90,13 @@ def _holds_nothing(resolved: Path) -> bool:
     return exists(resolved) and not is_file(resolved)
 
 
-def _of_control_plane(source: FleetSource) -> Iterator[str]:
+def is_below(file: Path, places: Iterable[str]) -> bool:
+    """Return whether a file, its links resolved, is one of these files or below one of these directories."""
+    return _is_below(without_links(file), places)
+
+
+def of_control_plane(source: FleetSource) -> Iterator[str]:
+    """Yield the files and directories of the control plane, which no fleet may name."""
     yield from source.withheld
     yield from (os.environ.get("LBCTL_STATE") or _STATE, _STATE, *_OWN_IDENTITY)
     for named in _OWN_FILES:
@@ -99,5 +105,5 @@ def _of_control_plane(source: FleetSource) -> Iterator[str]:
             yield str(Path(source.roots[node.file]) / node.value)
 
 
-def _is_below(resolved: Path, places: Iterator[str] | tuple[str, ...]) -> bool:
+def _is_below(resolved: Path, places: Iterable[str]) -> bool:
     return any(resolved.is_relative_to(without_links(place)) for place in places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lbctl.compile.allowed_files import of_control_plane
 from lbctl.compile.context import Context
 from lbctl.compile.convert import maybe
 from lbctl.compile.files import file_of
@@ -24,6 +25,7 @@ def kubernetes(ctx: Context, pool: str, section: model.Kubernetes) -> ir.Kuberne
         port=section.port or "",
         kubeconfig=section.kubeconfig,
         kubeconfig_file=str(file_of(ctx.source, node)) if node is not None and section.kubeconfig else None,
+        control_files=tuple(of_control_plane(ctx.source)) if section.kubeconfig else (),
         context=section.context,
         gpu_from=maybe(section.gpu_from, _label),
         zone_from=_zone(section.zone_from),

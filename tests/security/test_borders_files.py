@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile import allowed_files
+from lbctl.ir.pools import KubernetesDiscovery
+from lbctl.serve.discovery.kubernetes import cluster_of
 from lbctl.serve.fleet.reload import FleetReloader
 from lbctl.serve.net.kubernetes import kubeconfig
 from lbctl.serve.net.kubernetes.cluster import ClusterError
@@ -174,3 +177,34 @@ def test_kubeconfig_of_a_fleet_reads_its_own_token(outside: Path) -> None:
     file = outside.parents[1] / "fleet" / "kubeconfig"
     file.write_text(_KUBECONFIG.replace("FILE", "secrets/token"))
     kubeconfig.read(file)
+
+
+@pytest.mark.parametrize("token_file", ["state/api-token", "../elsewhere/token", "link"])
+def test_kubeconfig_of_a_fleet_sends_no_own_token(
+    token_file: str, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(allowed_files.VARIABLE, str(outside.parent))
+    directory = outside.parents[1] / "fleet"
+    (directory / "state").mkdir()
+    (directory / "state" / "api-token").write_text(_TOKEN)
+    (directory / "link").symlink_to("state/api-token")
+    (directory / "kubeconfig").write_text(_KUBECONFIG.replace("FILE", token_file))
+    control = {"state": "state", "api": {"token_file": str(outside)}}
+    loaded, _ = _loaded(directory, _PASSED_ON["kubeconfig"]("kubeconfig") | {"control": control})
+    assert loaded is not None
+    (discovery,) = (item.discovery for item in loaded.compiled.topology.pools if item.name == "k")
+    assert isinstance(discovery, KubernetesDiscovery)
+    with pytest.raises(ClusterError, match=r"kubeconfig:5:.* belongs to the control plane"):
+        cluster_of(discovery)
+
+
+def test_token_that_becomes_a_link_is_not_sent(outside: Path) -> None:
+    file, token = (outside.parents[1] / "fleet" / name for name in ("kubeconfig", "token"))
+    file.write_text(_KUBECONFIG.replace("FILE", "token"))
+    token.write_text("of-the-author")
+    credentials = kubeconfig.read(file).credentials
+    assert asyncio.run(credentials.access()).authorization == "Bearer of-the-author"
+    token.unlink()
+    token.symlink_to(outside)
+    with pytest.raises(ClusterError, match="is outside the directories"):
+        asyncio.run(credentials.access())

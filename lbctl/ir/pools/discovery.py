@@ -78,6 +78,8 @@ class KubernetesDiscovery(Discovery):
     """The path of the kubeconfig, relative to the fleet file; None: the service account of the own pod."""
     kubeconfig_file: str | None = None
     """The path of the kubeconfig on this machine."""
+    control_files: tuple[str, ...] = ()
+    """Files and directories of the control plane, which a kubeconfig of the fleet's author may not name."""
     context: str | None = None
     """The context of the kubeconfig; None: its current one."""
     gpu_from: LabelSource | None = None

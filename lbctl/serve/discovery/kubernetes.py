@@ -42,7 +42,7 @@ def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
     """Read where the cluster is and who asks. Raises ClusterError."""
     if discovery.kubeconfig_file is None:
         return in_cluster()
-    return kubeconfig.read(Path(discovery.kubeconfig_file), discovery.context)
+    return kubeconfig.read(Path(discovery.kubeconfig_file), discovery.context, control_files=discovery.control_files)
 
 
 def slices_key(discovery: KubernetesDiscovery) -> CollectionKey:

@@ -16,9 +16,9 @@ from tests.support.fleet import compiled
 from tests.support.paths import FIXTURES
 
 FULL = FIXTURES / "full.yaml"
-DERIVED = {"rules", "content_type", "few_slots", "is_limited", "kubeconfig_file"}
+DERIVED = {"rules", "content_type", "few_slots", "is_limited", "kubeconfig_file", "control_files"}
 """Derived fields: `rules` follow from the routes, `few_slots` from the servers, `is_limited` from the limits,
-`kubeconfig_file` from the directory of the fleet."""
+`kubeconfig_file` from the directory of the fleet, `control_files` from its section `control`."""
 
 ONE = '      - {name: one, address: "10.0.0.1:8000", weight: 3}\n'
 TWO = '      - {name: two, address: "10.0.0.2:8000", weight: 1}\n'

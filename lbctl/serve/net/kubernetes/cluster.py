@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Protocol
@@ -70,14 +70,21 @@ class TokenFile:
     """The file."""
     certificate: tuple[str, str] | None = field(default=None, repr=False)
     """The client certificate that is shown beside the token."""
+    check: Callable[[], object] | None = field(default=None, repr=False, compare=False)
+    """Raises ClusterError if the file may not be read: it may have become a link since the last request."""
 
     async def access(self) -> CallerIdentity:
         """Read the token. Raises ClusterError."""
         try:
-            token = (await asyncio.to_thread(_read_text, self.path)).strip()
+            token = (await asyncio.to_thread(self._read)).strip()
         except OSError as error:
             raise ClusterError(f"the token {self.path} cannot be read: {reason_of(error)}") from None
         return CallerIdentity(bearer(token, str(self.path)), self.certificate)
+
+    def _read(self) -> str:
+        if self.check is not None:
+            self.check()
+        return _read_text(self.path)
 
     def expire(self) -> None:
         """Do nothing: the next request reads the file again."""

@@ -13,14 +13,13 @@ import binascii
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.base.errors import reason_of
-from lbctl.base.paths import without_links
-from lbctl.compile.allowed_files import VARIABLE, is_allowed
+from lbctl.compile.allowed_files import VARIABLE, is_allowed, is_below
 from lbctl.compile.files import read_regular
 from lbctl.model import yaml
 from lbctl.model.node import Node
@@ -49,11 +48,14 @@ def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
     return read(Path(named), of_operator=True)
 
 
-def read(file: Path, context: str | None = None, *, of_operator: bool = False) -> Cluster:
+def read(
+    file: Path, context: str | None = None, *, of_operator: bool = False, control_files: Sequence[str] = ()
+) -> Cluster:
     """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column.
 
     A kubeconfig that is neither `of_operator` nor in a directory that the operator allows belongs to the author of the
-    fleet: its tokens and certificates must be below its directory, or below one that the operator allows.
+    fleet: its tokens and certificates must be below its directory, or below one that the operator allows, and must not
+    be among `control_files`.
     """
     try:
         data = read_regular(file, _MAX_BYTES)
@@ -65,16 +67,17 @@ def read(file: Path, context: str | None = None, *, of_operator: bool = False) -
         raise ClusterError(f"{item.position}: {item.message}")
     if root is None:
         raise ClusterError(f"{file}: this is no kubeconfig")
-    return _Reader(file, root, of_operator or is_allowed(file)).cluster(context)
+    return _Reader(file, root, of_operator or is_allowed(file), control_files).cluster(context)
 
 
 class _Reader:
     """One kubeconfig."""
 
-    def __init__(self, file: Path, root: Node, of_operator: bool) -> None:
+    def __init__(self, file: Path, root: Node, of_operator: bool, control_files: Sequence[str]) -> None:
         self._file = file
         self._root = root
         self._of_operator = of_operator
+        self._control_files = control_files
 
     def cluster(self, context: str | None) -> Cluster:
         name = context or _text(self._root, "current-context")
@@ -131,7 +134,7 @@ class _Reader:
         if (plugin := _child(user, "exec")) is not None:
             return ExecPlugin(self._command(plugin, server))
         if (named := _child(user, "tokenFile")) is not None and named.value:
-            return TokenFile(self._readable(named), pair)
+            return TokenFile(self._readable(named), pair, lambda: self._readable(named))
         return FixedAccess(CallerIdentity(self._authorization(user), pair))
 
     def _authorization(self, user: Node) -> str:
@@ -174,8 +177,12 @@ class _Reader:
     def _readable(self, named: Node) -> Path:
         """Return the path of a file that the kubeconfig may name."""
         file = self._path(str(named.value))
-        below = without_links(file).is_relative_to(without_links(self._file.parent))
-        if not (self._of_operator or below or is_allowed(file)):
+        if self._of_operator:
+            return file
+        if is_below(file, self._control_files):
+            problem = "belongs to the control plane, and no kubeconfig of a fleet may read it"
+            raise _error(named, f"{show(str(named.value))} {problem}")
+        if not (is_below(file, (str(self._file.parent),)) or is_allowed(file)):
             problem = "is outside the directories from which this kubeconfig may read"
             raise _error(named, f"{show(str(named.value))} {problem} (add its directory to {VARIABLE})")
         return file
