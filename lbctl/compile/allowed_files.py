@@ -67,17 +67,24 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
     """
     if path[0] == "control":
         return None
-    file, root = Path(source.roots[node.file]) / str(node.value), Path(source.roots[node.file])
-    resolved = without_links(file)
+    resolved = without_links(Path(source.roots[node.file]) / str(node.value))
     shown = d.show(str(node.value)) + ("" if str(resolved) == str(node.value) else f" ({resolved})")
     if _is_below(resolved, of_control_plane(source)):
         message = f"{shown} belongs to the control plane, and no fleet may read it"
         return d.Diagnostic(REFUSED, message, node.position, path, "a file of its own for each purpose")
-    if not _is_passed_on(path) or _is_below(resolved, (str(root),)) or is_allowed(file) or _holds_nothing(resolved):
+    if not _is_passed_on(path) or may_read(source, path, node, resolved) or _holds_nothing(resolved):
         return None
     message = f"{shown} is outside the directories from which a fleet may read this"
     hint = f"move it below the fleet's directory or {DIRECTORIES[0]}, or add its directory to {VARIABLE}"
     return d.Diagnostic(REFUSED, message, node.position, path, hint)
+
+
+def may_read(source: FleetSource, path: d.Path, node: Node, opened: Path) -> bool:
+    """Return whether a file that has been opened, without links, may be passed on for this place of the fleet."""
+    if path[0] == "control":
+        return True
+    allowed = _is_below(opened, (source.roots[node.file],)) or is_allowed(opened)
+    return allowed and not _is_below(opened, of_control_plane(source))
 
 
 def _is_passed_on(path: d.Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lbctl.base import diagnostics as d
@@ -56,20 +56,30 @@ def file_of(source: FleetSource, node: Node) -> Path:
     return Path(source.roots[node.file]) / str(node.value)
 
 
-def read_regular(place: Path, most: int) -> bytes:
+def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None = None) -> bytes:
     """Read a regular file of at most `most` bytes.
 
     Raises OSError for anything else: it neither waits for a pipe nor reads a device, even if the path has just been
-    replaced.
+    replaced. So it does if `accept` returns False for the path of the opened file, without links.
     """
     handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(place))
+        if accept is not None and not accept(_opened(handle, place)):
+            raise OSError(errno.EACCES, "it was replaced while it was read", str(place))
         data = opened.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", str(place))
     return data
+
+
+def _opened(handle: int, place: Path) -> Path:
+    """Return the path of an opened file, which may be another one than that of `place` now."""
+    try:
+        return Path(f"/proc/self/fd/{handle}").readlink()
+    except OSError:  # a system without /proc
+        return without_links(place)
 
 
 def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> Iterator[d.Diagnostic]:

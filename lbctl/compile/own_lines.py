@@ -6,11 +6,12 @@ What the lines say is the target's to judge (`Target.refusals`), and the proxy's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from lbctl.base.diagnostics import Path, show
 from lbctl.base.errors import reason_of
-from lbctl.compile.allowed_files import refusal
+from lbctl.compile.allowed_files import may_read, refusal
 from lbctl.compile.context import Context
 from lbctl.compile.files import file_of, leads_out, read_regular
 from lbctl.ir.own_lines import OwnLines
@@ -91,7 +92,8 @@ def _text(ctx: Context, path: Path) -> str | None:
     file = file_of(ctx.source, node)
     content = ctx.source.target_contents.get(str(file))
     try:
-        text = (read_regular(file, _MAX_BYTES) if content is None else content).decode("utf-8-sig")
+        accept = partial(may_read, ctx.source, path, node)
+        text = (read_regular(file, _MAX_BYTES, accept) if content is None else content).decode("utf-8-sig")
     except FileNotFoundError:
         message = f"there is no file {show(str(node.value))} with own lines"
         ctx.missing("LB130", message, path, "render and serve need it", required=ctx.requires_own_lines)

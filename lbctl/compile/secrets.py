@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path as File
 
@@ -18,7 +19,7 @@ from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.records import dataclass
 from lbctl.compile import key_lines, user_lines
-from lbctl.compile.allowed_files import refusal
+from lbctl.compile.allowed_files import may_read, refusal
 from lbctl.compile.files import file_of, read_regular
 from lbctl.ir.secrets import ApiKey, HeaderSecret, Secrets
 from lbctl.model.fleet import FleetSource
@@ -151,7 +152,7 @@ def _named(source: FleetSource, path: Path) -> KeyFile:
 def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> str | None:
     location = file_of(source, file.node)
     try:
-        return read_regular(location, MAX_BYTES).decode("utf-8-sig")
+        return read_regular(location, MAX_BYTES, partial(may_read, source, file.path, file.node)).decode("utf-8-sig")
     except OSError as error:
         reason = reason_of(error).lower()
     except UnicodeDecodeError:

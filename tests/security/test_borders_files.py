@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,24 @@ def test_token_that_becomes_a_link_is_not_sent(outside: Path) -> None:
     token.symlink_to(outside)
     with pytest.raises(ClusterError, match="is outside the directories"):
         asyncio.run(credentials.access())
+
+
+@pytest.mark.parametrize("name", ["upstream header", "credentials", "api keys", "users", "own lines"])
+def test_file_that_becomes_a_link_is_not_read(name: str, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = outside.parents[1] / "fleet" / "file"
+    file.write_text("harmless\n")
+    opened, contents = os.open, []
+
+    def replaced(path: Path, flags: int) -> int:
+        if Path(path) == file:
+            file.unlink()
+            file.symlink_to(outside)
+            contents.append(path)
+        return opened(path, flags)
+
+    monkeypatch.setattr("lbctl.compile.files.os.open", replaced)
+    _, diagnostics = _loaded(file.parent, _PASSED_ON[name]("file"))
+    assert contents
+    assert [item.code for item in diagnostics if "replaced while it was read" in item.message] == [
+        "LB130" if name == "own lines" else "LB503"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from lbctl.base.records import dataclass
@@ -78,8 +79,6 @@ class KubernetesDiscovery(Discovery):
     """The path of the kubeconfig, relative to the fleet file; None: the service account of the own pod."""
     kubeconfig_file: str | None = None
     """The path of the kubeconfig on this machine."""
-    control_files: tuple[str, ...] = ()
-    """Files and directories of the control plane, which a kubeconfig of the fleet's author may not name."""
     context: str | None = None
     """The context of the kubeconfig; None: its current one."""
     gpu_from: LabelSource | None = None
@@ -90,3 +89,5 @@ class KubernetesDiscovery(Discovery):
     """The number of endpoints beyond which an answer is cut off."""
     gpus: tuple[tuple[str, float], ...] = ()
     """(type, throughput): the fleet's own figures, which come before those of the GPU table; sorted."""
+    control_files: tuple[str, ...] = field(default=(), compare=False)
+    """Files and directories of the control plane, which a kubeconfig of the fleet's author may not name."""
