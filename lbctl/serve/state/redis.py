@@ -15,6 +15,7 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from lbctl.base.bounded import size
 from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
@@ -35,7 +36,7 @@ from lbctl.serve.state.interface import (
     changes_between,
     presences,
 )
-from lbctl.serve.state.redis_client import connected, disconnect
+from lbctl.serve.state.redis_client import MAX_VALUE_BYTES, connected, disconnect
 
 _RESYNC = 5.0
 """Seconds after which a watch reads again without a message."""
@@ -127,7 +128,9 @@ class RedisStore:
         return await self._read((prefix,))
 
     async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
-        """Write one key. Raises FencedError and ConflictError."""
+        """Write one key. Raises FencedError and ConflictError, and StoreError for a value that no member would read."""
+        if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
+            raise StoreError(f"{key} is larger than {size(MAX_VALUE_BYTES)}, which is the most that members read")
         version = await self._change(scripts.PUT, key, expected_version, epoch, value)
         return StoreEntry(key, value, version)
 
