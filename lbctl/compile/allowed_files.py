@@ -71,7 +71,7 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
     shown = d.show(str(node.value)) + ("" if str(resolved) == str(node.value) else f" ({resolved})")
     if _is_below(resolved, of_control_plane(source)):
         message = f"{shown} belongs to the control plane, and no fleet may read it"
-        return d.Diagnostic(REFUSED, message, node.position, path, "a file of its own for each purpose")
+        return d.Diagnostic(REFUSED, message, node.position, path, "use a separate file for each purpose")
     if not _is_passed_on(path) or may_read(source, path, node, resolved) or _holds_nothing(resolved):
         return None
     message = f"{shown} is outside the directories from which a fleet may read this"

@@ -1,4 +1,4 @@
-"""Rules about the store that several control planes share: who may read it, and who may write to it."""
+"""Rules about access to the store that several control planes share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _store(url: str, *lines: str) -> str:
     "warning",
     "a shared store whose content is not signed",
     what="`control.store` has no `key_file`.",
-    why="The store's server has other clients and administrators. Without a key, whoever may write to it decides which "
-    "replicas get the prompts, and nobody can tell its records from those of the members.",
+    why="The store's server has other clients and administrators. Without a key, any of them can decide which replicas "
+    "get the prompts, because members cannot distinguish such records from their own.",
     before=_store("redis://127.0.0.1:6379/0"),
     after=_store("redis://127.0.0.1:6379/0", _KEYED),
     ignore="No other program and no other person may write to the store.",
@@ -32,7 +32,7 @@ def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB536: a shared store without a key file."""
     store = fleet.topology.control.store
     if store is not None and store.key_file is None:
-        message = "others who may write to the store decide what is served"
+        message = "any client that can write to the store can change the published fleet"
         yield RuleFinding(("control", "store"), message, "key_file: FILE; a key: openssl rand -hex 32")
 
 
@@ -42,11 +42,11 @@ def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
     "a store beyond loopback without TLS or without a password",
     what="`control.store.url` names a server on another machine, and its scheme is not one with TLS, or the store has "
     "neither `password` nor a client certificate.",
-    why="Without TLS, everybody on the way reads the fleet and the password. Without a password, everybody who reaches "
-    "the server writes to it, and can stop the control plane.",
+    why="Without TLS, the network between the machines can read the fleet and the password. Without a password, any "
+    "client that reaches the server can write to it and stop the control plane.",
     before=_store("redis://store.example:6379/0", _KEYED),
     after=_store("rediss://store.example:6379/0", _KEYED, "    password: {file: secrets/store-password}\n"),
-    ignore="The network admits the members alone, and is encrypted by itself.",
+    ignore="The network admits only the members, and encrypts their traffic.",
 )
 def open_store(fleet: FleetView) -> Iterator[RuleFinding]:
     """LB537: a store on another machine without TLS, or without a password."""

@@ -44,8 +44,8 @@ def crl_problem(lists: bytes) -> str:
         try:
             context.load_verify_locations(cafile=name)
         except ssl.SSLError as error:
-            return _reason("this is no revocation list in PEM", error)
-    return "" if context.cert_store_stats()["crl"] else "it holds no revocation list"
+            return _reason("not a revocation list in PEM", error)
+    return "" if context.cert_store_stats()["crl"] else "contains no revocation list"
 
 
 def _no_password() -> str:

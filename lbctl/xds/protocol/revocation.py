@@ -1,6 +1,6 @@
 """Which client certificates are revoked, by the lists in a file.
 
-gRPC for Python verifies the chain of a client and reads no revocation list, so that a server asks here in each call.
+gRPC for Python verifies the chain of a client and reads no revocation list, so a server checks it here in each call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BEGIN, _END = b"-----BEGIN X509 CRL-----", b"-----END X509 CRL-----"
 
 
 class RevocationError(Exception):
-    """A file of lists that cannot be used. The message says why."""
+    """A file of lists that cannot be used. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def read(lists: bytes, authorities: bytes) -> Revocations:
         found = tuple(x509.load_pem_x509_crl(block) for block in _blocks(lists))
         known = x509.load_pem_x509_certificates(authorities)
     except ValueError:
-        raise RevocationError("this is no revocation list in PEM") from None
+        raise RevocationError("not a revocation list in PEM") from None
     if not found:
-        raise RevocationError("it holds no revocation list")
+        raise RevocationError("contains no revocation list")
     for item in found:
         keys = [authority.public_key() for authority in known if authority.subject == item.issuer]
         if not any(_signed(item, key) for key in keys):
@@ -88,7 +88,7 @@ class RevokedClients(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
-        """Return the handler of a call, which asks first who the client is."""
+        """Return the handler of a call, which first checks the client's certificate."""
         handler = await continuation(details)
         if handler is None or self._current() is None:
             return handler
