@@ -156,7 +156,8 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
             continue
         if row.missed == row.requests and not row.in_flight:
             text = (
-                f"the picker is not asked for the pool {pool.name}: {row.requests} requests in the last minute, no pick"
+                f"the picker is not asked for the pool {pool.name}: {row.requests} requests in the last minute, "
+                "no pick (the log of serve names proxies without the picker's key)"
             )
             yield _critical("picker_unasked", pool.name, text, command)
         elif row.missed > _MISSED * row.requests:

@@ -148,5 +148,8 @@ def test_picker_that_is_not_asked_is_critical() -> None:
     stopped = replace(running, running=False)
     assert found(pools=[_picks(30, 30)], picker=stopped) == [("critical", "picker", "")]
     row = problems(Observed("", api.FILES, pools=[_picks(30, 30)], picker=running))[0]
-    assert row.text == "the picker is not asked for the pool llama: 30 requests in the last minute, no pick"
+    assert row.text == (
+        "the picker is not asked for the pool llama: 30 requests in the last minute, no pick "
+        "(the log of serve names proxies without the picker's key)"
+    )
     assert row.command == "lbctl explain pick llama"
