@@ -16,6 +16,7 @@ from typing import Any
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.importer.envoy.yaml import read as read_yaml
 from lbctl.importer.limits import read_text
+from lbctl.importer.numbers import is_whole
 from lbctl.model.node import Node, plain_value
 
 _ADMIN = "envoy.admin.v3."
@@ -110,7 +111,7 @@ def _position(root: Node, message: str) -> Position:
 
 def _step(node: Node, step: str) -> Node | None:
     if isinstance(node.value, list):
-        return node.value[int(step)] if step.isdigit() and int(step) < len(node.value) else None
+        return node.value[int(step)] if is_whole(step) and int(step) < len(node.value) else None
     snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", step)
     return _field(node, step) or _field(node, snake)
 

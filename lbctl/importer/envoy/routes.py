@@ -18,6 +18,7 @@ from lbctl.importer.envoy.filters import Filters
 from lbctl.importer.envoy.protection import of_the_listener, own
 from lbctl.importer.envoy.view import EMPTY, ConfigView
 from lbctl.importer.matching import REFUSES_ALL, Match, apart, carve, covers, hides, identity, overlaps, within
+from lbctl.importer.numbers import is_whole
 
 _REDIRECTS = {
     "MOVED_PERMANENTLY": 301, "FOUND": 302, "SEE_OTHER": 303, "TEMPORARY_REDIRECT": 307, "PERMANENT_REDIRECT": 308
@@ -314,7 +315,7 @@ def _redirect(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         return
     names, location = {name for name, _ in view.fields()}, view.get("path_redirect").text
     code = view.get("response_code").text
-    status = _REDIRECTS.get(code or "MOVED_PERMANENTLY", int(code) if code.isdigit() else 0)
+    status = _REDIRECTS.get(code or "MOVED_PERMANENTLY", int(code) if is_whole(code) else 0)
     if location and status in REDIRECTS and names <= {"path_redirect", "response_code", "strip_query"}:
         context.draft.redirect(path, status, location, *view.all)
         if view.get("strip_query").text != "true" and "?" not in location:

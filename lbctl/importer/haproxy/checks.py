@@ -10,6 +10,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.servers import ServerLine
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _TIMES = {"inter": "interval"}
@@ -43,7 +44,7 @@ def active(context: HaproxyImport, path: Path, section: HaproxySection, servers:
 
 def _timing(server: ServerLine) -> dict[str, Any]:
     times = {key: value for word, key in _TIMES.items() if (value := values.time(server.get(word, "")))}
-    return times | {key: int(server.get(word, "")) for word, key in _COUNTS.items() if server.get(word, "").isdigit()}
+    return times | {key: int(server.get(word, "")) for word, key in _COUNTS.items() if is_whole(server.get(word, ""))}
 
 
 def _lines(section: HaproxySection) -> list[Statement]:

@@ -8,6 +8,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer.haproxy import values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.nginx.values import written
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _FREE_BYTES = 1024
@@ -96,7 +97,7 @@ def _time(*keys: str) -> Callable[[HaproxyImport, Path, Statement, str], None]:
 
 
 def _maxconn(context: HaproxyImport, path: Path, item: Statement, value: str) -> None:
-    if value.isdigit() and int(value) > 0:
+    if is_whole(value) and int(value) > 0:
         context.draft.put((*path, "max_connections"), int(value), item)
 
 
@@ -121,7 +122,7 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
 
 def _headers(context: HaproxyImport, path: Path) -> None:
     """Set the limits of headers: a buffer holds all of them, and `tune.maxrewrite` of it stays free."""
-    sizes = {item.name: item for item in context.globals if item.args[:1] and item.args[0].isdigit()}
+    sizes = {item.name: item for item in context.globals if item.args[:1] and is_whole(item.args[0])}
     lines, buffer, free = (sizes.get(name) for name in ("tune.http.maxhdr", "tune.bufsize", "tune.maxrewrite"))
     if lines is not None:
         context.draft.put((*path, "headers", "max_count"), int(lines.args[0]), lines)

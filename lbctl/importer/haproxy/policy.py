@@ -13,6 +13,7 @@ from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.rules import acls, parted
 from lbctl.importer.matching import covers
 from lbctl.importer.nginx.match import HOST
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 from lbctl.ir.secrets import may_hold_credential
 
@@ -65,13 +66,13 @@ def times(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
 
 def _retries(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
     draft, item, on = context.draft, section.last("retries"), section.last("retry-on")
-    if item is not None and item.args[:1] and item.args[0].isdigit():
+    if item is not None and item.args[:1] and is_whole(item.args[0]):
         draft.put((*route, "retry", "attempts"), min(int(item.args[0]), 10), item)
     if (redispatch := section.last("option", "redispatch")) is not None:
         draft.ledger.imply("each retry goes to another replica", redispatch)
     if on is None:
         return
-    busy = {word for word in on.args if word.isdigit() and int(word) in BUSY}
+    busy = {word for word in on.args if is_whole(word) and int(word) in BUSY}
     if busy and next(section.own("http-request", "disable-l7-retry"), None) is None:
         draft.retry_busy(route, map(int, busy), on)
     else:

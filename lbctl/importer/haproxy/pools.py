@@ -14,6 +14,7 @@ from lbctl.importer.haproxy import checks, sticky, values
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
 from lbctl.importer.haproxy.servers import ServerLine, template
 from lbctl.importer.nginx.match import HOST
+from lbctl.importer.numbers import is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastconn": "least_request"}
@@ -101,7 +102,7 @@ def _hash_key(args: Sequence[str]) -> dict[str, Any] | None:
 
 def _hash_settings(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
     factor = section.last("hash-balance-factor")
-    if factor is not None and factor.args[:1] and factor.args[0].isdigit() and int(factor.args[0]) > 100:
+    if factor is not None and factor.args[:1] and is_whole(factor.args[0]) and int(factor.args[0]) > 100:
         context.draft.put((*path, "balance", "hash", "bounded_load"), int(factor.args[0]) / 100, factor)
     if (kind := section.last("hash-type")) is not None:
         context.draft.ledger.imply("hashes are always consistent", kind)
@@ -141,7 +142,7 @@ def _replicas(context: HaproxyImport, path: Path, servers: Sequence[ServerLine])
             continue
         replica: dict[str, Any] = {"name": server.name, "address": address}
         weight = server.get("weight", "1")
-        if weighted and weight.isdigit() and int(weight) > 0:
+        if weighted and is_whole(weight) and int(weight) > 0:
             replica["weight"] = int(weight)
         elif weighted:
             replica["weight"] = 1
@@ -162,7 +163,7 @@ def _unique_name(name: str, taken: Collection[str]) -> str:
 
 
 def _per_replica(value: str) -> int | None:
-    return int(value) if value.isdigit() and int(value) > 0 else None
+    return int(value) if is_whole(value) and int(value) > 0 else None
 
 
 _SHARED: dict[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
@@ -225,5 +226,5 @@ def _cookie(context: HaproxyImport, path: Path, section: HaproxySection) -> None
         context.draft.lose_sessions(path, item, reason, sticky.OWN_COOKIE)
         return
     life = item.args[item.args.index("maxlife") + 1] if "maxlife" in item.args[:-1] else ""
-    ttl = {"ttl": ttl} if (ttl := values.time(life if not life.isdigit() else f"{life}s")) else {}
+    ttl = {"ttl": ttl} if (ttl := values.time(life if not is_whole(life) else f"{life}s")) else {}
     context.draft.put((*path, "affinity"), {"cookie": item.args[0], **ttl}, item)

@@ -11,6 +11,7 @@ from lbctl.base.records import dataclass
 from lbctl.importer.haproxy.conditions import AclCondition, Term, condition, split
 from lbctl.importer.haproxy.context import HaproxySection
 from lbctl.importer.haproxy.values import milliseconds
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _NBSRV = re.compile(r"nbsrv\((.+)\)")
@@ -131,7 +132,7 @@ def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition) -> Hap
     words = args[args.index("redirect") + 1 :] if "redirect" in args else args
     options = dict(zip(words[::2], words[1::2], strict=False))
     code = options.get("code", "302")
-    if len(words) % 2 == 0 and options.keys() <= {"location", "code"} and code.isdigit() and "location" in options:
+    if len(words) % 2 == 0 and options.keys() <= {"location", "code"} and is_whole(code) and "location" in options:
         return HaproxyRule(item, "respond", when, {"status": int(code), "location": options["location"]})
     return HaproxyRule(item, "unknown", when)
 
@@ -139,7 +140,7 @@ def _redirect(item: Statement, args: tuple[str, ...], when: AclCondition) -> Hap
 def _return(args: tuple[str, ...]) -> dict[str, Any] | None:
     status = args[args.index("status") + 1] if "status" in args[:-1] else "200"
     body = next((args[args.index(word) + 1] for word in ("string", "lf-string") if word in args[:-1]), "")
-    if not status.isdigit() or "file" in args or ("lf-string" in args and "%" in body):
+    if not is_whole(status) or "file" in args or ("lf-string" in args and "%" in body):
         return None
     return {"status": int(status)} | ({"body": body} if body else {})
 
@@ -172,7 +173,7 @@ def _deny(item: Statement, args: tuple[str, ...], when: AclCondition, section: H
         special = _special(item, term, when, section)
         if special is not None and (special.action != "limit" or rest == AclCondition()):
             return replace(special, when=rest)
-    if not status.isdigit():
+    if not is_whole(status):
         return HaproxyRule(item, "guard", when)
     return HaproxyRule(item, "respond", when, {"status": int(status)})
 
@@ -191,7 +192,7 @@ def _special(item: Statement, term: Term, when: AclCondition, section: HaproxySe
     if fetch == "http_auth" or fetch.startswith("http_auth("):
         return HaproxyRule(item, "guard", AclCondition(), None, when.statements)
     rate = re.fullmatch(r"sc(?:_http_req_rate\(0\)|0_http_req_rate)", fetch)
-    if rate is not None and len(values) > 1 and values[0] in {"gt", "ge"} and values[1].isdigit():
+    if rate is not None and len(values) > 1 and values[0] in {"gt", "ge"} and is_whole(values[1]):
         return _limit(item, int(values[1]), when, section)
     return None
 

@@ -8,6 +8,7 @@ from dataclasses import field
 from lbctl.base.diagnostics import Path
 from lbctl.base.records import dataclass
 from lbctl.importer.haproxy.context import HaproxyImport, HaproxySection
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _FLAGS = frozenset(
@@ -113,7 +114,7 @@ def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLi
     server = base.of(Statement(item.position, ("server", item.args[0], *item.args[2:])))
     host, _, port = item.args[2].rpartition(":")
     count = re.fullmatch(r"(?:(\d+)-)?(\d+)", item.args[1])
-    if server is None or not port.isdigit() or not host or count is None:
+    if server is None or not is_whole(port) or not host or count is None:
         draft.ledger.omit(item, "a template needs a name with a port", path)
         return None
     dns = {"name": host, "port": int(port), "max_replicas": int(count[2]) - int(count[1] or 1) + 1}

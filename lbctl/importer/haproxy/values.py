@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from lbctl.importer.nginx.values import duration
+from lbctl.importer.numbers import is_whole
 
-_TIME = re.compile(r"(\d+)(us|ms|s|m|h|d)?")
+_TIME = re.compile(r"(\d{1,18})(us|ms|s|m|h|d)?")
 _FACTORS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, None: 1}
 
 
@@ -33,7 +34,7 @@ def _bind(text: str) -> str | None:
         return f"unix:{text.removeprefix('unix@')}"
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
-    if not port.isdigit():
+    if not is_whole(port):
         return None
     if host in {"", "*"}:
         return f"0.0.0.0:{port}"
@@ -48,7 +49,7 @@ def server_address(text: str) -> str | None:
     if text.startswith(("unix@", "/")):
         return f"unix:{text.removeprefix('unix@')}"
     host, _, port = text.rpartition(":")
-    if not port.isdigit() or not host:
+    if not is_whole(port) or not host:
         return None
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -14,10 +14,12 @@ from lbctl.importer.nginx import hosted, pools, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import HOST, hosts_of, label
 from lbctl.importer.nginx.policy import CLIENT_HOST
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _VARIABLE = re.compile(r"(\w+://)?\$\{?(\w+)\}?(?:\$(?:request_uri|uri|is_args|args))*")
 _REWRITE = re.compile(r"\^?(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|/\(\.\*\))\$?")
+_PERCENT = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,2})?%", re.ASCII)
 _DEFAULT_PORT = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 
 
@@ -126,7 +128,7 @@ def _tls(context: NginxImport, pool: Path, authority: str, passing: Statement, s
     if sni is not None:
         draft.ledger.imply("the name is always sent as SNI", sni)
     host = authority.rpartition(":")[0] or authority
-    if "server_name" not in tls and HOST.fullmatch(host) and not host.replace(".", "").isdigit():
+    if "server_name" not in tls and HOST.fullmatch(host) and not is_whole(host.replace(".", "")):
         tls["server_name"] = host
     draft.put((*pool, "tls"), tls, *statements)
 
@@ -215,7 +217,7 @@ def _split(context: NginxImport, scope: Scope, passing: Statement, scheme: str, 
     host = ""
     for item in table.block:
         target = _plain(context, _url(scheme, item.args[0] if item.args else ""), passing, scope)
-        if target is None:
+        if target is None or (item.name != "*" and not _PERCENT.fullmatch(item.name)):
             return None
         share = rest if item.name == "*" else round(float(item.name.rstrip("%")) * 100)
         rest -= share

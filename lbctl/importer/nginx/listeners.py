@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from lbctl.base.diagnostics import Path
 from lbctl.importer.nginx import values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _MAX_BODY_OF_NGINX = "nginx's default of 1 MiB for a request's body answers 413 to long prompts and images"
@@ -71,7 +72,7 @@ def bind_of(text: str) -> str | None:
     """Return the address of a `listen` as a fleet writes it; None for a name."""
     if text.startswith("unix:"):
         return text
-    if text.isdigit():
+    if is_whole(text):
         return f"0.0.0.0:{text}"
     host, _, port = text.rpartition(":") if ":" in text and not text.endswith("]") else (text, "", "80")
     host = {"*": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
@@ -163,7 +164,7 @@ def _header_bytes(context: NginxImport, path: Path, item: Statement) -> None:
     """Set the size of all headers, a buffer for each line; that of the first server of an address stays."""
     if context.draft.get((*path, "headers")) is not None:
         return
-    size = values.bytes_of(item.args[1]) if len(item.args) > 1 and item.args[0].isdigit() else None
+    size = values.bytes_of(item.args[1]) if len(item.args) > 1 and is_whole(item.args[0]) else None
     if size is not None:
         context.draft.put((*path, "headers", "max_bytes"), values.written(int(item.args[0]) * size), item)
 
@@ -199,7 +200,7 @@ def _largest(items: Sequence[Statement]) -> Statement | None:
     def bytes_of(item: Statement) -> float:
         text = item.args[0].lower() if item.args else "0"
         factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:], 1)
-        number = int(text.rstrip("kmg")) if text.rstrip("kmg").isdigit() else 0
+        number = int(text.rstrip("kmg")) if is_whole(text.rstrip("kmg")) else 0
         return number * factor or float("inf")
 
     return max(items, key=bytes_of, default=None)

@@ -9,6 +9,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.importer import headers, provider
 from lbctl.importer.nginx import external, values
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.secrets import is_credential
 from lbctl.importer.statement import Statement
 from lbctl.ir.secrets import may_hold_credential
@@ -107,7 +108,7 @@ def _retry(context: NginxImport, route: Path, item: Statement) -> None:
 
 
 def _tries(context: NginxImport, route: Path, item: Statement) -> None:
-    if item.args[0].isdigit() and 0 < int(item.args[0]) <= 11:
+    if is_whole(item.args[0]) and 0 < int(item.args[0]) <= 11:
         retry = dict(context.draft.get((*route, "retry")) or {})
         context.draft.put((*route, "retry"), retry | {"attempts": int(item.args[0]) - 1}, item)
 
@@ -315,10 +316,10 @@ def _limit(item: Statement, zone: Statement) -> dict[str, object] | None:
     if by is None:
         return None
     if item.name == "limit_conn":
-        return {"by": by, "concurrent": int(item.args[1])} if item.args[1:] and item.args[1].isdigit() else None
+        return {"by": by, "concurrent": int(item.args[1])} if item.args[1:] and is_whole(item.args[1]) else None
     rate = next((re.fullmatch(r"rate=(\d+)r/([sm])", word) for word in zone.args if word.startswith("rate=")), None)
     if rate is None:
         return None
     burst = next((word[6:] for word in item.args if word.startswith("burst=")), "")
-    extra = {"burst": int(burst) + 1} if burst.isdigit() else {"burst": 1}
+    extra = {"burst": int(burst) + 1} if is_whole(burst) else {"burst": 1}
     return {"by": by, "rate": f"{rate[1]}/{rate[2]}", **extra}

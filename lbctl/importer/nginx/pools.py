@@ -9,6 +9,7 @@ from typing import Any
 from lbctl.base.diagnostics import Path
 from lbctl.importer.nginx import values
 from lbctl.importer.nginx.context import NginxImport, flat
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _IMPLIED = {
@@ -111,11 +112,11 @@ def _parameter(item: Statement, name: str) -> str | None:
 
 
 def _number(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    return int(text) if is_whole(text) else text
 
 
 def _positive(text: str) -> int | None:
-    return int(text) if text.isdigit() and int(text) > 0 else None
+    return int(text) if is_whole(text) and int(text) > 0 else None
 
 
 def _bounded_time(text: str) -> str | None:

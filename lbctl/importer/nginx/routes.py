@@ -14,6 +14,7 @@ from lbctl.importer.matching import rank, takes
 from lbctl.importer.nginx import access, forward, metrics, policy
 from lbctl.importer.nginx.context import NginxImport, Scope, flat
 from lbctl.importer.nginx.match import label, path_of
+from lbctl.importer.numbers import is_whole
 from lbctl.importer.statement import Statement
 
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
@@ -304,7 +305,7 @@ def _fallback_path(context: NginxImport, route: Path, pool: Path, block: Stateme
 def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) -> None:
     """Set what the route answers by itself."""
     draft, args = context.draft, item.args
-    status, text = (args[0], args[1] if len(args) > 1 else "") if args and args[0].isdigit() else ("302", args[0])
+    status, text = (args[0], args[1] if len(args) > 1 else "") if args and is_whole(args[0]) else ("302", args[0])
     if _HTTPS.fullmatch(text) and status in {"301", "302", "307", "308"}:
         draft.put((*path, "respond"), {"redirect": "https"}, item)
         return
@@ -374,7 +375,7 @@ def _conditions(
 
 def _refuses(answer: Statement) -> bool:
     """Whether a `return` refuses requests: one of a server does so in all of its locations."""
-    return bool(answer.args) and answer.args[0].isdigit() and int(answer.args[0]) >= 400
+    return bool(answer.args) and is_whole(answer.args[0]) and int(answer.args[0]) >= 400
 
 
 def _methods(context: NginxImport, server: RoutedServer, path: Path, scope: Scope) -> None:

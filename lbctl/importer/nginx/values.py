@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-_TIME = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m(?!s))?\s*(?:(\d+)s?(?!\w))?\s*(?:(\d+)ms)?")
-_SIZE = re.compile(r"(\d+)([kKmMgG]?)")
+_NUMBER = r"(\d{1,18})"
+_TIME = re.compile(
+    rf"(?:{_NUMBER}d)?\s*(?:{_NUMBER}h)?\s*(?:{_NUMBER}m(?!s))?\s*(?:{_NUMBER}s?(?!\w))?\s*(?:{_NUMBER}ms)?"
+)
+_SIZE = re.compile(rf"{_NUMBER}([kKmMgG]?)")
 _UNITS = {"": "B", "k": "KiB", "m": "MiB", "g": "GiB"}
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+)(?::(?P<port>\d{1,5}))?")
 _DAY, _HOUR, _MINUTE, _SECOND = 86_400_000, 3_600_000, 60_000, 1_000
