@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lbctl.importer.nginx.read import read as read_nginx
 from lbctl.importer.run import KINDS
 from tests.support.importer import imported
 from tests.support.importer import samples as files
+from tests.support.processes.binaries import require
 
 CASES = [pytest.param(kind, file, id=f"{kind}-{file.stem}") for kind in KINDS for file in files(kind)]
 CLOSED_RULE = "http-request return status 501 content-type text/plain string closed hdr x-lbctl-closed 0"
@@ -160,6 +162,29 @@ def test_closed_authorization_closes_what_asks_it(tmp_path: Path) -> None:
     )
     assert text.count("return 501 closed;") == 2
     assert "proxy_pass" not in text
+
+
+CLOSED_VARIABLES = {
+    "its destination": ("set $d 10.0.0.1; proxy_pass http://$d; slice 1m;", "d"),
+    "another location": ("set $v 1; slice 1m; } location /b { proxy_pass http://10.0.0.1; proxy_set_header x $v;", "v"),
+    "a capture": ("if ($uri ~ ^/(?<v>.)) { slice 1m; } } location /b { return 200 $v;", "v"),
+}
+
+
+@pytest.mark.parametrize(("location", "name"), CLOSED_VARIABLES.values(), ids=CLOSED_VARIABLES)
+def test_variables_of_closed_locations_are_empty(location: str, name: str, tmp_path: Path) -> None:
+    text = nginx_text(location, tmp_path)
+    assert f'map "" ${name} {{\n        default "";\n    }}' in text
+    (tmp_path / "own").mkdir()
+    (tmp_path / "rewritten.conf").write_text(text)
+    command = [require("nginx"), "-t", "-p", str(tmp_path), "-c", "rewritten.conf", "-e", "stderr", "-g", "pid pid;"]
+    tested = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+
+
+def test_variables_that_are_set_keep_their_values(tmp_path: Path) -> None:
+    text = nginx_text("set $v 1; set $args x; return 200 $v;", tmp_path)
+    assert "map " not in text
 
 
 RULES_OF_HAPROXY = {

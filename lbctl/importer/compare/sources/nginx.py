@@ -10,7 +10,7 @@ from lbctl.importer.compare.places import StandIns
 from lbctl.importer.compare.sources.nginx_destinations import UPSTREAM_NAME, Destination, Destinations
 from lbctl.importer.compare.sources.nginx_directives import RUN, UPSTREAM, left_out
 from lbctl.importer.compare.sources.nginx_values import accepts, quoted, value_of
-from lbctl.importer.compare.sources.nginx_variables import known_variables
+from lbctl.importer.compare.sources.nginx_variables import known_variables, undefined
 from lbctl.importer.compare.sources.removed import CLOSED_HEADER, ClosedError, Removals, Rewritten
 from lbctl.importer.draft import CLOSED_STATUS
 from lbctl.importer.nginx import values as nginx_values
@@ -102,7 +102,9 @@ class _Nginx:
                 closed = error.number if closed is None else closed
         written = [each for item in servers for each in self._server(item, closed)]
         maps = [each for head, entries in self._destinations.maps() for each in _block(head, entries)]
-        return "\n".join(["events {", "}", *_block("http", [*lines, *upstreams, *maps, *written])]) + "\n"
+        http = [*lines, *upstreams, *maps, *written]
+        empty = [each for name in undefined(self._known, http) for each in _block(f'map "" ${name}', ['default "";'])]
+        return "\n".join(["events {", "}", *_block("http", [*empty, *http])]) + "\n"
 
     def _upstream(self, item: Statement) -> list[str]:
         """Return an upstream; one that cannot be taken over is left out, and closes what leads to it."""

@@ -71,6 +71,11 @@ def is_harmless(text: str, known: Collection[str]) -> bool:
     return names is not None and all(_HARMLESS.fullmatch(name) or name in known for name in names)
 
 
+def is_of_nginx(name: str) -> bool:
+    """Return whether nginx itself defines the variable."""
+    return _HARMLESS.fullmatch(name) is not None
+
+
 def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
     """Whether the arguments are of the kinds that the specification lists (`kinds.accepts`)."""
     return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))

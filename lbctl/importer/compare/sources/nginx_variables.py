@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from lbctl.importer.compare.sources.nginx_values import (
     accepts,
     is_harmless,
     is_network,
+    is_of_nginx,
     is_reserved,
     named_captures,
     value_of,
@@ -19,6 +20,8 @@ _NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NOT_HARMLESS = frozenset(
     {"document_root", "hostname", "pid", "realpath_root", "request_body_file", "request_filename"}
 )
+_SETS = re.compile(r'\s*(?:(?:set|auth_request_set) "\$(\w+)"|(?:map|geo|split_clients) .*"\$(\w+)" \{)')
+"""The beginning of a line that defines a variable, as a comparison writes it."""
 _SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,2})?%|\*")
 _RANGE = re.compile(r"[0-9.]{7,15}-[0-9.]{7,15}")
 _Definition = tuple[str, tuple[str, ...], bool]
@@ -36,6 +39,16 @@ def known_variables(http: Sequence[Statement]) -> frozenset[str]:
     }:
         known -= unknown
     return frozenset(known)
+
+
+def undefined(known: Set[str], lines: Sequence[str]) -> list[str]:
+    """Return the known variables that none of these lines define, sorted.
+
+    What sets a variable may be in a part that is closed, and nginx does not start if another part uses the variable.
+    """
+    defined = {name for text in lines for name in named_captures(text)}
+    defined |= {(match[1] or match[2]).lower() for text in lines if (match := _SETS.match(text)) is not None}
+    return sorted(name for name in known - defined if not is_of_nginx(name))
 
 
 def _definitions(item: Statement) -> Iterator[_Definition]:
