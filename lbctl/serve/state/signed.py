@@ -35,6 +35,8 @@ from lbctl.serve.state.keyring import Keyring, Purpose
 
 FORMAT_KEY = "format"
 """The marker of the key space. It is not signed, so that every version can read it."""
+_WRITTEN_ONCE = ("audit/", "history/files/")
+"""Prefixes of many keys that never get another content, so that no older one can be written again."""
 _MAX_REFUSED = 1000
 """Keys whose refusal is remembered."""
 _MAX_SILENCE = 30.0
@@ -133,7 +135,8 @@ class SignedStore:
         stamp = self._next_stamp()
         text = value if key == FORMAT_KEY else envelopes.seal(self.keys, "record", key, stamp, epoch, value)
         entry = await self._store.put(key, text, expected, epoch)
-        self._stamps[key] = stamp
+        if not key.startswith(_WRITTEN_ONCE):
+            self._stamps[key] = stamp
         self._accept(key)
         return StoreEntry(key, value, entry.version)
 
@@ -230,9 +233,10 @@ class SignedStore:
             return "" if self.keys.accepts_unsigned else _UNSIGNED
         if not envelopes.is_valid(self.keys, purpose, name, sealed):
             return _FORGED
-        if sealed.stamp < self._stamps.get(subject, 0):
-            return _REPLAYED
-        self._stamps[subject] = sealed.stamp
+        if not subject.startswith(_WRITTEN_ONCE):
+            if sealed.stamp < self._stamps.get(subject, 0):
+                return _REPLAYED
+            self._stamps[subject] = sealed.stamp
         self._stamp = max(self._stamp, sealed.stamp)
         return ""
 
