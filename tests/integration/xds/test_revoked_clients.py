@@ -42,8 +42,7 @@ def site(tmp_path: Path) -> Site:
 
 
 async def refusal(client: Client) -> str:
-    """Return what a refused client is told."""
-    await client.ask(CDS)
+    """Return what a refused client is told, before it has asked for anything."""
     assert await client.status() == grpc.StatusCode.UNAUTHENTICATED
     return str(await client.call.details())
 
