@@ -1,16 +1,52 @@
-"""What the verification of a shared store remembers."""
+"""What the verification of a shared store remembers, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
 
-from lbctl.serve.state.interface import ABSENT
+import pytest
+
+from lbctl.serve.state import signed
+from lbctl.serve.state.interface import ABSENT, Presence
 from lbctl.serve.state.keyring import Keyring
 from lbctl.serve.state.memory import MemoryStore
 from lbctl.serve.state.signed import SignedStore
 
 KEYS = Keyring("lbctl", (b"key-" * 8,), accepts_unsigned=False)
+
+
+class _Announcements:
+    """A shared store that never ends an announcement."""
+
+    instance = "instance"
+
+    def __init__(self) -> None:
+        self.last: tuple[Presence, ...] = ()
+
+    async def announce(self, member: str, value: str, ttl: float) -> None:
+        self.last = (Presence(member, self.instance, value),)
+
+    async def members(self) -> tuple[Presence, ...]:
+        return self.last
+
+
+def test_member_that_announces_nothing_new_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(signed, "elapsed", lambda: now)
+
+    async def run() -> None:
+        nonlocal now
+        store = SignedStore(cast(Any, _Announcements()), KEYS)
+        await store.announce("cp-2", "here", 5.0)
+        for now in (1.0, 30.0):
+            assert [item.value for item in await store.members()] == ["here"]
+        now = 31.0
+        assert await store.members() == ()
+        await store.announce("cp-2", "again", 5.0)
+        assert [item.value for item in await store.members()] == ["again"]
+
+    asyncio.run(run())
 
 
 def test_records_of_the_audit_log_are_not_remembered_one_by_one() -> None:
