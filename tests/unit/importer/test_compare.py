@@ -206,6 +206,17 @@ def test_rules_of_haproxy_run_or_answer_in_their_place(line: str, expected: str,
     assert [each.strip() for each in lines[3:]] == ([expected] if expected else [])
 
 
+def test_table_that_must_not_run_is_empty(tmp_path: Path) -> None:
+    source = tmp_path / "haproxy.cfg"
+    source.write_text(
+        "frontend f\n  mode http\n  bind :80\n  http-request track-sc0 src table t\n"
+        "backend t\n  mode http\n  stick-table type ip size 9k unheard-of on\n"
+    )
+    text = rewritten("haproxy", source, StandIns(tmp_path, {"0.0.0.0:80": 20000}, {}))
+    assert "http-request track-sc0 src table t\n" in text
+    assert "stick-table type ip size 1k\n" in text
+
+
 KEYS: list[dict[str, Any]] = [
     {"balance": {"hash": {"key": {"header": "x-a"}}}},
     {"balance": {"hash": {"key": {"cookie": "x-a"}}}},

@@ -20,6 +20,7 @@ _SECTIONS = frozenset({"defaults", "frontend", "backend", "listen", "userlist"})
 _PROXIES = frozenset({"frontend", "backend", "listen"})
 RULES = ("http-request", "http-response", "http-after-response", "tcp-request", "tcp-response")
 _SERVER = {"weight": "number", "maxconn": "number", "backup": "", "disabled": "", "cookie": "text"}
+_TABLE_TYPE = "=binary|integer|ip|ipv6|string"
 NOT_LISTED = "not on the list of what a comparison runs"
 NOT_RUN = "it has a word that is not on the list of what a comparison runs"
 
@@ -120,8 +121,15 @@ class _Section:
                 if item.name in {"http-request", "http-response"}:
                     lines.append(self._instead(item, error))
                 else:
+                    lines += self._empty_table(item)
                     closed = closed or error
         return lines, closed
+
+    def _empty_table(self, item: Statement) -> list[str]:
+        """Return an empty table in place of one that must not run: rules of other sections may name it."""
+        words = self._words[item]
+        kind = words[words.index("type") + 1 :][:1] if item.name == "stick-table" and "type" in words else []
+        return [line(["stick-table", "type", *kind, "size", "1k"])] if accepts(_TABLE_TYPE, kind) else []
 
     def _instead(self, item: Statement, error: ClosedError) -> str:
         """Return the rule that answers in place of one that must not run: under its condition if that one may run."""
