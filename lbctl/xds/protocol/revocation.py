@@ -26,10 +26,22 @@ class RevocationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class RevocationList:
+    """The list of an authority."""
+
+    issuer: x509.Name
+    """The name of the authority."""
+    serials: frozenset[int]
+    """The serial numbers of its revoked certificates. The list itself would be searched from its beginning."""
+    next_update: datetime | None
+    """When it expires; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
 class Revocations:
     """The revocation lists of authorities, each signed by its authority."""
 
-    lists: tuple[x509.CertificateRevocationList, ...]
+    lists: tuple[RevocationList, ...]
     """At least one."""
 
     def refusal(self, certificate: bytes) -> str:
@@ -41,10 +53,10 @@ class Revocations:
         mine = [item for item in self.lists if item.issuer == subject.issuer]
         if not mine:
             return "there is no revocation list of its authority"
-        if any(item.get_revoked_certificate_by_serial_number(subject.serial_number) for item in mine):
+        if any(subject.serial_number in item.serials for item in mine):
             return "it is revoked"
         now = datetime.now(UTC)
-        if all(item.next_update_utc is not None and item.next_update_utc < now for item in mine):
+        if all(item.next_update is not None and item.next_update < now for item in mine):
             return "the revocation list of its authority has expired"
         return ""
 
@@ -62,7 +74,11 @@ def read(lists: bytes, authorities: bytes) -> Revocations:
         keys = [authority.public_key() for authority in known if authority.subject == item.issuer]
         if not any(_signed(item, key) for key in keys):
             raise RevocationError(f"no authority of client_ca has signed the list of {item.issuer.rfc4514_string()}")
-    return Revocations(found)
+    return Revocations(tuple(map(_searchable, found)))
+
+
+def _searchable(item: x509.CertificateRevocationList) -> RevocationList:
+    return RevocationList(item.issuer, frozenset(entry.serial_number for entry in item), item.next_update_utc)
 
 
 def _blocks(text: bytes) -> list[bytes]:
