@@ -54,6 +54,9 @@ def test_invented_connection_hides_no_acceptance() -> None:
     assert found["127.0.0.1:2"]["confirmed"] is False
     nodes.leave(invented)
     assert [(row["state"], row["last_good"]) for row in nodes.proxies()] == [("STALE", "v1")]
+    nodes.leave(real)
+    nodes.enter(stream("127.0.0.1:3"))
+    assert [row["last_good"] for row in nodes.proxies()] == ["v1"]
 
 
 def test_unconfirmed_node_is_a_warning_alone() -> None:
