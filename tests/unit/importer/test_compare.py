@@ -206,6 +206,14 @@ def test_rules_of_haproxy_run_or_answer_in_their_place(line: str, expected: str,
     assert [each.strip() for each in lines[3:]] == ([expected] if expected else [])
 
 
+def test_defaults_for_tcp_stay_for_sections_that_name_them(tmp_path: Path) -> None:
+    source = tmp_path / "haproxy.cfg"
+    source.write_text("defaults d\n  mode tcp\nbackend b from d\n  mode http\nbackend c from d\n  mode tcp\n")
+    text = rewritten("haproxy", source, StandIns(tmp_path, {}, {}))
+    assert "defaults d\n    mode tcp\nbackend b from d\n    mode http\n" in text
+    assert "backend c" not in text
+
+
 def test_table_that_must_not_run_is_empty(tmp_path: Path) -> None:
     source = tmp_path / "haproxy.cfg"
     source.write_text(

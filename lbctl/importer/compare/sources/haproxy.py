@@ -72,7 +72,7 @@ def _skipped(section: Statement, head: list[str]) -> str:
     """Return why a section is left out; empty for one that is taken over."""
     if section.name not in _SECTIONS:
         return keywords.LEFT_OUT.get(section.name, NOT_LISTED)
-    if ("mode", "tcp") in {item.tokens for item in section.block}:
+    if section.name != "defaults" and ("mode", "tcp") in {item.tokens for item in section.block}:
         return "TCP"
     if section.name == "listen" and not any(item.name == "server" for item in section.block):
         return "no server"

@@ -8,7 +8,7 @@ comparison looks at. No word is a path of this machine.
 from __future__ import annotations
 
 KEYWORDS = {
-    "mode": "=http",
+    "mode": "=http|tcp",
     "timeout": "name time",
     "hash-type": "word+",
     "hash-balance-factor": "number",
