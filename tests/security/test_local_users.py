@@ -15,7 +15,7 @@ import pytest
 
 from lbctl.apply import listening_sockets
 from lbctl.apply.listening_sockets import listening_users
-from lbctl.cli import run
+from lbctl.cli import run, token_guard
 from lbctl.cli.api_client import ServeClient
 from lbctl.ir.address import Address
 from lbctl.serve.api.authorization import ApiAccess
@@ -194,3 +194,13 @@ def test_users_of_a_port_are_those_that_accept_there(bind: str, reached: str, ot
         assert found is not None
         assert list(found.values()) == [os.geteuid()]
         assert other is None or listening_users(other, port) == {}
+
+
+def test_listener_that_came_after_the_connection_gets_no_token() -> None:
+    users = frozenset({os.geteuid()})
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as connected:
+            token_guard._check_peer(connected, listening_sockets.listening_sockets(port) or set(), users)
+            with pytest.raises(token_guard.UntrustedListenerError, match="does not show which user"):
+                token_guard._check_peer(connected, set(), users)
