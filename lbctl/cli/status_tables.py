@@ -16,7 +16,7 @@ COLOURS: Mapping[str, str] = {
     "leader": "green", "isolated": "red",
     "GONE": "bright_black", "NOT DRIVEN": "bright_black",
     "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "unknown": "yellow",
-    "down": "red", "ejected": "red",
+    "starting": "cyan", "down": "red", "ejected": "red",
     "draining": "magenta", "drained": "magenta", "removed": "bright_black",
 }  # fmt: skip
 """State of a proxy or a replica → its colour on a terminal."""

@@ -32,9 +32,10 @@ _PROXIES_NOTICE = 60.0
 class ReplicaCondition:
     """What one proxy thinks of one replica."""
 
-    state: Literal["up", "down", "ejected", "draining"]
-    """up: it gets requests. down: the proxy's active check fails. ejected: its passive check has taken the replica out.
-    draining: it gets no new requests."""
+    state: Literal["up", "starting", "down", "ejected", "draining"]
+    """up: it gets requests. starting: it gets none until its first active checks have passed, and none has failed.
+    down: the proxy's active check fails. ejected: its passive check has taken the replica out. draining: it gets no new
+    requests."""
     reason: str = ""
     """The proxy's own words for the state, such as the result of its last check; empty where it gives none."""
 
@@ -109,7 +110,8 @@ class ReplicaFacts:
 
 def state_of(facts: ReplicaFacts) -> StateWithReason:
     """Return the state of a replica."""
-    return _left(facts) or _out(facts) or _unknown(facts) or (IN if facts.is_held else _lowered(facts)) or IN
+    unfit = _left(facts) or _out(facts) or _starting(facts) or _unknown(facts)
+    return unfit or (IN if facts.is_held else _lowered(facts)) or IN
 
 
 def _left(facts: ReplicaFacts) -> StateWithReason | None:
@@ -176,11 +178,14 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
 
 def _failed_check(facts: ReplicaFacts) -> list[str]:
     """Return what keeps the replica out by lbctl's active check."""
-    if facts.check is None or not facts.check.out:
+    if facts.check is None or not facts.check.out or facts.check.at is None:
         return []
+    return [f"{_check_of_lbctl(facts)} fails: {facts.check.reason}"]
+
+
+def _check_of_lbctl(facts: ReplicaFacts) -> str:
     proxies = f" for {', '.join(facts.checked_for)}" if facts.checked_for else ""
-    result = "has no result yet" if facts.check.at is None else f"fails: {facts.check.reason}"
-    return [f"the active check of lbctl{proxies} {result}"]
+    return f"the active check of lbctl{proxies}"
 
 
 def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
@@ -199,6 +204,17 @@ def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
     return not facts.passed_by or (connection.passed and age < _PROXIES_NOTICE)
 
 
+def _starting(facts: ReplicaFacts) -> StateWithReason | None:
+    """Return the state of a replica that gets no requests until its first checks have passed."""
+    reasons = []
+    if facts.check is not None and facts.check.out and facts.check.at is None:
+        reasons.append(f"{_check_of_lbctl(facts)} has no result yet")
+    by_proxies = _by_proxies(facts, "starting", "the first active checks of {proxies} have not all passed yet")
+    if by_proxies is not None:
+        reasons.append(by_proxies.reason)
+    return StateWithReason("starting", "; ".join(reasons)) if reasons else None
+
+
 def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica of which nothing shows that it can be reached, or that it answers."""
     if facts.unanswered_for is not None:
@@ -214,7 +230,9 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
     return StateWithReason("unknown", "nothing has checked it, and no proxy reports an answer of it")
 
 
-def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> StateWithReason | None:
+def _by_proxies(
+    facts: ReplicaFacts, condition: Literal["starting", "down", "ejected", "draining"], sentence: str
+) -> StateWithReason | None:
     """Return the state of a replica that is in this condition at a proxy."""
     of_proxy = {name: item.reason for name, item in sorted(facts.conditions.items()) if item.state == condition}
     if not of_proxy:
@@ -223,8 +241,7 @@ def _by_proxies(facts: ReplicaFacts, condition: str, sentence: str) -> StateWith
     if len(of_proxy) < facts.carriers:
         proxies += f" ({len(of_proxy)} of {facts.carriers} proxies)"
     reasons = "; ".join(dict.fromkeys(filter(None, of_proxy.values())))
-    name: StateName = "down" if condition == "down" else "ejected" if condition == "ejected" else "draining"
-    return StateWithReason(name, sentence.format(proxies=proxies) + (f": {reasons}" if reasons else ""))
+    return StateWithReason(condition, sentence.format(proxies=proxies) + (f": {reasons}" if reasons else ""))
 
 
 def _lowered(facts: ReplicaFacts) -> StateWithReason | None:

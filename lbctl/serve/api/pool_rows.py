@@ -252,7 +252,9 @@ class _Rows:
         A proxy whose own check passes still sends to a replica that another one finds down.
         """
         passed_by = {
-            name: self._passed_by(pool, name) for name, state in states.items() if state.name in ("down", "ejected")
+            name: self._passed_by(pool, name)
+            for name, state in states.items()
+            if state.name in ("starting", "down", "ejected")
         }
 
         def unfit(carrier: Carrier) -> frozenset[str]:
@@ -420,7 +422,7 @@ def _share(shares: Shares, name: str) -> float:
 
 
 def _reasons(item: EffectiveReplica, state: StateWithReason) -> tuple[str, ...]:
-    """Return why the replica is out, down or drained; the composed reasons do not have what proxies report."""
-    if state.name in ("down", "ejected") and item.status != "ejected":
+    """Return why the replica is out, starting, down or drained; the composed reasons lack what proxies report."""
+    if state.name in ("starting", "down", "ejected") and item.status != "ejected":
         return (*item.reasons, state.reason)
     return item.reasons

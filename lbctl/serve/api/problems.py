@@ -228,6 +228,7 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         "down": "replica_down",
         "ejected": "replica_down",
         UNKNOWN: "replica_unknown",
+        "starting": "replica_starting",
     }
     for state, kind in kinds.items():
         troubled = [(pool.name, item) for pool in pools for item in pool.replicas if item.state == state]

@@ -70,7 +70,7 @@ class StateChanges:
                         gone.append(item)
                 elif before is not None and item.state in FIT:
                     back.append(item)
-                elif before is not None and item.state == "unknown":
+                elif before is not None and item.state in ("unknown", "starting"):
                     out[key] = before
             self._report(self._rare("down", pool.name, gone, now))
             self._report(self._rare("back", pool.name, back, now))

@@ -43,9 +43,11 @@ _MAX_SHOWN = 64
 """Characters that are shown of a text of Envoy's."""
 _PAUSE = 1.0
 """Seconds until Envoys with an admin interface are looked for again, where there is none."""
-_DOWN = ("failed_active_health_check", "active_hc_timeout", "pending_active_hc")
+_STARTING = "pending_active_hc"
+"""The flag of a host whose first check has not ended; Envoy sets that of a failed check with it."""
+_DOWN = ("failed_active_health_check", "active_hc_timeout")
 _EJECTED = ("failed_outlier_check",)
-_BEST_FIRST = ("up", "draining", "ejected", "down")
+_BEST_FIRST = ("up", "draining", "starting", "ejected", "down")
 _UP = ReplicaCondition("up")
 
 
@@ -184,6 +186,8 @@ def _place(address: Mapping[str, Any]) -> Place:
 
 def _condition(flags: Mapping[str, Any]) -> ReplicaCondition:
     """Return the condition that the flags say, in Envoy's own words."""
+    if flags.get(_STARTING):
+        return ReplicaCondition("starting", _STARTING)
     if failed := [name for name in _DOWN if flags.get(name)]:
         return ReplicaCondition("down", ", ".join(failed))
     if ejected := [name for name in _EJECTED if flags.get(name)]:

@@ -25,13 +25,19 @@ _TIMEOUT = 2.0
 """Seconds within which HAProxy must answer."""
 _PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
 """The status of a server that is down and has passed some of the checks that it needs."""
+_BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
+"""The status of a server that is down by its checks, and not by an agent."""
+_NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
+"""The results of a check that has not ended yet or has passed."""
 _MOST_REASON = 160
 """Characters that are kept of what HAProxy says of a check."""
 _BY_PASSIVE_CHECK = "HANA"
 """The result of a check that stands for errors of requests ("health analyze")."""
 _NO_ERRORS = BackendCounters(0, 0)
 _NOTHING = ServerCounters(0, 0, 0, "", "", "")
-_WORST_FIRST = ("down", "ejected", "up", "draining")
+_JUDGED = frozenset({"up", "down", "ejected"})
+"""The conditions of a replica that has been up, or whose check has failed."""
+_WORST_FIRST = ("down", "ejected", "starting", "up", "draining")
 
 
 class HaproxySource:
@@ -42,6 +48,7 @@ class HaproxySource:
         self._runtime = runtime
         self._sections = sections
         self._before: WorkerCounters | None = None
+        self._conditions: Mapping[ReplicaKey, ReplicaCondition] = {}
 
     async def poll(self) -> TrafficReport | None:
         """Return what HAProxy has counted since the last poll; None where it does not answer."""
@@ -55,7 +62,9 @@ class HaproxySource:
         own = {place: item for place, item in now.servers.items() if place[0].startswith(self._sections)}
         backends = {name: item for name, item in now.backends.items() if name.startswith(self._sections)}
         before, self._before = self._before, replace(now, servers=own, backends=backends)
-        return report(self._before, before)
+        report_ = report(self._before, before, self._conditions)
+        self._conditions = report_.conditions
+        return report_
 
 
 def source(proxy: Proxy) -> HaproxySource | None:
@@ -65,12 +74,17 @@ def source(proxy: Proxy) -> HaproxySource | None:
     return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT), sections.own("pool_", proxy))
 
 
-def report(now: WorkerCounters, before: WorkerCounters | None) -> TrafficReport:
-    """Return what a HAProxy has counted between two polls. The servers of one pool's backends are summed."""
+def report(
+    now: WorkerCounters, before: WorkerCounters | None, conditions_before: Mapping[ReplicaKey, ReplicaCondition]
+) -> TrafficReport:
+    """Return what a HAProxy has counted between two polls. The servers of one pool's backends are summed.
+
+    `conditions_before`: the conditions of the report before.
+    """
     counts: dict[ReplicaKey, Counts] = {}
     in_flight: dict[ReplicaKey, int] = {}
     assigned: dict[ReplicaKey, int] = {}
-    conditions: dict[ReplicaKey, list[ReplicaCondition]] = {}
+    rows: dict[ReplicaKey, list[ServerCounters]] = {}
     earlier = before.servers if before is not None and before.pid == now.pid else {}
     for place, item in now.servers.items():
         replica = now.slots.get(place, place[1])
@@ -81,11 +95,11 @@ def report(now: WorkerCounters, before: WorkerCounters | None) -> TrafficReport:
             counts[key] = counts.get(key, NO_COUNTS) + _difference(item, place, earlier)
         in_flight[key] = in_flight.get(key, 0) + item.sessions
         assigned[key] = assigned.get(key, 0) + item.sessions + item.queued
-        conditions.setdefault(key, []).append(_condition(item))
+        rows.setdefault(key, []).append(item)
     return TrafficReport(
         {key: each for key, each in counts.items() if each != NO_COUNTS},
         in_flight,
-        {key: _worst(each) for key, each in conditions.items()},
+        {key: _worst(each, conditions_before.get(key)) for key, each in rows.items()},
         assigned,
         _own_errors(now, before) if before is not None else {},
         _answered(now, earlier) if before is not None else frozenset(),
@@ -142,7 +156,16 @@ def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, Serve
     return Counts(max(now.ended - before.ended, failed), failed)
 
 
-def _condition(item: ServerCounters) -> ReplicaCondition:
+def _follows(item: ServerCounters) -> bool:
+    """Return whether the server is down with that of another backend, which has the check."""
+    return item.status.startswith("DOWN") and not item.check
+
+
+def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
+    """Return the condition of a server. `is_new`: whether it has not been up yet, and no check of it has failed.
+
+    HAProxy begins with a new server as down, and counts the checks that it passes like those of one that returns.
+    """
     status = item.status
     if status.startswith("UP") or status == "no check":
         return ReplicaCondition("up")
@@ -153,10 +176,16 @@ def _condition(item: ServerCounters) -> ReplicaCondition:
     reason = _readable(f"{item.check} {item.last_check}".strip() or status)
     if passed := _PASSED.fullmatch(status):
         reason += f", {passed[1]} of {passed[2]} needed checks passed"
+    if is_new and item.check in _NO_FAILURE and _BY_CHECKS.fullmatch(status):
+        return ReplicaCondition("starting", reason)
     return ReplicaCondition("ejected" if item.check == _BY_PASSIVE_CHECK else "down", reason)
 
 
-def _worst(conditions: Iterable[ReplicaCondition]) -> ReplicaCondition:
+def _worst(rows: Iterable[ServerCounters], before: ReplicaCondition | None) -> ReplicaCondition:
+    """Return the worst condition of the servers of a replica. `before`: its condition in the report before."""
+    is_new = before is None or before.state not in _JUDGED
+    servers = [item for item in rows if not _follows(item)] or rows
+    conditions = (_condition(item, is_new=is_new) for item in servers)
     return min(conditions, key=lambda item: (_WORST_FIRST.index(item.state), not item.reason))
 
 

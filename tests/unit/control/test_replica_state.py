@@ -84,9 +84,6 @@ def test_reason_names_the_check_that_keeps_requests_away() -> None:
     assert state_of(facts(check=REFUSED, checked_for=("site",))) == StateWithReason(
         "down", "the active check of lbctl for site fails: connection refused"
     )
-    assert state_of(facts(check=replace(REFUSED, at=None), checked_for=("site",))).reason == (
-        "the active check of lbctl for site has no result yet"
-    )
     both = facts(check=REFUSED, checked_for=("site",), conditions={"ha": ReplicaCondition("down", "L4CON")}, carriers=2)
     assert state_of(both).reason == (
         "the active check of lbctl for site fails: connection refused; "
@@ -105,6 +102,18 @@ def test_reason_names_the_check_that_keeps_requests_away() -> None:
     assert state_of(facts(conditions={"ha": ReplicaCondition("draining")})) == StateWithReason(
         "draining", "ha sends it no new requests"
     )
+
+
+def test_replica_with_unfinished_first_checks_is_starting() -> None:
+    new = facts(check=replace(REFUSED, at=None), checked_for=("site",))
+    assert state_of(new) == StateWithReason("starting", "the active check of lbctl for site has no result yet")
+    rising, up = ReplicaCondition("starting", "L7OK, 1 of 2 needed checks passed"), ReplicaCondition("up")
+    both = facts(conditions={"ha": rising, "e1": up}, carriers=2, passed_by=1)
+    assert state_of(both) == StateWithReason(
+        "starting",
+        "the first active checks of ha (1 of 2 proxies) have not all passed yet: L7OK, 1 of 2 needed checks passed",
+    )
+    assert state_of(facts(conditions={"ha": rising, "e1": ReplicaCondition("down")}, carriers=2)).name == "down"
 
 
 def test_state_names_the_cause_of_a_lower_weight() -> None:
@@ -164,7 +173,7 @@ def test_replica_that_a_proxy_reaches_is_in_whatever_lbctl_finds() -> None:
 
 def test_pool_lacks_a_fit_replica_unless_one_may_answer() -> None:
     assert lacks_fit_replica([])
-    assert lacks_fit_replica(["down", "drained", "ejected", "removed", "draining"])
+    assert lacks_fit_replica(["down", "drained", "ejected", "removed", "draining", "starting"])
     assert not lacks_fit_replica(["down", "slow"])
     assert not lacks_fit_replica(["unknown"])
 

@@ -21,7 +21,7 @@ BUDGET = 32 * 1024 * 1024
 """Bytes of all samples together, at most."""
 MOST_SAMPLES = 720
 METRICS: tuple[schema.SeriesMetric, ...] = get_args(schema.SeriesMetric)
-STATES = ("in", "ramping", "slow", "hot", "unknown", "draining", "drained", "ejected", "down", "removed")
+STATES = ("in", "ramping", "slow", "hot", "unknown", "starting", "draining", "drained", "ejected", "down", "removed")
 """The states in the order of their numbers, the better ones first."""
 _STATE_NUMBERS = {name: float(number) for number, name in enumerate(STATES)}
 _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize

@@ -32,10 +32,11 @@ class Replica:
     state: ReplicaState
     """`in`: it gets its share. `ramping`: its weight rises after it has joined or come back. `slow`: its
     weight is clearly below its capacity, since it is slower than its peers. `hot`: so, since it is fuller or hotter.
-    `unknown`: it gets requests, and nothing shows whether it can be reached, or none of them is answered. `down`: an
-    active check fails, or lbctl cannot connect to it. `ejected`: deep health or a proxy's passive check keeps requests
-    away. `draining`: drained, with requests in flight, or not by all proxies yet. `drained`: drained. `removed`: its
-    drain deadline has passed, no proxy has it."""
+    `unknown`: it gets requests, and nothing shows whether it can be reached, or none of them is answered. `starting`: a
+    proxy sends it nothing until its first active checks have passed, and none has failed. `down`: an active check
+    fails, or lbctl cannot connect to it. `ejected`: deep health or a proxy's passive check keeps requests away.
+    `draining`: drained, with requests in flight, or not by all proxies yet. `drained`: drained. `removed`: its drain
+    deadline has passed, no proxy has it."""
     state_reason: str
     """Why it is in this state, as a sentence that names the check or the proxy; empty for `in`."""
     state_since: Timestamp | None

@@ -192,6 +192,9 @@ def test_replica_down_in_one_proxy_has_no_share_there() -> None:
     assert down_replica.state_reason == "the active check of lbctl for site fails: connection refused"
     assert down_replica.reasons == (down_replica.state_reason,)
     assert not down_replica.out
+    unfinished = {(NAME, "r00001"): CheckState(out=True, since=0.0)}
+    (row,) = pool_rows.pools(composed, replace(live, checks=unfinished))
+    assert (row.replicas[1].share, row.replicas[1].state) == (0.0, "starting")
     edge = Carrier(EDGE, frozenset({NAME}), composed.snapshot, composed.snapshot, nodes=("e1",))
     ledger = TrafficLedger()
     ledger.set_conditions("e1", {ReplicaKey(NAME, "r00001"): ReplicaCondition("up")}, 0.0)

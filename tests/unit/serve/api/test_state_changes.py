@@ -33,6 +33,13 @@ def test_replica_that_goes_down_and_returns_has_two_records() -> None:
     assert records.rows == [("down", "llama", "a", "refused"), ("back", "llama", "a", "")]
 
 
+def test_new_replica_is_not_reported_before_a_check_fails() -> None:
+    records, starting = Records(), replace(DOWN, state="starting")
+    for now, replica in enumerate([starting, api.REPLICA, DOWN, starting, api.REPLICA]):
+        records.note(now, replica)
+    assert [row[0] for row in records.rows] == ["down", "back"]
+
+
 def test_flapping_replica_has_a_record_for_many_changes(caplog: pytest.LogCaptureFixture) -> None:
     records = Records()
     with caplog.at_level(logging.INFO):

@@ -116,11 +116,11 @@ def test_worst_cluster_of_a_pool_counts() -> None:
     body = page(
         **{
             "llama": [host("10.0.0.1"), host("10.0.0.2", eds_health_status="DRAINING")],
-            "llama|eu": [host("10.0.0.1", pending_active_hc=True), host("10.0.0.2")],
+            "llama|eu": [host("10.0.0.1", failed_active_health_check=True, pending_active_hc=True), host("10.0.0.2")],
         }
     )
     assert conditions_from(body, ["edge-1"]) == {
-        A: {"edge-1": ReplicaCondition("down", "pending_active_hc")},
+        A: {"edge-1": ReplicaCondition("starting", "pending_active_hc")},
         B: {"edge-1": ReplicaCondition("draining", "eds_health_status DRAINING")},
     }
 

@@ -38,7 +38,10 @@ def answer(*rows: str, pid: int = 7) -> str:
 def reports_of(*answers: str) -> list[TrafficReport]:
     """Return the reports of these successive answers."""
     parsed = [running.counters(text) for text in answers]
-    return [report(now, before) for now, before in zip(parsed, [None, *parsed], strict=False)]
+    reports: list[TrafficReport] = []
+    for now, before in zip(parsed, [None, *parsed], strict=False):
+        reports.append(report(now, before, reports[-1].conditions if reports else {}))
+    return reports
 
 
 def test_first_answer_is_the_baseline_for_counts() -> None:
@@ -150,12 +153,33 @@ def test_each_server_state_has_a_condition() -> None:
     assert {key.replica: item for key, item in report.conditions.items()} == {
         "up": ReplicaCondition("up"),
         "down": ReplicaCondition("down", "L4CON Connection refused"),
-        "rising": ReplicaCondition("down", "L7OK, 1 of 2 needed checks passed"),
+        "rising": ReplicaCondition("starting", "L7OK, 1 of 2 needed checks passed"),
         "passive": ReplicaCondition("ejected", "HANA Health analyze"),
         "nameless": ReplicaCondition("down", "its name does not resolve"),
         "drained": ReplicaCondition("draining", "DRAIN"),
         "maintained": ReplicaCondition("draining", "MAINT"),
     }
+
+
+def test_new_server_is_starting_until_a_check_fails() -> None:
+    row = "pool_llama,a,0,0,0,0,0,0,0,{},"
+    tracking = "pool_llama.IN.0f0f0f0f,a,0,0,0,0,0,0,0,{},,"
+    states = [
+        each.conditions[A].state
+        for each in reports_of(
+            answer(row.format("DOWN,INI"), tracking.format("DOWN")),
+            answer(row.format("DOWN 1/3,L7OK"), tracking.format("DOWN 1/3")),
+            answer(row.format("DOWN 2/3,* L7OK")),
+            answer(row.format("UP,L7OK")),
+        )
+    ]
+    assert states == ["starting", "starting", "starting", "up"]
+    failed = [answer(row.format(text)) for text in ("DOWN,INI", "DOWN,L7STS", "DOWN 1/3,L7OK", "DOWN 2/3,L7OK")]
+    assert [each.conditions[A].state for each in reports_of(*failed)] == ["starting", "down", "down", "down"]
+    lost = [answer(row.format(text)) for text in ("UP,L7OK", "DOWN 1/2,L7OK", "MAINT,L7OK", "DOWN,L7OK")]
+    assert [each.conditions[A].state for each in reports_of(*lost)] == ["up", "down", "draining", "starting"]
+    (by_agent,) = reports_of(answer(row.format("DOWN (agent),L7OK")))
+    assert by_agent.conditions[A].state == "down"
 
 
 def test_backend_with_the_check_provides_the_reason() -> None:

@@ -9,6 +9,7 @@ export const STATES = {
   slow: "slower than its peers",
   hot: "fuller or hotter than its peers",
   unknown: "nothing shows that it can be reached, or that it answers",
+  starting: "its first checks are not finished",
   draining: "finishes its requests",
   drained: "gets no requests",
   ejected: "kept away from requests",

@@ -12,6 +12,8 @@ const STATE_COLOURS = {
   ramping: "#38bdf8",
   slow: "#eab308",
   hot: "#f97316",
+  unknown: "#ca8a04",
+  starting: "#0e7490",
   draining: "#a78bfa",
   drained: "#7c6bb3",
   ejected: "#ef4444",
