@@ -14,7 +14,7 @@ import grpc
 from lbctl.xds.protocol.call import Call
 from lbctl.xds.protocol.shares import Shares
 
-MAX_QUESTIONS = 256
+MAX_QUESTIONS = 1_024
 """Questions that wait for their body at once. gRPC holds a part of a message for each."""
 MAX_HELD_BYTES = 16 << 20
 TIMEOUT = 60.0

@@ -34,6 +34,16 @@ def test_client_with_most_questions_loses_its_oldest() -> None:
     asyncio.run(run())
 
 
+def test_thousand_clients_may_upload_at_once() -> None:
+    async def run() -> None:
+        questions, calls = UnfinishedQuestions(), _calls(1_000)
+        for number, call in enumerate(calls):
+            questions.add(f"gateway {number % 4}", call, 10_000)
+        assert not any(call.reason for call in calls)
+
+    asyncio.run(run())
+
+
 def test_bytes_of_questions_are_limited_in_sum() -> None:
     async def run() -> None:
         questions, calls = UnfinishedQuestions(held=100), _calls(3)
