@@ -19,8 +19,11 @@ MOST = 256
 """Far above what scrapers, dashboards and commands have open, far below the 1,024 descriptors of a process."""
 MAX_HELD_BYTES = 16 << 20
 """Bytes of requests that have not come completely, on all connections."""
-_MAX_SENT_BYTES = 256 << 10
-"""Bytes that a client may send while it waits for an answer: the body of its request, or further requests."""
+_MAX_SENT_BYTES = 512 << 10
+"""Bytes that a client may send while it waits for an answer: the body of its request, or further requests.
+
+A body that nobody reads yet stops at 384 KiB: aiohttp reads no more once it holds 128 KiB, and one read has 256 KiB.
+"""
 _READ_TIMEOUT = 15.0
 """Seconds in which a client must read what waits for it."""
 FIRST_REQUEST = 10.0
@@ -97,6 +100,8 @@ class LimitedConnection(asyncio.Protocol):
         self._when_lost: Callable[[], None] | None = None
         self._received = 0
         """Bytes since the last request began, or was answered."""
+        self._drops = False
+        """Whether what the client sends is dropped: it is the rest of a body that nobody wants."""
         self.client: tuple[str, int] | None = None
         """The host and the port of the client; None for a Unix socket."""
         self._reader: asyncio.TimerHandle | None = None
@@ -104,13 +109,16 @@ class LimitedConnection(asyncio.Protocol):
 
     def begin(self) -> None:
         """Note that a request has come, with all its headers."""
-        self.busy, self._received = True, 0
+        self.busy, self._received, self._drops = True, 0, False
         self._connections.note_held(self, 0)
         self._stop_timer()
 
-    def end(self) -> None:
-        """Note that the request has been answered."""
-        self.busy, self._received = False, 0
+    def end(self, *, body_is_left: bool = False) -> None:
+        """Note that the request has been answered.
+
+        `body_is_left`: the rest of its body is read and dropped for a moment, before the connection is closed.
+        """
+        self.busy, self._received, self._drops = False, 0, body_is_left
         self._when_lost = None
         self._connections.note_answer(self)
 
@@ -148,6 +156,9 @@ class LimitedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass the bytes to the HTTP protocol."""
         if not self._admitted:
+            return
+        if self._drops:
+            self._inner.data_received(data)
             return
         self._received += len(data)
         if self.busy and self._received > _MAX_SENT_BYTES:

@@ -233,7 +233,7 @@ async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     finally:
-        connection.end()
+        connection.end(body_is_left=not request.content.is_eof())
 
 
 def _bind(listening: socket.socket, path: str) -> None:
