@@ -76,4 +76,4 @@ def test_replicas_come_and_go_without_reload_or_lost_request(
         logged = (json.loads(row) for row in gateway.proxy.stdout.read_bytes().splitlines())
         assert {row["replica"] for row in logged} == set(NAMES)
         counted = running.counters(gateway.ask(running.COUNTERS))
-        assert {key.replica for key in report(counted, None).in_flight} == {item.name for item in three}
+        assert {key.replica for key in report(counted, None, {}).in_flight} == {item.name for item in three}
