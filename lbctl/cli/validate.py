@@ -11,6 +11,7 @@ from lbctl.cli.findings import FORMS, written
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.ir.topology import Topology
+from lbctl.lint.proxies import merge_kinds, refused_key_findings
 
 
 @click.command("validate")
@@ -26,6 +27,8 @@ def command(paths: tuple[str, ...], form: str) -> int:
     """
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_own_lines=False)
+    if loaded is not None:
+        diagnostics.extend(item.finding for item in merge_kinds(refused_key_findings(loaded)))
     if form == "text":
         show(diagnostics)
         if loaded is not None and sys.stderr.isatty():

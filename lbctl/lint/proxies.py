@@ -11,17 +11,18 @@ from dataclasses import replace
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
-from lbctl.ir.proxies import Proxy
+from lbctl.ir.proxies import Proxy, unnamed
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.collapse import collapse, with_places
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, key_hashes, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
-from lbctl.targets.prepare import prepare
+from lbctl.targets.prepare import prepare, refused_keys
 from lbctl.targets.target import CONTROL_PLANE
 
 _CHECKS = frozenset({"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"})
 """Features that are active checks."""
+_ANY_KIND = "; or list the proxies of the fleet under `proxies`, if none is of these kinds"
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
 
@@ -36,7 +37,12 @@ class UnsupportedFinding:
 
 
 def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
-    """Yield (kind, finding) for each unsupported feature of the fleet's proxies; equal proxies are checked once."""
+    """Yield (kind, finding) for each unsupported feature of the fleet's proxies; equal proxies are checked once.
+
+    Without `proxies`, the findings are those about API keys that some kinds of proxies refuse.
+    """
+    if not loaded.compiled.topology.proxies:
+        yield from refused_key_findings(loaded)
     checked: set[object] = set()
     for proxy in loaded.compiled.topology.proxies if loaded.compiled.topology.listeners else ():
         relevant = (proxy.kind, proxy.version, proxy.listeners, proxy.region, proxy.zone, _is_driven(proxy))
@@ -47,6 +53,21 @@ def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
                 for finding in _findings_of(loaded, proxy)
                 if finding.code not in _CONTROL_PLANE_CODES and not _done_by_serve(loaded, proxy, finding)
             )
+
+
+def refused_key_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
+    """Yield (kind, finding) for each route whose API keys one of the fleet's proxies refuses.
+
+    A fleet without `proxies` may be rendered for any kind.
+    """
+    topology = loaded.compiled.topology
+    of_any_kind = (unnamed(topology, kind, target(kind).versions[0]) for kind in KINDS)
+    snapshot = Snapshot(topology, secrets=loaded.secrets)
+    for proxy in topology.proxies or of_any_kind:
+        chosen = target(proxy.kind)
+        for keys in refused_keys(chosen, loaded.compiled, proxy, snapshot):
+            finding = loaded.compiled.sources.with_position(key_hashes.warning(chosen.title, keys))
+            yield proxy.kind, finding if topology.proxies else replace(finding, hint=f"{finding.hint}{_ANY_KIND}")
 
 
 def _is_driven(proxy: Proxy) -> bool:

@@ -15,6 +15,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.rewrite import with_files
 from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.targets.assess import assess, close
+from lbctl.targets.key_hashes import HashOnly, hash_only
 from lbctl.targets.target import Bundle, Target
 
 
@@ -42,6 +43,13 @@ def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot
     whole = view(snapshot, proxy)
     assessment = assess(target, proxy.version, whole, compiled.sources)
     return Prepared(target, close(whole, assessment), assessment.diagnostics)
+
+
+def refused_keys(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> tuple[HashOnly, ...]:
+    """Return the API keys of each route that the proxy refuses, because the key file has only their hashes."""
+    if target.compares_hashes or all(key.key for keys in snapshot.secrets.api_keys.values() for key in keys):
+        return ()
+    return tuple(hash_only(prepare(target, compiled, proxy, snapshot).view))
 
 
 def placed(bundle: Bundle, compiled: Compiled) -> list[Diagnostic]:

@@ -195,6 +195,10 @@ class Target(Protocol):
         """
 
     @property
+    def compares_hashes(self) -> bool:
+        """Whether the proxy accepts API keys of which the key file has only the hash."""
+
+    @property
     def prefers_idle_replicas(self) -> bool:
         """Whether `least_request` prefers an idle replica regardless of the weights."""
 

@@ -12,8 +12,9 @@ from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward
 from lbctl.ir.topology import Topology
 from lbctl.serve.settings import ServeSettings
+from lbctl.targets import target
 from lbctl.up.keys import TENANT
-from lbctl.up.launchers import LAUNCHERS, NAME
+from lbctl.up.launchers import NAME
 from lbctl.up.prepare import PreparedRun
 
 _CHAT = "/v1/chat/completions"
@@ -49,7 +50,7 @@ def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterato
 def _existing_key(file: Path, topology: Topology) -> str:
     """Return where the key is, and a command that makes another one and keeps it for the request below it."""
     kind = next((item.kind for item in topology.proxies if item.name == NAME), None)
-    plain = () if kind is not None and LAUNCHERS.get(kind).compares_hashes else ("--plain",)
+    plain = () if kind is not None and target(kind).compares_hashes else ("--plain",)
     make = f"KEY=$({shlex.join(['lbctl', 'key', 'new', TENANT, *plain, '-f', str(file)])})"
     if _lacks_clear_keys(file):
         return f"unknown, since {file} has no key in the clear; make one: {make}"

@@ -26,10 +26,6 @@ id of the proxy."""
 class Launcher(Protocol):
     """Runs proxies of one kind."""
 
-    @property
-    def compares_hashes(self) -> bool:
-        """Whether the proxy accepts API keys of which the key file holds only the hash."""
-
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
         """Return the settings in `proxies` by which `lbctl serve` drives the proxy that runs in `place`."""
 
@@ -41,8 +37,6 @@ class Launcher(Protocol):
 
 
 class _Envoy:
-    compares_hashes = False
-
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
         del binary
         return {"nodes": [NAME], "admin": f"unix:{place / ADMIN_SOCKET}"}
@@ -68,8 +62,6 @@ class _Rendered:
 
 
 class _Haproxy(_Rendered):
-    compares_hashes = True
-
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
         del binary
         reload = f"kill -USR2 $(cat {shlex.quote(str(place / PID_FILE))})"
@@ -84,8 +76,6 @@ class _Haproxy(_Rendered):
 
 
 class _Nginx(_Rendered):
-    compares_hashes = False
-
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
         command = [*self.command(binary, place), "-s", "reload"]
         return {"config": str(place / "nginx.conf"), "reload": {"command": command, "min_interval": "10s"}}

@@ -74,7 +74,7 @@ def prepare_run(
     fleet decides. `state` is the state directory of `serve`, with the key of the picker; None where nothing is picked.
     """
     by_route = key_files_by_route(loaded, own_key_file)
-    keys = make_missing(by_route, plain=not LAUNCHERS.get(program.kind).compares_hashes)
+    keys = make_missing(by_route, plain=not target(program.kind).compares_hashes)
     if own_key_file is not None:
         allow(own_key_file)
     file = place / OVERLAY

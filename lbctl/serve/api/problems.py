@@ -7,6 +7,7 @@ everything else is a warning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 
 from lbctl.base.records import dataclass
 from lbctl.control.fitness import FIT, UNKNOWN
@@ -14,6 +15,7 @@ from lbctl.control.outages import ReplicaReport, unavailable
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api import schema
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
+from lbctl.targets.key_hashes import HashOnly
 
 _SHOWN = 5
 """Replicas of a kind of problem that have a line of their own."""
@@ -63,6 +65,8 @@ class Observed:
     """The rollouts of the files."""
     refused: str = ""
     """What of a shared store is refused, and why; empty where nothing is."""
+    refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
+    """Proxy → the API keys of its routes that it refuses, because the key file has only their hashes."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
@@ -72,6 +76,7 @@ def problems(observed: Observed) -> tuple[schema.Problem, ...]:
         *_of_pools(observed.pools),
         *_of_picks(observed),
         *_of_proxies(observed),
+        *_of_keys(observed),
         *_of_rollouts(observed.rollouts),
         *_of_replicas(observed.pools),
         *_of_sources(observed),
@@ -221,6 +226,21 @@ def _of_missing(missing: Iterable[Proxy], unconfirmed: Sequence[schema.Proxy]) -
 def _none_of(kind: str, entry: str) -> str:
     """Return the subject of a sentence about an entry of `proxies`; one that the files do not name has its kind."""
     return f"no {kind}" if entry == kind else f"no {kind} of the entry {entry}"
+
+
+def _of_keys(observed: Observed) -> Iterator[schema.Problem]:
+    """Yield the routes whose API keys a connected proxy refuses; all of them is critical."""
+    nodes: dict[HashOnly, list[str]] = {}
+    for row in observed.proxies:
+        if row.connected and row.confirmed and row.proxy is not None:
+            for keys in observed.refused_keys.get(row.proxy, ()):
+                nodes.setdefault(keys, []).append(row.node)
+    for keys, names in nodes.items():
+        refuses = f"the proxy {names[0]} refuses" if len(names) == 1 else f"the proxies {_listed(names)} refuse"
+        part = "all API keys" if keys.count == keys.total else f"{keys.count} of {keys.total} API keys"
+        text = f"{refuses} {part} of the route {keys.route}: the key file has only their hashes"
+        problem = _critical if keys.count == keys.total else _warning
+        yield problem("keys_refused", keys.route, text, f"lbctl lint {' '.join(observed.fleet.paths)}")
 
 
 def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:

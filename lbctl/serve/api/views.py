@@ -67,6 +67,7 @@ class Views(DecisionViews, Operations):
             time.time() - self._since, picker, sources, self._unsaved(), self._parts.audit.notes,
             self._parts.options.dry_run, self._parts.rollbacks.history.rollback is not None, self.rollouts().rollouts,
             self._parts.member.refused if self._parts.member is not None else "",
+            served.refused_keys if served else {},
         )  # fmt: skip
         return schema.Status(
             version=__version__,

@@ -33,8 +33,10 @@ from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.fleet.unsupported import unsupported_features
 from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
-from lbctl.targets import xds_kinds
+from lbctl.targets import target, xds_kinds
+from lbctl.targets.key_hashes import HashOnly
 from lbctl.targets.load import Loaded
+from lbctl.targets.prepare import refused_keys
 from lbctl.xds.build.snapshot_cache import Builder, CachedSnapshot, UnsoundError
 from lbctl.xds.resource import SHORT, changed_names
 
@@ -72,6 +74,8 @@ class PublishedFleet:
     """The fleet with everything that acts on it."""
     unsupported: tuple[Diagnostic, ...]
     """Warnings about features of the fleet that its proxies cannot express."""
+    refused_keys: Mapping[str, tuple[HashOnly, ...]]
+    """Proxy → the API keys of its routes that it refuses, because the key file has only their hashes."""
     at: float
     """When this version was first published, in seconds since the epoch."""
 
@@ -256,11 +260,17 @@ class Publisher:
         at = now if before is None or new else before.at
         changed = _changed_resources(before.cached_snapshot if before else None, cached, proxies) if new else set()
         if before and before.loaded is loaded:
-            unsupported = before.unsupported
+            unsupported, refused = before.unsupported, before.refused_keys
         else:
-            unsupported = unsupported_features(loaded, snapshot, (*proxies, *self.driven(whole)))
+            all_proxies = (*proxies, *self.driven(whole))
+            unsupported = unsupported_features(loaded, snapshot, all_proxies)
+            refused = {
+                item.name: refused_keys(target(item.kind), loaded.compiled, item, snapshot) for item in all_proxies
+            }
         weights = weight_changes(before.composed, composed) if before else {}
-        return PublishedFleet(loaded, origin, cached, composed, unsupported, at), _result(new, changed, weights)
+        return PublishedFleet(loaded, origin, cached, composed, unsupported, refused, at), _result(
+            new, changed, weights
+        )
 
 
 async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:

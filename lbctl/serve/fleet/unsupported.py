@@ -11,23 +11,27 @@ from collections.abc import Iterable
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, view
-from lbctl.targets import target
+from lbctl.targets import key_hashes, target
 from lbctl.targets.assess import assess
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded
+from lbctl.targets.prepare import refused_keys
 from lbctl.targets.target import SERVED
 
 
 def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
     """Return a warning for each feature that one of the proxies cannot express, without duplicates.
 
-    They include every route that answers 503 because the proxy cannot protect it.
+    They include every route that answers 503 because the proxy cannot protect it, and API keys that a proxy refuses.
     """
     warnings: dict[Diagnostic, None] = {}
     for proxy in proxies:
         provided = done_by_control_plane_for(proxy.kind)
         assessment = assess(target(proxy.kind), proxy.version, view(snapshot, proxy), loaded.compiled.sources)
         warnings |= dict.fromkeys(item for item in assessment.diagnostics if item.code not in provided)
+        for keys in refused_keys(target(proxy.kind), loaded.compiled, proxy, snapshot):
+            finding = key_hashes.warning(target(proxy.kind).title, keys)
+            warnings[loaded.compiled.sources.with_position(finding)] = None
     return tuple(warnings)
 
 

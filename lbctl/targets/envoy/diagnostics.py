@@ -8,6 +8,7 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.pools import GrpcCheck, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets import key_hashes
 from lbctl.targets.envoy import affinity, clusters, endpoints, tls
 from lbctl.targets.envoy.plan import sheds
 from lbctl.targets.features import BY_ID
@@ -21,7 +22,7 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
     `of_files`: whether they are about rendered files. An Envoy that has a `config` reads such files.
     """
     items = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
-    items += [item for route in view.routes.values() for item in _hashed_keys(view, route)]
+    items += [key_hashes.warning("Envoy", keys) for keys in key_hashes.hash_only(view)]
     items += [item for route in view.routes.values() for item in _separate_buckets(view, route)]
     items += [item for route in view.routes.values() for item in _route(view, route)]
     if of_files or view.proxy.config is not None:
@@ -101,18 +102,6 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
         )
     if route.action.fallback:
         yield from _fallback(view, route, route.action)
-
-
-def _hashed_keys(view: View, route: Route) -> Iterator[Diagnostic]:
-    keys = view.api_keys.get(route.name, ())
-    hashed = sum(1 for item in keys if not item.key)
-    if hashed:
-        yield _warning(
-            "route.auth.api_keys",
-            ("routes", route.name, "auth", "api_keys", "file"),
-            f"Envoy compares no hashes: it refuses {hashed} of {len(keys)} keys, of which the file has hashes",
-            "lbctl key new TENANT --plain -f FILE; the file is then readable by its owner alone",
-        )
 
 
 def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:

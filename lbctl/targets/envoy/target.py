@@ -26,6 +26,7 @@ class EnvoyTarget:
     served_by_xds = True
     counted_with = ()
     done_by_control_plane: frozenset[str] = frozenset()
+    compares_hashes = False
     prefers_idle_replicas = False
     reads_bodies = True
     versions: Sequence[Version] = ((1, 40),)

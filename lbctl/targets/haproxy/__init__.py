@@ -43,6 +43,7 @@ class Haproxy:
     """The settings of its entry that `serve` needs to read its counts of requests."""
     done_by_control_plane: frozenset[str] = frozenset()
     """The features that `serve` adds to the proxy."""
+    compares_hashes: bool = True
     prefers_idle_replicas: bool = True
     """Whether least connections ranks an idle replica first, whatever its weight."""
     reads_bodies: bool = True

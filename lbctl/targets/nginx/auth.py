@@ -11,7 +11,7 @@ from functools import partial
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import ApiKeys, Route
-from lbctl.targets import websocket_key
+from lbctl.targets import key_hashes, websocket_key
 from lbctl.targets.challenge import BEARER, challenge
 from lbctl.targets.client_headers import given
 from lbctl.targets.nginx import external, key_table, names, quote
@@ -63,11 +63,9 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     path = ("routes", route.name, "auth", "api_keys")
     source = _source(context, route, accepted, variable)
     keys = context.view.api_keys.get(route.name, ()) if source is not None else ()
-    hash_only = sum(1 for item in keys if not item.key)
-    if hash_only:
-        message = f"nginx compares no hashes: it refuses {hash_only} of {len(keys)} keys, of which the file has hashes"
-        hint = "lbctl key new TENANT --plain -f FILE; the file is then readable by its owner alone"
-        context.warn("route.auth.api_keys", (*path, "file"), message, hint)
+    hashes = key_hashes.of_route(route.name, keys)
+    if hashes is not None:
+        context.add(key_hashes.warning("nginx", hashes))
     table = key_table.table(item for item in keys if item.key)
     if table.refused:
         message = (

@@ -79,6 +79,9 @@ class RenderContext:
 
     def warn(self, feature: str, path: Path, message: str, hint: str = "") -> None:
         """Add a warning about a feature, unless there is an equal one already."""
-        warning = Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
-        if warning not in self.diagnostics:
-            self.diagnostics.append(warning)
+        self.add(Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning"))
+
+    def add(self, diagnostic: Diagnostic) -> None:
+        """Add a diagnostic, unless there is an equal one already."""
+        if diagnostic not in self.diagnostics:
+            self.diagnostics.append(diagnostic)

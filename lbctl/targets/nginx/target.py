@@ -29,6 +29,7 @@ class Nginx:
     done_by_control_plane = frozenset(
         {"pool.slow_start", "pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"}
     )
+    compares_hashes = False
     prefers_idle_replicas = False
     reads_bodies = False
     versions: tuple[Version, ...] = (

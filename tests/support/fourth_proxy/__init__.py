@@ -54,6 +54,7 @@ class ToyTarget:
     served_by_xds = False
     counted_with = None
     done_by_control_plane = frozenset({"pool.health.http"})
+    compares_hashes = False
     prefers_idle_replicas = False
     reads_bodies = True
     capabilities: Mapping[str, Capability] = {

@@ -29,3 +29,23 @@ def test_invalid_fleet_is_not_confirmed(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(["validate", str(tmp_path / "fleet.yaml")]) == 1
     assert "lbctl: valid" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [((), "nginx, envoy: "), (("haproxy",), ""), (("envoy", "haproxy"), "Envoy "), (("nginx",), "nginx ")],
+)
+def test_hashed_keys_are_reported_for_proxies_that_refuse_them(
+    kinds: tuple[str, ...], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "keys").write_text(f"sha256:{'0' * 64}: acme\n")
+    sections = {"proxies": {kind: {"kind": kind} for kind in kinds}} if kinds else {}
+    file = str(write_fleet(tmp_path, fleet_of(route={"auth": {"api_keys": {"file": "keys"}}}, **sections)))
+    assert run(["validate", file]) == 0
+    validated = capsys.readouterr().err
+    assert run(["lint", "--select", "LB443", file]) == 0
+    linted = capsys.readouterr().out
+    message = f"LB443 routes.everything.auth.api_keys.file: {named}compares no hashes: it refuses 1 of 1 keys"
+    assert (message in validated, message in linted) == (bool(named), bool(named))
+    assert ("LB443" in validated) == bool(named)
+    assert ("`proxies`" in linted) == (not kinds)

@@ -8,6 +8,7 @@ from typing import Any
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api import schema
 from lbctl.serve.api.problems import Observed, problems, replica_counts
+from lbctl.targets.key_hashes import HashOnly
 from tests.support import api
 
 DOWN = replace(api.REPLICA, name="b", state="down", state_reason="lbctl cannot connect: connection refused")
@@ -153,3 +154,26 @@ def test_picker_that_is_not_asked_is_critical() -> None:
         "(the log of serve names proxies without the picker's key)"
     )
     assert row.command == "lbctl explain pick llama"
+
+
+def test_api_keys_that_a_connected_proxy_refuses_are_a_problem() -> None:
+    every, some = HashOnly("chat", 2, 2), HashOnly("admin", 1, 2)
+    edge = {"edge": (every, some)}
+    second = replace(api.ENVOY, node="edge-b")
+    rows = problems(Observed("", api.FILES, proxies=[api.ENVOY, second], refused_keys=edge))
+    assert [(item.severity, item.kind, item.subject) for item in rows] == [
+        ("critical", "keys_refused", "chat"),
+        ("warning", "keys_refused", "admin"),
+    ]
+    names = f"{api.ENVOY.node}, edge-b"
+    assert (
+        rows[0].text == f"the proxies {names} refuse all API keys of the route chat: the key file has only their hashes"
+    )
+    assert rows[0].command == f"lbctl lint {' '.join(api.FILES.paths)}"
+    (row,) = problems(Observed("", api.FILES, proxies=[api.ENVOY], refused_keys={"edge": (some,)}))
+    assert row.text == (
+        f"the proxy {api.ENVOY.node} refuses 1 of 2 API keys of the route admin: the key file has only their hashes"
+    )
+    assert found(refused_keys=edge) == []
+    assert found(proxies=[replace(api.ENVOY, proxy="other")], refused_keys=edge) == []
+    assert found(proxies=[replace(api.ENVOY, connected=False)], refused_keys=edge) == []

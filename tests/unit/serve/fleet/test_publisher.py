@@ -1,4 +1,4 @@
-"""A cancelled publication leaves no running build behind."""
+"""A publication that is cancelled, and what is found of a published fleet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.metrics.instruments import Metrics
+from lbctl.targets.key_hashes import HashOnly
 from tests.support.fleets import fleet_of, load_fleet
 
 
@@ -45,3 +46,20 @@ def test_cancelled_publication_waits_for_its_build(tmp_path: Path, monkeypatch: 
         asyncio.run(asyncio.wait_for(work(), 120))
     finally:
         unblocked.set()
+
+
+@pytest.mark.parametrize(("key", "is_refused"), [(f"sha256:{'0' * 64}", True), ("k" * 40, False)])
+def test_hashed_api_keys_are_reported_for_envoys(tmp_path: Path, key: str, is_refused: bool) -> None:
+    (tmp_path / "keys").write_text(f"{key}: acme\n")
+    fleet = load_fleet(tmp_path, fleet_of(route={"auth": {"api_keys": {"file": "keys"}}}))
+
+    async def work() -> None:
+        publisher = Publisher(Metrics(), {})
+        await publisher.serve(fleet, "files")
+        served = publisher.served
+        assert served is not None
+        assert served.refused_keys == {"envoy": (HashOnly("everything", 1, 1),) if is_refused else ()}
+        assert [item.code for item in served.unsupported] == ["LB443"] * is_refused
+        await publisher.discovery.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 120))
