@@ -12,7 +12,7 @@ from dataclasses import replace
 from lbctl.base.records import dataclass
 from lbctl.ir.access import EVERYBODY, Access, access
 from lbctl.ir.listeners import Listener, Rule
-from lbctl.ir.matching import overlaps
+from lbctl.ir.matching import covers, overlaps
 from lbctl.ir.routes import ApiKeys, External, Forward, Jwt, RateLimit, Respond, Route
 
 
@@ -47,6 +47,28 @@ def ways_around(listener: Listener, routes: Mapping[str, Route]) -> dict[str, st
         if _avoids(second_protection, first_protection):
             bypassed.setdefault(second.route, first.route)
     return bypassed
+
+
+def refused_websockets(listener: Listener, routes: Mapping[str, Route]) -> dict[str, str]:
+    """Map each route whose WebSockets never open, for a proxy that reads bodies, to the other route that is the cause.
+
+    A rule whose model decides about protection refuses every WebSocket that meets its other conditions, since no proxy
+    reads the messages in it.
+    """
+    if not any(routes[rule.route].websocket for rule in listener.rules):
+        return {}
+    deciding: dict[Rule, str] = {}
+    for first, second, _ in _pairs(listener, routes):
+        deciding.setdefault(first, second.route)
+    refused: dict[str, str] = {}
+    for index, rule in enumerate(listener.rules):
+        if not routes[rule.route].websocket:
+            continue
+        handshake = replace(rule, models=(), methods=("GET",))
+        for earlier in listener.rules[: index + 1]:
+            if earlier in deciding and covers(replace(earlier, models=()), handshake):
+                refused.setdefault(rule.route, deciding[earlier] if earlier.route == rule.route else earlier.route)
+    return refused
 
 
 def _pairs(

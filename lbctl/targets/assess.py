@@ -15,7 +15,7 @@ from dataclasses import replace
 from lbctl.base.diagnostics import Diagnostic, Path, Position
 from lbctl.base.records import dataclass
 from lbctl.compile.sources import SourceMap
-from lbctl.ir.guarding import ways_around
+from lbctl.ir.guarding import refused_websockets, ways_around
 from lbctl.ir.listeners import Listener
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
@@ -80,6 +80,8 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
     bypasses = {} if target.reads_bodies else _ways_around(view)
     diagnostics = [item for (feature_id, owner), item in warnings.items() if not _moot(feature_id, owner, warnings)]
     diagnostics += [_way_around(target, sources, *way, protected) for way, protected in bypasses.items()]
+    if target.reads_bodies:
+        diagnostics += _refused_websockets(target, sources, view)
     return Assessment(
         tuple(diagnostics), {scope: frozenset(names) for scope, names in closed.items()}, frozenset(bypasses)
     )
@@ -99,6 +101,21 @@ def _way_around(target: Target, sources: SourceMap, listener: str, route: str, p
     hint = f"protect both alike, or give {protected} a separate listener, host or path"
     path = ("routes", route)
     return Diagnostic(BY_ID["route.match.model"].code, message, position_of(sources.root, path), path, hint, "warning")
+
+
+def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Iterator[Diagnostic]:
+    """Yield the routes whose WebSockets this proxy always refuses, since none names its model clearly."""
+    for listener in view.listeners:
+        for route, other in refused_websockets(listener, view.routes).items():
+            message = (
+                f"{target.kind} refuses every WebSocket of route {route} on listener {listener.name}: the model "
+                f"decides between it and the differently protected route {other}, and a WebSocket does not name one "
+                "clearly"
+            )
+            hint = f"protect both routes alike, or give {route} a path that {other} does not match"
+            path = ("routes", route, "websocket")
+            diagnostic = Diagnostic(BY_ID["route.websocket"].code, message, None, path, hint, "warning")
+            yield sources.with_position(diagnostic)
 
 
 def _kinds_of_defaults(root: Node) -> dict[Position | None, str]:

@@ -63,7 +63,8 @@ CAPABILITIES: dict[str, Capability] = {
         "requests wait at a replica in the order in which they came", "all wait as normal ones"
     ),
     "route.websocket": Rendered(
-        "a WebSocket on any other route is answered 403; other offers of an upgrade are ignored"
+        "a WebSocket on any other route is answered 403, and so is one where the model decides about protection; other "
+        "offers of an upgrade are ignored"
     ),
     "route.timeouts.request": Rendered(),
     "route.timeouts.attempt": Rendered("until the answer begins, from when the whole request is sent"),

@@ -67,7 +67,8 @@ _NOTES = {
     "more than about a hundred deep",
     "route.sticky_split.cookie": "the cookie holds the pool's name",
     "route.sticky_split.header": "by a hash of the value: a change of the shares moves some clients",
-    "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP",
+    "route.websocket": "on any other route the request goes on without its upgrade, as plain HTTP; where the model "
+    "decides about protection, a WebSocket is answered 400",
     "route.retry": "retries at once, on another replica than the last; a pool has one number, the smallest of its "
     "routes; a stream that the replica refused is not retried; before 2.8, a replica that breaks off a later request "
     "of a client's connection ends that connection without a status or a log line, and an HTTP/2 client may send the "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.ir.guarding import ways_around
-from lbctl.ir.listeners import Listener, Rule
+from lbctl.ir.guarding import refused_websockets, ways_around
+from lbctl.ir.listeners import Listener, PathMatch, Rule
 from lbctl.ir.routes import Forward, Route, Share
 
 _POOL = Forward((Share("pool", 1),))
@@ -37,3 +39,23 @@ def test_routes_for_the_same_clients_do_not_bypass_each_other(
 def test_a_route_for_more_clients_is_a_bypass() -> None:
     assert ways_around_two_routes(None, ("10.0.0.0/8",), None) == {"all": "model"}
     assert ways_around_two_routes(("10.0.0.0/8",), None, ("0.0.0.0/0",)) == {"model": "all", "all": "model"}
+
+
+def _refused(*rules: Rule, limited: str) -> dict[str, str]:
+    """Return the routes whose WebSockets never open; all but `limited` serve all clients."""
+    names = {rule.route for rule in rules}
+    routes = {
+        name: Route(name, _POOL, websocket=True, allow_from=("10.0.0.0/8",) if name == limited else None)
+        for name in names
+    }
+    return refused_websockets(Listener("public", Address("127.0.0.1", 1), rules=rules), routes)
+
+
+def test_websocket_is_refused_where_the_model_protects() -> None:
+    chat, talk = PathMatch("prefix", "/v1"), PathMatch("exact", "/v1/realtime")
+    secret, open_route = Rule("secret", path=talk, models=("secret",)), Rule("open", path=chat)
+    assert _refused(secret, open_route, limited="secret") == {"secret": "open"}
+    assert _refused(replace(secret, path=chat), open_route, limited="secret") == {"secret": "open", "open": "secret"}
+    assert _refused(secret, open_route, limited="") == {}
+    assert _refused(replace(secret, path=chat, methods=("POST",)), open_route, limited="secret") == {}
+    assert _refused(secret, replace(open_route, path=PathMatch("prefix", "/v2")), limited="secret") == {}
