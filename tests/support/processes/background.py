@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 LONGEST = 200.0
 """Seconds that a test waits for one thing unless it says otherwise: below the time limit of a test."""
+_TURNS_OF_AN_ABORT = 2
+"""Turns of the event loop until a connection that is aborted is closed."""
 
 
 @functools.cache
@@ -68,4 +70,9 @@ async def _cancel_all() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+    loop: Any = asyncio.get_running_loop()
+    for transport in list(loop._transports.values()):
+        transport.abort()
+    for _ in range(_TURNS_OF_AN_ABORT):
+        await asyncio.sleep(0)
+    await loop.shutdown_asyncgens()
