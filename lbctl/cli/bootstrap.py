@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from lbctl.cli.ads import Ads, address_of, ads_options
 from lbctl.cli.options import options_of
 from lbctl.ir.address import Address
 from lbctl.targets.target import Bundle
+
+if TYPE_CHECKING:
+    from lbctl.ir.proxies import Proxy
 
 option = options_of("bootstrap")
 LONGEST = 107
@@ -63,6 +67,7 @@ def command(
 
     _check_files({"--tls-ca": ads.ca, "--tls-cert": ads.certificate, "--tls-key": ads.key})
     admin = address_of("--proxy-admin", proxy_admin) if proxy_admin else _default_admin(ads, directory)
+    _warn_of_refusal(ads.node)
     metrics = address_of("--proxy-metrics", proxy_metrics) if proxy_metrics else None
     if metrics and not admin:
         raise click.UsageError("--proxy-metrics needs --proxy-admin: it shows a page of that interface")
@@ -102,8 +107,8 @@ def _default_admin(ads: Ads, directory: str | None) -> Address | None:
     By it `serve` knows what the checks of this Envoy find. An Envoy that cannot create the socket does not start, so it
     is only in a directory where this user may write, and only on the machine of `serve`.
     """
-    fleet = click.get_current_context().params.get("fleet")
-    named = _admin_in(fleet, ads.node) if fleet else None
+    entry, _ = _entry_of(ads.node)
+    named = entry.admin if entry is not None and entry.instances == 1 else None
     if named is not None or not ads.xds.path:
         return named
     place, name = (os.path.abspath(directory), "admin.sock") if directory else _beside(ads)  # noqa: PTH100 -- a str
@@ -118,20 +123,31 @@ def _beside(ads: Ads) -> tuple[str, str]:
     return os.path.dirname(ads.xds.path), f"admin-{digest}.sock"  # noqa: PTH120 -- a str
 
 
-def _admin_in(fleet: str, node: str) -> Address | None:
-    """Return `admin` of the entry of the fleet's `proxies` for this node; None where it has none, or several instances.
+def _warn_of_refusal(node: str) -> None:
+    """Say that `serve` will send this node nothing, where the fleet of --fleet shows it."""
+    _, refusal = _entry_of(node)
+    if refusal:
+        hint = '`nodes: ["edge-*"]` of an entry names its nodes'
+        click.echo(f"lbctl: {refusal}: serve will send it nothing; {hint}", err=True)
 
-    The files of the fleet may have errors: then the entry is unknown.
-    """
+
+def _entry_of(node: str) -> tuple[Proxy | None, str]:
+    """Return the entry of `proxies` in --fleet for this node, and why there is none; neither without a valid fleet."""
+    fleet = click.get_current_context().params.get("fleet")
+    if not fleet:
+        return None, ""
     from lbctl.base.diagnostics import Diagnostics
     from lbctl.cli import fleet as fleets
-    from lbctl.ir.proxies import Proxy
-    from lbctl.xds.protocol.nodes import assign
+    from lbctl.xds.protocol.nodes import RefusedNode, assign
     from lbctl.xds.protocol.wire import XdsNode
 
     loaded = fleets.load((fleet,), Diagnostics())
-    entry = assign(loaded.compiled.topology, XdsNode(node), frozenset()) if loaded else None
-    return entry.admin if isinstance(entry, Proxy) and entry.instances == 1 else None
+    if loaded is None:
+        return None, ""
+    entry = assign(loaded.compiled.topology, XdsNode(node), frozenset())
+    if isinstance(entry, RefusedNode):
+        return None, "" if entry.denied else entry.reason
+    return entry, ""
 
 
 def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:

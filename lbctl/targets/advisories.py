@@ -134,9 +134,11 @@ def known_faults(kind: str, version: Version, view: View) -> Iterator[Advisory]:
     return (item for item in _BY_KIND.get(kind, ()) if item.affects(version) and item.reached(view))
 
 
-def described(faults: list[Advisory]) -> tuple[str, str]:
-    """Return the faults and their fixes as a finding and a hint."""
+def described(faults: list[Advisory], version: Version) -> tuple[str, str]:
+    """Return the faults and their fixes as a finding and a hint: first the fix in the branch of this version."""
     finding = ", ".join(f"{item.name} ({item.about})" for item in faults)
     branches = {version[:2]: version for version in sorted(version for item in faults for version in item.fixed)}
-    newest = ", ".join(".".join(map(str, branches[branch])) for branch in sorted(branches)[-2:])
-    return finding, f"use a version with the fixes ({newest}), unless your distribution has patched it"
+    has_own = all(any(fix[:2] == version[:2] for fix in item.fixed) for item in faults)
+    shown = sorted({*sorted(branches)[-2:], *([version[:2]] if has_own else ())})
+    fixes = ", ".join(".".join(map(str, branches[branch])) for branch in shown)
+    return finding, f"use a version with the fixes ({fixes}), unless your distribution has patched it"

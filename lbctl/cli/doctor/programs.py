@@ -26,7 +26,7 @@ def programs(topology: Topology | None) -> Iterator[DoctorResult]:
         result, version = _program(kind, proxies)
         yield result
         if topology and (faults := _faults(kind, version, proxies, topology)):
-            yield DoctorResult(f"{kind} {version_text(version)}", "warn", *described(faults))
+            yield DoctorResult(f"{kind} {version_text(version)}", "warn", *described(faults, version))
 
 
 def _lbctl() -> DoctorResult:

@@ -35,5 +35,5 @@ def proxy_with_known_faults(fleet: FleetView) -> Iterator[RuleFinding]:
             continue
         faults = list(known_faults(proxy.kind, proxy.version, view(snapshot, proxy)))
         if faults:
-            finding, hint = described(faults)
+            finding, hint = described(faults, proxy.version)
             yield RuleFinding(path, f"{proxy.kind} {version_text(proxy.version)} has {finding}", hint)

@@ -44,6 +44,7 @@ class Haproxy:
     done_by_control_plane: frozenset[str] = frozenset()
     """The features that `serve` adds to the proxy."""
     compares_hashes: bool = True
+    """Whether it accepts API keys of which the key file has only the hash."""
     prefers_idle_replicas: bool = True
     """Whether least connections ranks an idle replica first, whatever its weight."""
     reads_bodies: bool = True

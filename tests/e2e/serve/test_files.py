@@ -104,6 +104,7 @@ def test_start_with_invalid_files_and_no_state_waits() -> None:
         control.write_text("version: 1\npools: [")
         control.start(ready=False)
         eventually(lambda: "no fleet yet" in control.log)
+        assert "--state" in control.log, "a forgotten --state is the usual reason"
         assert "LB004" in control.log
         eventually(lambda: "the API listens" in control.log)
         assert not control.ready()

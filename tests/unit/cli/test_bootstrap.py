@@ -69,13 +69,17 @@ def test_admin_socket_is_next_to_the_bootstrap(printed: Any, tmp_path: Path) -> 
     assert "admin" not in printed("--xds", "unix:/proc/none/xds.sock"), "Envoy could not create it there"
 
 
-def test_admin_of_the_fleet_is_that_of_the_node(printed: Any, tmp_path: Path) -> None:
+def test_admin_of_the_fleet_is_that_of_the_node(
+    printed: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     edge = {"kind": "envoy", "nodes": ["edge-*"], "admin": "127.0.0.1:9901"}
     file = tmp_path / "fleet.yaml"
     file.write_text(fleet_text(proxies={"edge": edge}), encoding="utf-8")
     bootstrap = printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
     assert bootstrap["admin"]["address"]["socket_address"]["port_value"] == 9901
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other")
+    assert run(["bootstrap", "--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "other"]) == 0
+    assert "no entry of proxies is for the node 'other': serve will send it nothing" in capsys.readouterr().err
     file.write_text(fleet_text(proxies={"edge": {**edge, "instances": 2}}), encoding="utf-8")
     assert "admin" not in printed("--xds", "127.0.0.1:18000", "--fleet", str(file), "--node", "edge-1")
 

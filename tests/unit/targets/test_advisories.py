@@ -82,7 +82,16 @@ def test_service_that_decides_is_named(tmp_path: Path) -> None:
 def test_finding_names_the_faults_and_the_fixes(tmp_path: Path) -> None:
     topology = load_fleet(tmp_path, fleet_of(pool(replica("a")), proxies={"edge": {"kind": "nginx"}})).compiled.topology
     advisories = list(known_faults("nginx", (1, 30, 0), view(Snapshot(topology), topology.proxies[0])))
-    assert described(advisories) == (
+    assert described(advisories, (1, 30, 0)) == (
         "CVE-2026-93479 (maps with regular expressions)",
         "use a version with the fixes (1.30.6, 1.31.7), unless your distribution has patched it",
     )
+
+
+def test_hint_names_the_fix_of_the_own_branch(tmp_path: Path) -> None:
+    shown = {"route": {"match": {"path_prefix": "/", "model": ["m"]}}}
+    document = fleet_of(pool(replica("a")), proxies={"edge": {"kind": "haproxy", "version": "2.6"}}, **shown)
+    topology = load_fleet(tmp_path, document).compiled.topology
+    found = list(known_faults("haproxy", (2, 6, 12), view(Snapshot(topology), topology.proxies[0])))
+    assert found
+    assert "2.6." in described(found, (2, 6, 12))[1]
