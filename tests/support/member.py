@@ -64,18 +64,31 @@ def write_keys(directory: Path, *lines: str) -> str:
 
 @asynccontextmanager
 async def running(
-    name: str, directory: Path, port: int, prefix: str, password: str | None = None, fleet: str = "", keys: str = ""
+    name: str,
+    directory: Path,
+    port: int,
+    prefix: str,
+    password: str | None = None,
+    fleet: str = "",
+    keys: str = "",
+    lease: float = 60,
 ) -> AsyncIterator[Running]:
     """Run a member whose store is a Redis at this port, with the keys of this prefix. Its default fleet has the
-    replicas a and b. `keys`: the content of its key file."""
+    replicas a and b.
+
+    Args:
+        keys: The content of its key file.
+        lease: Duration of its lease in seconds. Only a test in which a lease expires passes a short one: a member on a
+            busy machine may stall for longer than that.
+    """
     path = directory / name / "fleet.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(fleet or fleet_with("b"))
-    settings = Store(f"redis://127.0.0.1:{port}", prefix, lease=2_000, password_file=password)
+    settings = Store(f"redis://127.0.0.1:{port}", prefix, lease=round(lease * 1000), password_file=password)
     if keys:
         settings = replace(settings, key_file=write_keys(path.parent, keys))
     store = open_shared(settings, name)
-    shared = Shared(name, store, 2.0, Authority())
+    shared = Shared(name, store, lease, Authority())
     options, nodes, metrics = Options((str(path),), str(path.parent / "state")), NodeStatus(), Metrics()
     state = SavedState(store, log.warn, shared.authority)
     services, restored = await wiring.build_from(
@@ -94,9 +107,13 @@ async def running(
 
 
 @asynccontextmanager
-async def leading(directory: Path, port: int, prefix: str = "", fleet: str = "") -> AsyncIterator[Running]:
+async def leading(
+    directory: Path, port: int, prefix: str = "", fleet: str = "", lease: float = 60
+) -> AsyncIterator[Running]:
     """Run the member cp-1, which leads when the block begins. Without a prefix it uses its own keys."""
-    async with running("cp-1", directory, port, prefix or f"test:{secrets.token_hex(4)}", fleet=fleet) as member:
+    async with running(
+        "cp-1", directory, port, prefix or f"test:{secrets.token_hex(4)}", fleet=fleet, lease=lease
+    ) as member:
         await until(lambda: member.member.leads)
         yield member
 

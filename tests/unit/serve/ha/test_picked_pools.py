@@ -55,8 +55,8 @@ def test_pickers_of_all_members_follow_failed_health_checks(tmp_path: Path) -> N
         async with server.listening():
             fleet = _checked_pool(server.port)
             async with (
-                running("cp-1", tmp_path, port, prefix, fleet=fleet) as first,
-                running("cp-2", tmp_path, port, prefix, fleet=fleet) as second,
+                running("cp-1", tmp_path, port, prefix, fleet=fleet, lease=8) as first,
+                running("cp-2", tmp_path, port, prefix, fleet=fleet, lease=8) as second,
             ):
                 members = (first, second)
                 tables = [item.services.guard.start("tables", item.services.picker.feed.run) for item in members]

@@ -118,7 +118,7 @@ routes:
     rollout:
       to: new
       mode: timed
-      steps: [{percent: 10%, hold: 1s}, {percent: 50%, hold: 100ms}, {percent: 100%, hold: 100ms}]
+      steps: [{percent: 10%, hold: 100ms}, {percent: 50%, hold: 100ms}, {percent: 100%, hold: 100ms}]
 pools:
   old: {model: {name: m}, replicas: [{name: a, address: "10.9.9.1:8000"}]}
   new: {model: {name: n}, replicas: [{name: b, address: "10.9.9.2:8000"}]}
@@ -134,6 +134,7 @@ STEPS = [
 def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.operator.rollouts._INTERVAL", 0.1)
     monkeypatch.setattr(StepsInForce, "own", lambda _, states, __: tuple(map(step_id, states)))  # there is no proxy
+    monkeypatch.setattr("lbctl.serve.api.pool_rows._FIRST_CHECK", 0.0)  # no replica listens at its address
     prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
 
     async def recorded(member: Running, count: int) -> list[str]:
@@ -144,15 +145,18 @@ def test_recorded_but_unsaved_rollout_step_is_done_once(tmp_path: Path, monkeypa
                     return records
             await asyncio.sleep(0.02)
 
-    async def never(_: Rollouts) -> None:
-        await asyncio.Event().wait()
-
     async def work() -> None:
         async with AsyncExitStack() as leader:
             first = await leader.enter_async_context(running("cp-1", tmp_path, port, prefix, fleet=ROLLOUT))
-            await recorded(first, 1)
+            save = first.state.save_rollouts
+
+            async def save_no_second_step(states: Rollouts) -> None:
+                if any(state.percent == 50 for state in states):
+                    await asyncio.Event().wait()
+                await save(states)
+
+            first.state.save_rollouts = save_no_second_step  # type: ignore[method-assign]
             async with running("cp-2", tmp_path, port, prefix, fleet=ROLLOUT) as second:
-                first.state.save_rollouts = never  # type: ignore[method-assign]
                 assert await recorded(first, 2) == STEPS[:2]
                 await leader.aclose()
                 assert await recorded(second, 4) == STEPS

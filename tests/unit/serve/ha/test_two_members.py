@@ -69,9 +69,12 @@ def test_pools_are_shared_and_move_with_the_members(
     prefix = f"test:{secrets.token_hex(4)}"
 
     async def work() -> None:
-        async with pages() as port, running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port)) as first:
+        async with (
+            pages() as port,
+            running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port), lease=2) as first,
+        ):
             await until(lambda: sampled_by(first) == dict.fromkeys(POOLS, "cp-1"))
-            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port)) as second:
+            async with running("cp-2", tmp_path, redis.port, prefix, fleet=fleet_of_pools(port), lease=2) as second:
                 await until(lambda: sampled_by(first) == shared)
                 for member in (first, second):
                     assert sorted(member.member.sharing.own()) == own[member.name]
