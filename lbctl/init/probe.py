@@ -19,7 +19,7 @@ from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.records import dataclass
 from lbctl.init.probe_target import ProbeTarget
-from lbctl.serve.net.http_client import session
+from lbctl.runtime.net.http_client import session
 
 TIMEOUT = 5.0
 """The time limit for all responses of one server, in seconds."""

@@ -15,7 +15,7 @@ from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, show
 from lbctl.base.hosts import is_ip
 from lbctl.base.quantities import QuantityError, parse_host
-from lbctl.serve.net.resolve import UnresolvedError, usable_answer
+from lbctl.runtime.net.resolve import UnresolvedError, usable_answer
 
 CODE = "LB962"
 _HINT = "as http://gpu1:8000"

@@ -20,13 +20,14 @@ from typing import Any
 from lbctl import __version__
 from lbctl.base.paths import exists
 from lbctl.model.fleet import FleetSource
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.runtime.descriptors import AcceptErrors, raise_limit
+from lbctl.runtime.errors import CannotListenError, MissingPathError, UnknownStateError
+from lbctl.runtime.guard import Work, end_tasks, until_one_ends
+from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.views import NO_FLEET
-from lbctl.serve.descriptors import AcceptErrors, raise_limit
-from lbctl.serve.errors import CannotListenError, MissingPathError, UnknownStateError
 from lbctl.serve.fleet.reader import read_control
-from lbctl.serve.guard import Work, end_tasks, until_one_ends
 from lbctl.serve.joining import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options, settings

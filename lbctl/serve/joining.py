@@ -11,8 +11,8 @@ from lbctl.base.paths import exists
 from lbctl.ir.proxies import Control
 from lbctl.model.control_section import ControlSection
 from lbctl.model.fleet import FleetSource
-from lbctl.serve import log
-from lbctl.serve.errors import UnknownStateError
+from lbctl.runtime import log
+from lbctl.runtime.errors import UnknownStateError
 from lbctl.serve.fleet.reader import read_control
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import claim

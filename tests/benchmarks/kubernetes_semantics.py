@@ -15,8 +15,8 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError
 from tests.support.kubernetes import SLICES, serving_api
 
 COLLECTION = SLICES.format("lbctl-semantics")

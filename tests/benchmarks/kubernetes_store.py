@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from lbctl.ir.proxies import Store
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
 from lbctl.serve.state import kubernetes, kubernetes_client
 from lbctl.serve.state.interface import ABSENT, StoreError
 from lbctl.serve.state.open import open_shared

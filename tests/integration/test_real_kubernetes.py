@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
-from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from tests.support.paths import ROOT
 
 _VARIABLE = "KUBE_API"

@@ -12,10 +12,10 @@ from lbctl.base.registry import Registry
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Replica
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery.interface import PoolAnswer
 from lbctl.serve.discovery.own_listeners import OwnBinds, at_own_listener, own_listeners
 from lbctl.serve.discovery.service import DiscoveryService
-from lbctl.serve.guard import Guard
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text
 

@@ -13,10 +13,10 @@ import pytest
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.compile import allowed_files
 from lbctl.ir.pools import KubernetesDiscovery
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.discovery.kubernetes import cluster_of
 from lbctl.serve.fleet.reload import FleetReloader
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.targets.load import Loaded, load
 from tests.support.fleets import fleet_of, pool, replica, write_fleet
 

@@ -9,7 +9,7 @@ import pytest
 from lbctl.base.diagnostics import show
 from lbctl.base.urls import with_digests, without_user, without_values
 from lbctl.cli import run
-from lbctl.serve import log
+from lbctl.runtime import log
 
 _PASSWORD = "Zq7secret"
 _URLS = {

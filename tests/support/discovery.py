@@ -10,9 +10,9 @@ from lbctl.base.registry import Registry
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Discovery, Replica
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery.interface import NameState, PoolAnswer, SourceFactory
 from lbctl.serve.discovery.sources import SOURCES
-from lbctl.serve.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbctl.ir.proxies import Store
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.runtime.guard import end_tasks
+from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.guard import end_tasks
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.sources import PATIENCE
 from lbctl.ir.pools import KubernetesDiscovery, Pool
+from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
-from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
-from lbctl.serve.net.kubernetes.cluster import ClusterError
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")

@@ -12,8 +12,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
 from lbctl.ir.shares import of_pools
 from lbctl.ir.topology import Topology
+from lbctl.runtime.net.http_client import session
 from lbctl.serve.health.fetch import connection_probe, fetch
-from lbctl.serve.net.http_client import session
 
 _CONCURRENCY = 256
 _SHOWN = 3

@@ -11,12 +11,12 @@ from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.kubernetes import is_allowed
 from lbctl.cli.doctor.sources import PATIENCE
 from lbctl.ir.proxies import Store
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.ha.presence import MemberInfo, read_infos
 from lbctl.serve.ha.records import FOLLOWED
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
-from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.serve.settings import ServeSettings
 from lbctl.serve.state.interface import NEARLY_FULL, StoreError, StoreUnreachableError, Usage
 from lbctl.serve.state.keyring import UNSIGNED

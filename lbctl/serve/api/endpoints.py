@@ -16,12 +16,12 @@ from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Control
 from lbctl.model.fleet import FleetSource
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.errors import CannotListenError
 from lbctl.serve.api import exposure, status_rows
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.api.serving import Serving
-from lbctl.serve.errors import CannotListenError
 from lbctl.serve.settings import Options, ServeSettings, make_token, remember_api, settings
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol.credentials import CredentialsError

@@ -12,9 +12,9 @@ from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
+from lbctl.runtime.net import http_client
 from lbctl.serve.api.tokens import ApiToken
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests
-from lbctl.serve.net import http_client
 
 _HEADER = "x-lbctl-forwarded-by"
 TIMEOUT = aiohttp.ClientTimeout(total=60, connect=3)

@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from lbctl.control.overrides import Override
 from lbctl.control.rollouts import follow
 from lbctl.control.splits import shares_of, with_sum_of
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
 from lbctl.serve.api.pool_views import PoolViews
-from lbctl.serve.errors import NotSavedError
 from lbctl.serve.state.history import Cause
 
 

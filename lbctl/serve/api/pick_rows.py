@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from lbctl.pick.asked import request_of
+from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api import schema
 from lbctl.serve.api.json_codec import decode
 from lbctl.serve.api.status_rows import timestamp, when
-from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.picker.manager import PickerManager
 
 _MOST_BYTES = 1 << 53

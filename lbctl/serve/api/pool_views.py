@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
+from lbctl.runtime.turns import in_turns
 from lbctl.serve.api import pool_rows, schema
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
@@ -14,7 +15,6 @@ from lbctl.serve.api.state_changes import StateChanges
 from lbctl.serve.api.state_times import StateTimes
 from lbctl.serve.api.view_parts import PartialViews, ViewParts
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.turns import in_turns
 
 _POOLS_KEPT = 0.5
 """Seconds for which the rows of the pools are shown again while the fleet is the same: many clients ask for them."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.api import schema
 from lbctl.serve.api.connections import FIRST_REQUEST, connection_of
 from lbctl.serve.api.json_codec import encode, is_unicode

@@ -18,6 +18,7 @@ from typing import TypeVar
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api import openapi, schema
 from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
@@ -27,7 +28,6 @@ from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, as_json,
 from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.stream_handlers import StreamHandlers
-from lbctl.serve.errors import BadRequestError, NotSavedError
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 from lbctl.serve.state.interface import StoreError
 from lbctl.xds.protocol.idle_connections import IdleConnections

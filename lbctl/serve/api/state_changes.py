@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from lbctl.control.fitness import FIT
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.api import schema
 from lbctl.serve.traffic.ledger import ReplicaKey
 

@@ -24,9 +24,9 @@ from lbctl.compile.replica_names import replica_name
 from lbctl.ir.address import Address
 from lbctl.ir.pools import DnsDiscovery, Replica
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.resolve import DnsAnswer, UnresolvedError, resolve, usable_answer
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
-from lbctl.serve.guard import Guard
-from lbctl.serve.net.resolve import DnsAnswer, UnresolvedError, resolve, usable_answer
 
 _log = logging.getLogger(__name__)
 _HOST_REFRESH = 10_000

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lbctl.ir.pools import FileDiscovery
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
-from lbctl.serve.guard import Guard
 
 
 class FileSource:

@@ -15,7 +15,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.records import dataclass
 from lbctl.ir.pools import Replica
 from lbctl.ir.topology import Topology
-from lbctl.serve.guard import Guard
+from lbctl.runtime.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.client import ApiClient
+from lbctl.runtime.net.kubernetes.cluster import Cluster, in_cluster
+from lbctl.runtime.net.kubernetes.collection import Collection, CollectionKey, Object
 from lbctl.serve.discovery.endpoint_slices import SHAPE, Labels, endpoints, replicas_of
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
-from lbctl.serve.guard import Guard
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.client import ApiClient
-from lbctl.serve.net.kubernetes.cluster import Cluster, in_cluster
-from lbctl.serve.net.kubernetes.collection import Collection, CollectionKey, Object
 
 _WAIT_WITH_ANSWER = 0.5
 """Seconds for which `first` waits for a service that already has an earlier answer."""

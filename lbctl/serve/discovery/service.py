@@ -14,12 +14,12 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.registry import Registry
 from lbctl.ir.pools import Discovery, Pool
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, DiscoverySource, NameState, PoolAnswer, SourceFactory
 from lbctl.serve.discovery.own_listeners import OwnBinds, at_own_listener, own_listeners
 from lbctl.serve.discovery.plausible import implausible
-from lbctl.serve.guard import Guard
 
 _EMPTY = Topology((), (), ())
 _GRACE = 1.0

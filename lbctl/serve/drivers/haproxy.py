@@ -20,7 +20,7 @@ from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.drivers.base import DriverStatus, Ejected, as_served
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.targets.haproxy import TARGET

@@ -21,7 +21,7 @@ from lbctl.control.overrides import Overrides
 from lbctl.control.slow_start import Ramps
 from lbctl.ir.proxies import Proxy, Reload
 from lbctl.ir.snapshot import View
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.drivers.base import DriverStatus, Ejected, State, as_served
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.targets.load import Loaded

@@ -12,9 +12,9 @@ from typing import NoReturn
 from lbctl.control.compose import ForProxy
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
+from lbctl.runtime.guard import end_tasks
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import end_tasks
 
 _UNSURE = 0.1
 """Seconds between two looks at whether proxies may be changed again."""

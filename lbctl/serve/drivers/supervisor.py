@@ -19,13 +19,13 @@ from lbctl.control.compose import ForProxy
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, view
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard, end_tasks
 from lbctl.serve.drivers.base import Driver, DriverStatus, row
 from lbctl.serve.drivers.eligibility import needs_driver, undriven
 from lbctl.serve.drivers.registry import DriverKind, driver_kind
 from lbctl.serve.drivers.runner import DriverRunner
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard, end_tasks
 from lbctl.serve.health.health_check import HealthChecker, Key
 
 _FIRST_CHECKS = 3.0

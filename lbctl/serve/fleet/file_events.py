@@ -14,8 +14,8 @@ from pathlib import Path
 
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
-from lbctl.serve import log
-from lbctl.serve.guard import Guard
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard
 
 _DEBOUNCE_MS = 50
 """Milliseconds for which events that happen together are gathered into one notification."""

@@ -18,8 +18,8 @@ from lbctl.base.diagnostics import Diagnostics, did_you_mean, show
 from lbctl.base.records import dataclass
 from lbctl.model.control_section import without_control
 from lbctl.model.load import SourceText, texts
-from lbctl.serve import log
-from lbctl.serve.errors import BadRequestError, NotSavedError
+from lbctl.runtime import log
+from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.fleet.revision import revision_of
 from lbctl.serve.state.history import ActiveRollback, Cause, Revision, ServedFleet, write_texts

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import islice
 
 from lbctl.ir.weight import Weight
-from lbctl.serve import log
-from lbctl.serve.errors import NotSavedError
+from lbctl.runtime import log
+from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult
 from lbctl.serve.fleet.reload_result import ChangeObserver
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog

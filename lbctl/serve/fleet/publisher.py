@@ -25,13 +25,13 @@ from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery.guard import accepted_answers, unresolved
 from lbctl.serve.discovery.interface import Discovered
 from lbctl.serve.discovery.own_listeners import OwnBinds
 from lbctl.serve.discovery.service import DiscoveryService
 from lbctl.serve.fleet.unsupported import unsupported_features
-from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets import target, xds_kinds
 from lbctl.targets.key_hashes import HashOnly

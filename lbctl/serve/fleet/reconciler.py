@@ -16,8 +16,8 @@ from pathlib import Path
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.lint.ignores import silenced_by_comments
 from lbctl.model.load import SourceText
-from lbctl.serve import log
-from lbctl.serve.errors import CannotListenError
+from lbctl.runtime import log
+from lbctl.runtime.errors import CannotListenError
 from lbctl.serve.fleet.history import FleetHistory, digest_of
 from lbctl.serve.fleet.publication_log import PublicationLog, stays
 from lbctl.serve.fleet.publisher import Origin, Publisher, PublishResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from lbctl.base.diagnostics import Diagnostic
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.history import SHORT
 from lbctl.serve.fleet.publication_log import stays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.state.interface import StoreError

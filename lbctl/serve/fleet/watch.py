@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from lbctl.base.paths import is_link
+from lbctl.runtime.guard import Guard
 from lbctl.serve.fleet.file_events import FileEvents, WatchedDirectories, watched_directories
 from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
-from lbctl.serve.guard import Guard
 
 _FALLBACK_POLL = 1.0
 """Seconds between two comparisons where the operating system reports no events."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from lbctl.base.errors import reason_of
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.ha.format import check_format
 from lbctl.serve.state.authority import Authority
 from lbctl.serve.state.interface import FencedError, LeaseHeldError, SharedStore, StoreError

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lbctl import __version__
-from lbctl.serve import log
-from lbctl.serve.errors import NotSavedError
-from lbctl.serve.guard import Guard, Work, end_tasks
+from lbctl.runtime import log
+from lbctl.runtime.errors import NotSavedError
+from lbctl.runtime.guard import Guard, Work, end_tasks
 from lbctl.serve.ha.clock import FleetClock
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.format import write_format

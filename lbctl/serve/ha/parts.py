@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lbctl.base.records import dataclass
+from lbctl.runtime.guard import Work
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Work
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService
 from lbctl.serve.telemetry.service import TelemetryService

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lbctl.base.foreign_json import parse
 from lbctl.base.records import dataclass
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.ha import fields

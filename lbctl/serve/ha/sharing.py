@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
 from lbctl.base.foreign_json import parse
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.ha.fields import MAX_MEMBERS, is_name
 from lbctl.serve.ha.presence import MAX_SAMPLES, MemberInfo
 from lbctl.serve.state.interface import StoreError

@@ -24,9 +24,9 @@ from lbctl.base.records import dataclass
 from lbctl.control.check_thresholds import CheckResult
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, TcpCheck
+from lbctl.runtime.net import http_client
+from lbctl.runtime.net.resolve import UnresolvedError, resolve
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
-from lbctl.serve.net import http_client
-from lbctl.serve.net.resolve import UnresolvedError, resolve
 
 Locate = Callable[[str], Path | None]
 """A path as the fleet writes it → the file on this machine, or None where there is none."""

@@ -22,9 +22,9 @@ from lbctl.control.check_thresholds import CheckResult, CheckState, initial_stat
 from lbctl.ir.pools import ActiveCheck, Pool, PoolTls, Replica
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import key_of
-from lbctl.serve.guard import Guard, end_tasks
+from lbctl.runtime.guard import Guard, end_tasks
+from lbctl.runtime.net.http_client import session
 from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speaks_h2, tls_of
-from lbctl.serve.net.http_client import session
 
 MAX_CONCURRENT = 256
 _SPREAD = 1.0

@@ -18,8 +18,8 @@ from lbctl.control import overrides
 from lbctl.control.overrides import Override, Overrides, checked_weight
 from lbctl.control.splits import Shares, checked, shares_of
 from lbctl.ir.routes import Route
-from lbctl.serve import log
-from lbctl.serve.errors import BadRequestError, NotSavedError
+from lbctl.runtime import log
+from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog

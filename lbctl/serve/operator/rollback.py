@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.fleet.history import SHORT, FleetHistory
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.reload_result import ReloadOutcome

@@ -16,11 +16,11 @@ from lbctl.control.outages import NO_OUTAGES, Outages
 from lbctl.control.rollouts import Action, Rollouts, RolloutState
 from lbctl.ir.routes import Rollout
 from lbctl.ir.topology import Topology
-from lbctl.serve import log
-from lbctl.serve.errors import BadRequestError, NotSavedError
+from lbctl.runtime import log
+from lbctl.runtime.errors import BadRequestError, NotSavedError
+from lbctl.runtime.net import http_client
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.net import http_client
 from lbctl.serve.operator.evidence import RolloutEvidence
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 from lbctl.serve.state.interface import StoreError

@@ -15,8 +15,8 @@ import sys
 
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
-from lbctl.serve import log
-from lbctl.serve.descriptors import raise_limit
+from lbctl.runtime import log
+from lbctl.runtime.descriptors import raise_limit
 from lbctl.serve.picker.grpc_server import CannotBindError
 from lbctl.serve.picker.link import SocketLink
 from lbctl.serve.picker.process import PickerEndpoints, PickerProcess

@@ -18,7 +18,7 @@ from lbctl.base.bounded import whole
 from lbctl.base.foreign_json import InvalidJsonError, Shape, parse_object, shaped
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
-from lbctl.serve.net import http_client
+from lbctl.runtime.net import http_client
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.question_key import HEADER
 from lbctl.serve.picker.statistics import BOUNDS

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.xds.protocol.call import Call, Status
 from lbctl.xds.protocol.connection import Client
 from lbctl.xds.protocol.first_messages import CrowdedError, FirstMessages

@@ -16,8 +16,8 @@ import grpc
 
 from lbctl.base.errors import reason_of
 from lbctl.pick.books import Count, Counts
-from lbctl.serve import log
-from lbctl.serve.guard import Guard
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard
 
 INTERVAL = 0.05
 """Seconds between two looks at the own counts."""

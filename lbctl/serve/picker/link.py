@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from lbctl.pick.explain import document
-from lbctl.serve import log
-from lbctl.serve.guard import until_one_ends
+from lbctl.runtime import log
+from lbctl.runtime.guard import until_one_ends
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.service import PickService

@@ -14,9 +14,9 @@ from typing import Any
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls
 from lbctl.ir.topology import Topology
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.fleet.publisher import PickerPlace, PublishedFleet
-from lbctl.serve.guard import Guard, Work
 from lbctl.serve.picker.address import Occupant, exposed, is_free, occupant
 from lbctl.serve.picker.alone import PickerAlone
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState

@@ -7,7 +7,7 @@ from pathlib import Path
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import read_regular
 from lbctl.ir.topology import Topology
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.settings import make_token
 from lbctl.targets import picker_key
 

@@ -22,8 +22,8 @@ from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
-from lbctl.serve import log
-from lbctl.serve.guard import Guard
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.datagrams import DatagramReceiver, bound
 from lbctl.serve.picker.envoy_ends import EnvoyEnds

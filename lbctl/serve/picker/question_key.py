@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import time
 
-from lbctl.serve import log
+from lbctl.runtime import log
 
 HEADER = "x-lbctl-pick-key"
 _LOG_INTERVAL = 60.0

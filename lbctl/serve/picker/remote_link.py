@@ -18,8 +18,8 @@ import aiohttp
 
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
-from lbctl.serve import log
-from lbctl.serve.descriptors import raise_limit
+from lbctl.runtime import log
+from lbctl.runtime.descriptors import raise_limit
 from lbctl.serve.picker import wire
 from lbctl.serve.picker.follower import TableFollower
 from lbctl.serve.picker.grpc_server import CannotBindError

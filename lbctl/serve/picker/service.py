@@ -16,7 +16,7 @@ from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import PoolTable
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.picker.decision import Decider, PickerDecision
 from lbctl.serve.picker.lost_ends import LostEnds, OpenPick
 from lbctl.serve.picker.question import PickerAnswer, PickerQuestion, ResponseStart

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from lbctl.serve import log
-from lbctl.serve.errors import NotSavedError
+from lbctl.runtime import log
+from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.state.interface import StoreError
 from lbctl.serve.state.records import ChainedAuditRecord
 from lbctl.serve.state.saved import SavedState

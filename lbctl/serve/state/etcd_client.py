@@ -22,7 +22,7 @@ from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, member, parse_object, records
 from lbctl.ir.proxies import Store
 from lbctl.ir.store_url import parse_store_url
-from lbctl.serve.net import http_client
+from lbctl.runtime.net import http_client
 from lbctl.serve.state.credentials import password_of, tls_of
 from lbctl.serve.state.interface import StoreError, StoreUnreachableError, UnusableError
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lbctl.ir.proxies import Store
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.state import kubernetes_objects as objects
 from lbctl.serve.state.interface import (
     ABSENT,

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from lbctl.base.foreign_json import InvalidJsonError, shaped
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.client import JSON, METADATA, ApiClient, ApiError
-from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.client import JSON, METADATA, ApiClient, ApiError
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.state.interface import ConflictError, StoreError, StoreUnreachableError, UnusableError
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"

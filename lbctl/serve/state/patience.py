@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.state.interface import StoreUnreachableError
 
 _T = TypeVar("_T")

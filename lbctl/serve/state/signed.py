@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, cast
 
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.state import envelope as envelopes
 from lbctl.serve.state.authority import elapsed
 from lbctl.serve.state.envelope import Envelope

@@ -21,7 +21,7 @@ from lbctl.control.loop_output import LoopOutput, controlled
 from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.topology import Topology
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry.reports import ScrapeReport
 

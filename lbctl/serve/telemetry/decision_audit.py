@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
 from lbctl.control.loop_output import LoopOutput
-from lbctl.serve.errors import NotSavedError
+from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.state.audit import CONTROL_PLANE, AuditLog
 
 _ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor", "in": "readmit"}

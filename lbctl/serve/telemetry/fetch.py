@@ -21,7 +21,7 @@ import aiohttp
 from lbctl.base.bounded import Bounded, TooLargeError
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
-from lbctl.serve.net.http_client import RefusedAddressError
+from lbctl.runtime.net.http_client import RefusedAddressError
 from lbctl.signals.exposition import MAX_LINE_BYTES
 
 Reason = Literal[

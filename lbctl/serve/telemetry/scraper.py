@@ -22,8 +22,8 @@ import aiohttp
 
 from lbctl.base.records import dataclass
 from lbctl.base.urls import without_values
-from lbctl.serve.guard import Guard
-from lbctl.serve.net.http_client import session
+from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.http_client import session
 from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState

@@ -17,10 +17,10 @@ from itertools import islice
 from lbctl.control.loop_output import LoopOutput, controlled
 from lbctl.ir.pools import Pool
 from lbctl.ir.snapshot import key_of
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard, Work, end_tasks
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Guard, Work, end_tasks
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.state.authority import Authority

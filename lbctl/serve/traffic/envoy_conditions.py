@@ -22,9 +22,9 @@ from lbctl.base.quantities import QuantityError, parse_address
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import Proxy
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.net.http_client import session
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.net.http_client import session
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.pace import Pace
 from lbctl.serve.traffic.places import FleetPlaces

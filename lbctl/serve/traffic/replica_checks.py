@@ -26,13 +26,13 @@ from lbctl.ir.pools import ActiveCheck, Pool, TcpCheck
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.snapshot import pools_reached
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard, Work
+from lbctl.runtime.net.http_client import session
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.registry import driver_kind
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard, Work
 from lbctl.serve.health.fetch import HealthCheck, connection_probe, fetch
 from lbctl.serve.health.health_check import HealthChecker, Key
-from lbctl.serve.net.http_client import session
 from lbctl.serve.traffic.interface import polled_source
 from lbctl.targets import target, xds_kinds
 

@@ -21,10 +21,10 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import pools_of
 from lbctl.ir.topology import Topology
-from lbctl.serve import log
+from lbctl.runtime import log
+from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard, Work
 from lbctl.serve.traffic.interface import LOGGING, TIMED, Assigned, PolledSource, polled_source
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.log_line import ReplicaAddresses

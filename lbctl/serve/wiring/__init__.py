@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from lbctl.runtime.errors import CannotListenError
+from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.gauges import Gauges
@@ -18,11 +20,9 @@ from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.api.view_parts import ViewParts
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.supervisor import DriverSupervisor
-from lbctl.serve.errors import CannotListenError
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
-from lbctl.serve.guard import Guard, Work
 from lbctl.serve.ha.election import Election
 from lbctl.serve.ha.gauges import MemberGauges
 from lbctl.serve.ha.member import FleetMember

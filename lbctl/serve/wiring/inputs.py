@@ -11,8 +11,8 @@ from lbctl.base.records import dataclass
 from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Overrides
 from lbctl.control.rollouts import Rollouts
+from lbctl.runtime.clock import SteadyClock
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.clock import SteadyClock
 from lbctl.serve.fleet.history import RestoredHistory
 from lbctl.serve.fleet.reader import Writers
 from lbctl.serve.ha.clock import FleetClock

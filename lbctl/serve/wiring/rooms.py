@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from lbctl.base.records import dataclass
+from lbctl.runtime.guard import Guard
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.discovery.own_listeners import OwnBinds
 from lbctl.serve.drivers.eligibility import driven
@@ -15,7 +16,6 @@ from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.recent import RecentSnapshots
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
-from lbctl.serve.guard import Guard
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.ha.presence import steps_of_others
 from lbctl.serve.operator.evidence import RolloutEvidence

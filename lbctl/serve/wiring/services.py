@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lbctl.base.records import dataclass
+from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.api.views import Views
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.publisher import Publisher
 from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.serve.fleet.watch import FleetWatcher
-from lbctl.serve.guard import Guard, Work
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.operator.rollouts import RolloutService

@@ -31,6 +31,8 @@ from lbctl.model.fleet import parse as parse_fleet
 from lbctl.model.load import SourceText
 from lbctl.pick.features import read as read_features
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from lbctl.serve.api import schema, tokens
 from lbctl.serve.api.json_codec import SchemaError
 from lbctl.serve.api.json_codec import parse as parse_body
@@ -38,8 +40,6 @@ from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
 from lbctl.serve.ha.presence import MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedError
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.cluster import ClusterError
 from lbctl.serve.picker import exchange, http_protocol, wire
 from lbctl.serve.picker.ext_proc import ProcessorStream
 from lbctl.serve.picker.service import PickService

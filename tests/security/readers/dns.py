@@ -11,8 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from lbctl.ir.address import Address
+from lbctl.runtime.net.resolve import UnresolvedError, resolve
 from lbctl.serve.discovery.dns import DnsSource
-from lbctl.serve.net.resolve import UnresolvedError, resolve
 from tests.support.bounds import Case, Reader
 
 _SECONDS = 0.6

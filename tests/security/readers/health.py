@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck
+from lbctl.runtime.net import http_client
 from lbctl.serve.health import fetch, http2
-from lbctl.serve.net import http_client
 from tests.support.bounds import Reader, Script, against, inputs, sends, trickles
 
 _SECONDS = 0.4

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from unittest.mock import patch
 
 from lbctl.base import foreign_json
+from lbctl.runtime.net.kubernetes import client, collection
+from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
+from lbctl.runtime.net.kubernetes.cluster import Cluster, ClusterError
+from lbctl.runtime.net.kubernetes.collection import Collection, CollectionKey
 from lbctl.serve.discovery.endpoint_slices import SHAPE
-from lbctl.serve.net.kubernetes import client, collection
-from lbctl.serve.net.kubernetes.client import ApiClient, ApiError
-from lbctl.serve.net.kubernetes.cluster import Cluster, ClusterError
-from lbctl.serve.net.kubernetes.collection import Collection, CollectionKey
 from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends, trickles
 
 _SECONDS = 0.5

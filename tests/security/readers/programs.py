@@ -9,8 +9,8 @@ from contextlib import suppress
 from lbctl.apply import agent_check, command
 from lbctl.base import foreign_json
 from lbctl.ir.address import Address
-from lbctl.serve.net.kubernetes import exec_plugin
-from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.runtime.net.kubernetes import exec_plugin
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 from tests.support.bounds import Case, Reader, kib, mib
 
 _SECONDS = 1.0

@@ -15,7 +15,7 @@ from lbctl.apply.haproxy import running, runtime
 from lbctl.base import foreign_json
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
-from lbctl.serve.net import http_client
+from lbctl.runtime.net import http_client
 from lbctl.serve.traffic import envoy_conditions, log_line
 from lbctl.serve.traffic.haproxy import HaproxySource
 from lbctl.serve.traffic.log_receiver import LogReceiver

@@ -6,7 +6,7 @@ import gzip
 import json
 
 from lbctl.base import foreign_json
-from lbctl.serve.net import http_client
+from lbctl.runtime.net import http_client
 from lbctl.serve.operator import promql
 from lbctl.serve.telemetry import fetch
 from lbctl.signals import exposition

@@ -25,7 +25,7 @@ from lbctl.ir.proxies import Control, ServerTls
 from lbctl.ir.snapshot import Snapshot, replica_counts
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource, read
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.api import exposure, pool_rows, status_rows
 from lbctl.serve.discovery.dns import replicas_of
 from lbctl.serve.discovery.guard import accepted_answers, unresolved

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lbctl.ir.address import Address
-from lbctl.serve import log
+from lbctl.runtime import log
 from lbctl.serve.app import App, Options
 from lbctl.serve.fleet.reconciler import Reconciler
 from tests.support.fleets import fleet_of, write_fleet

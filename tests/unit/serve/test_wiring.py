@@ -8,11 +8,12 @@ from typing import NoReturn
 
 import pytest
 
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.runtime.guard import end_tasks
+from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor
-from lbctl.serve.guard import end_tasks
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.settings import Options
 from lbctl.serve.state.saved import SavedState

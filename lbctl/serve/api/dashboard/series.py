@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lbctl.base.records import dataclass
+from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
-from lbctl.serve.errors import BadRequestError
 
 EVERY = "*"
 """The value of `replica` that stands for all replicas of the pool; no replica can have this name."""

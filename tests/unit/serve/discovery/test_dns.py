@@ -14,11 +14,11 @@ import pytest
 from lbctl.base.registry import Registry
 from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.resolve import UnresolvedError, resolve, usable_answer
 from lbctl.serve.discovery.dns import DnsSource
 from lbctl.serve.discovery.interface import Discovered, SourceFactory
 from lbctl.serve.discovery.service import DiscoveryService
-from lbctl.serve.guard import Guard
-from lbctl.serve.net.resolve import UnresolvedError, resolve, usable_answer
 from tests.support.fleets import fleet_of, load_fleet
 from tests.support.processes.dns import DnsServer, serving_dns
 

@@ -14,8 +14,8 @@ import pytest
 
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Pool
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery.kubernetes import KubernetesSource
-from lbctl.serve.guard import Guard
 from tests.support.kubernetes import NODES, SLICES, ApiServer, endpoint, serving_api
 from tests.support.processes.certs import Authority
 

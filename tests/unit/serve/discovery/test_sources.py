@@ -16,10 +16,10 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Discovery as PoolDiscovery
 from lbctl.ir.pools import FileDiscovery, Pool, Replica
 from lbctl.ir.proxies import Proxy
+from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery import sources
 from lbctl.serve.discovery.sources import SOURCES
 from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded

@@ -12,11 +12,11 @@ import pytest
 
 from lbctl.apply.haproxy.driver import HaproxyUpdater
 from lbctl.ir.proxies import Proxy
+from lbctl.runtime.guard import Guard
 from lbctl.serve.drivers.base import Driver, DriverStatus
 from lbctl.serve.drivers.haproxy import HaproxyDriver
 from lbctl.serve.drivers.runner import DriverRunner
 from lbctl.serve.fleet.publisher import PublishedFleet, Publisher
-from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from tests.support.fleets import fleet_of, load_fleet
 

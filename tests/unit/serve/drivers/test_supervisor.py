@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.runtime.guard import Guard
 from lbctl.serve.drivers import supervisor
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.publisher import Publisher
-from lbctl.serve.guard import Guard
 from lbctl.serve.metrics.instruments import Metrics
 from tests.support.fleets import Fleet, fleet_of, load_fleet, pool, replica
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lbctl.model.load import SourceText
-from lbctl.serve.errors import BadRequestError
+from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.fleet import history
 from lbctl.serve.fleet.history import FleetHistory, RestoredHistory, digest_of
 from lbctl.serve.state.history import ActiveRollback, Cause, Revision, ServedFleet, read_texts, write_texts

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lbctl.ir.address import Address
+from lbctl.runtime.errors import UnknownStateError
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.errors import UnknownStateError
 from lbctl.serve.fleet.reader import read_control
 from lbctl.serve.joining import check_state_is_known, join, shared_store
 from lbctl.serve.metrics.instruments import Metrics

@@ -15,7 +15,7 @@ import pytest
 
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.weight import Weight
-from lbctl.serve import guard
+from lbctl.runtime import guard
 from lbctl.serve.api import schema
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.operator.overrides import OverrideService
@@ -107,10 +107,10 @@ def test_takeover_does_not_wait_for_an_uncancellable_reader(
     async def work() -> None:
         async with leading(tmp_path, redis.port):
             # the client of Redis may really swallow one as the member ends
-            monkeypatch.setattr("lbctl.serve.guard._AGAIN", again)
+            monkeypatch.setattr("lbctl.runtime.guard._AGAIN", again)
 
     monkeypatch.setattr("lbctl.serve.ha.member._read", reads)
-    monkeypatch.setattr("lbctl.serve.guard._AGAIN", 3600.0)
+    monkeypatch.setattr("lbctl.runtime.guard._AGAIN", 3600.0)
     asyncio.run(work())
     assert swallowed
 

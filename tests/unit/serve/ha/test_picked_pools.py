@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from lbctl.serve.guard import end_tasks
+from lbctl.runtime.guard import end_tasks
 from tests.support.fleets import fleet_text, pool, replica
 from tests.support.member import ENVOY, Running, running, until
 from tests.support.stores import shared_server

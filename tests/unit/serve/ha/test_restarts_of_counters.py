@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.ha.sharing import PoolSharing
 from lbctl.serve.metrics.instruments import Metrics

@@ -11,9 +11,10 @@ import pytest
 
 from lbctl.control import overrides
 from lbctl.control.overrides import GRACE, Override
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.runtime.errors import BadRequestError
+from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.errors import BadRequestError
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import overrides as service
 from lbctl.serve.settings import Options

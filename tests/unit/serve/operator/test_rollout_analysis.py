@@ -19,11 +19,12 @@ from lbctl.control.analysis.evidence import Evaluation, RequestCounts
 from lbctl.control.analysis.statistics import cluster_size
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.rollouts import RolloutState, step_id
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.runtime.clock import SteadyClock
+from lbctl.runtime.errors import BadRequestError
+from lbctl.serve import wiring
 from lbctl.serve.api import schema
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.clock import SteadyClock
-from lbctl.serve.errors import BadRequestError
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import evidence
 from lbctl.serve.operator.steps_in_force import StepsInForce

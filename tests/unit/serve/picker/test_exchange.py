@@ -10,7 +10,7 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.pick.books import Count, Counts
-from lbctl.serve.guard import Guard
+from lbctl.runtime.guard import Guard
 from lbctl.serve.picker.exchange import Exchange, parse
 from lbctl.serve.picker.grpc_server import GrpcServer
 from lbctl.serve.picker.health import PickerHealth

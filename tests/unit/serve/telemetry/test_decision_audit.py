@@ -7,7 +7,7 @@ import asyncio
 from lbctl.control.effects import HealthChanged, ModeChanged, Verdict, WeightsChanged
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.weight import Weight
-from lbctl.serve.errors import NotSavedError
+from lbctl.runtime.errors import NotSavedError
 from lbctl.serve.state.audit import AuditLog
 from lbctl.serve.telemetry.decision_audit import DecisionAudit
 

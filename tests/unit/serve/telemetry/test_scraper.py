@@ -15,8 +15,8 @@ from aiohttp import web
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, MetricsSource, PickPolicy, Pool, Replica, Telemetry
-from lbctl.serve.guard import Guard
-from lbctl.serve.net.http_client import session
+from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.http_client import session
 from lbctl.serve.telemetry.fetch import fetch
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper

@@ -12,8 +12,8 @@ import pytest
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, PoolTls, Replica
 from lbctl.ir.secrets import HeaderSecret, Secrets
+from lbctl.runtime.guard import Guard
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard
 from lbctl.serve.health import health_check
 from lbctl.serve.traffic import replica_checks
 from lbctl.serve.traffic.replica_checks import Connections, ReplicaChecks, unreported

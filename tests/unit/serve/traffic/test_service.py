@@ -13,8 +13,8 @@ import pytest
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.ir.address import Address
 from lbctl.ir.topology import Topology
+from lbctl.runtime.guard import Guard
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.guard import Guard
 from lbctl.serve.traffic import service
 from lbctl.serve.traffic.interface import TrafficReport
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey

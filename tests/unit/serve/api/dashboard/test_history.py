@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.history import BUDGET, METRICS, SampleHistory, interval
 from lbctl.serve.api.dashboard.series import Query, series
-from lbctl.serve.errors import BadRequestError
 from tests.support.dashboard import MovingFleet
 
 HOUR = 3600.0

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from lbctl.base.foreign_json import parse_object
-from lbctl.serve.net.kubernetes.client import MAX_ANSWER_BYTES
-from lbctl.serve.net.kubernetes.collection import PAGES
+from lbctl.runtime.net.kubernetes.client import MAX_ANSWER_BYTES
+from lbctl.runtime.net.kubernetes.collection import PAGES
 
 _LABELS = 600
 """Twice as many as Node Feature Discovery and the GPU operator give a node."""

@@ -21,7 +21,7 @@ from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import parse_object
 from lbctl.base.records import dataclass
-from lbctl.serve.net.kubernetes.cluster import CallerIdentity, ClusterError, bearer
+from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, ClusterError, bearer
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 TIMEOUT = 30.0

@@ -7,8 +7,8 @@ import asyncio
 import aiohttp
 import pytest
 
-from lbctl.serve.net import http_client
-from lbctl.serve.net.http_client import MAX_INTERIM
+from lbctl.runtime.net import http_client
+from lbctl.runtime.net.http_client import MAX_INTERIM
 
 _END = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from lbctl.ir.proxies import Store
-from lbctl.serve.net.kubernetes.client import ApiClient
-from lbctl.serve.net.kubernetes.cluster import Cluster, ClusterError
+from lbctl.runtime.net.kubernetes.client import ApiClient
+from lbctl.runtime.net.kubernetes.cluster import Cluster, ClusterError
 from lbctl.serve.state.etcd_client import EtcdClient
 from lbctl.serve.state.interface import StoreUnreachableError
 from tests.support.processes.ports import HOST, free_port

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.net.kubernetes import kubeconfig
-from lbctl.serve.net.kubernetes.cluster import CallerIdentity, ClusterError, in_cluster
+from lbctl.runtime.net.kubernetes import kubeconfig
+from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, ClusterError, in_cluster
 
 CONFIG = """\
 apiVersion: v1

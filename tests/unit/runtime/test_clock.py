@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from lbctl.control.overrides import Override
-from lbctl.serve import log, wiring
+from lbctl.runtime import log
+from lbctl.runtime.clock import SteadyClock
+from lbctl.serve import wiring
 from lbctl.serve.api.endpoints import Endpoints
-from lbctl.serve.clock import SteadyClock
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import overrides
 from lbctl.serve.settings import Options

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from lbctl.serve import log
+from lbctl.runtime import log
 
 _TOLERANCE = 2.0
 """Seconds of difference that are followed at once: an NTP client brings a clock closer by less than a thousandth of the

@@ -23,7 +23,7 @@ from lbctl.compile.allowed_files import VARIABLE, is_allowed, is_below
 from lbctl.compile.files import read_regular
 from lbctl.model import yaml
 from lbctl.model.node import Node
-from lbctl.serve.net.kubernetes.cluster import (
+from lbctl.runtime.net.kubernetes.cluster import (
     CallerIdentity,
     Cluster,
     ClusterCredentials,
@@ -33,7 +33,7 @@ from lbctl.serve.net.kubernetes.cluster import (
     bearer,
     in_cluster,
 )
-from lbctl.serve.net.kubernetes.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
+from lbctl.runtime.net.kubernetes.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
 
 _MAX_BYTES = 4 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbctl.serve.log import LastingFailure
+from lbctl.runtime.log import LastingFailure
 
 
 def test_lasting_failure_is_logged_every_five_minutes(

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 from lbctl.base.foreign_json import InvalidJsonError, Shape, shaped
 from lbctl.base.records import dataclass
-from lbctl.serve.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError, error_of_status
-from lbctl.serve.net.kubernetes.cluster import ClusterError
+from lbctl.runtime.net.kubernetes.client import JSON, METADATA, METADATA_LIST, ApiClient, ApiError, error_of_status
+from lbctl.runtime.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
 PAGES = {False: "15", True: "150"}

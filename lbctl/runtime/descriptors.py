@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from lbctl.base.errors import reason_of
-from lbctl.serve import log
+from lbctl.runtime import log
 
 _SOFT_LIMIT = 65_536
 """Enough for thousands of Envoys. It is no higher: children inherit it, and HAProxy reserves memory for each one."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbctl.serve.guard import Guard, end_tasks
+from lbctl.runtime.guard import Guard, end_tasks
 
 
 class _FatalError(Exception):
@@ -64,7 +64,7 @@ def test_pause_doubles_with_each_failure(caplog: pytest.LogCaptureFixture) -> No
 def test_expected_error_is_logged_without_a_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbctl.serve.guard.time", SimpleNamespace(monotonic=lambda: 0.0))  # each run takes no time
+    monkeypatch.setattr("lbctl.runtime.guard.time", SimpleNamespace(monotonic=lambda: 0.0))  # each run takes no time
     guard = Guard(first_pause=0.01, longest_pause=0.02, expected=(_FatalError,))
     with caplog.at_level(logging.INFO, "lbctl.serve"):
         _starts(guard, [_FatalError("the port is taken")] * 3)
@@ -95,7 +95,7 @@ def test_failed_callback_does_not_stop_the_next(caplog: pytest.LogCaptureFixture
 
 
 def test_task_that_swallows_its_cancellation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.serve.guard._AGAIN", 0.01)
+    monkeypatch.setattr("lbctl.runtime.guard._AGAIN", 0.01)
     swallowed: list[str] = []
 
     async def work() -> None:

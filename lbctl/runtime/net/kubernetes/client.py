@@ -25,8 +25,8 @@ from lbctl.base.bounded import TooLargeError, lines, whole
 from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, parse_object
 from lbctl.base.hosts import is_loopback
-from lbctl.serve.net import http_client
-from lbctl.serve.net.kubernetes.cluster import CallerIdentity, Cluster, ClusterError
+from lbctl.runtime.net import http_client
+from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, Cluster, ClusterError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"

@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 
-from lbctl.serve.net.resolve import UnresolvedError, resolve, usable_answer
+from lbctl.runtime.net.resolve import UnresolvedError, resolve, usable_answer
 
 if TYPE_CHECKING:
     from aiohttp.connector import AddrInfoType

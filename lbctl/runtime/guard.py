@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, NoReturn
 
-from lbctl.serve import log
+from lbctl.runtime import log
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0

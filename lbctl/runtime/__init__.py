@@ -1,0 +1,1 @@
+"""What the processes of the control plane share: logging, tasks that keep running, limits, outgoing connections."""
