@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from lbctl.api import tokens
+from lbctl.api.codec import SchemaError, decode, encode, is_unicode
+from lbctl.api.codec import plain as plain_json
 from lbctl.base import ports
 from lbctl.base.bounded import TooLargeError, whole_of
 from lbctl.base.errors import reason_of
@@ -26,9 +29,6 @@ from lbctl.base.urls import without_user
 from lbctl.cli import terminal, token_guard
 from lbctl.cli.deadline import within
 from lbctl.cli.options import options_of
-from lbctl.serve.api import tokens
-from lbctl.serve.api.json_codec import SchemaError, decode, encode, is_unicode
-from lbctl.serve.api.json_codec import plain as plain_json
 
 DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 _TOKEN = "/var/lib/lbctl/api-token"

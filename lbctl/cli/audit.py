@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from lbctl.api import schema
 from lbctl.cli.api_client import ServeClient, form_choice, server_options, show, table
 from lbctl.cli.options import options_of
-from lbctl.serve.api import schema
 
 _PATH = "/api/v1/audit"
 

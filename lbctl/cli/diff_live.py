@@ -12,6 +12,7 @@ from typing import Literal
 
 import click
 
+from lbctl.api import schema
 from lbctl.base.diagnostics import dotted
 from lbctl.base.records import dataclass
 from lbctl.cli.api_client import RemoteError, ServeClient, show
@@ -22,7 +23,6 @@ from lbctl.control.splits import shares_of
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.settings import of_fleet
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import schema
 
 _COMPARED = ("address", "region", "zone", "gpu", "priority", "capacity")
 _COLUMNS = ("What", "Running", "In the files", "Why")

@@ -6,8 +6,8 @@ import time
 
 import click
 
+from lbctl.api import schema
 from lbctl.cli.api_client import RemoteError, ServeClient, plain
-from lbctl.serve.api import schema
 
 _DEGRADED = 3
 _POLL_INTERVAL = 0.5

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from lbctl.api import schema
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.records import dataclass
 from lbctl.cli.api_client import ServeClient, age, form_choice, server_options, show
 from lbctl.cli.explain_sentence import observed, sentence
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import place
-from lbctl.serve.api import schema
 from lbctl.targets import KINDS
 
 option = options_of("explain_weight")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from lbctl.api import schema
+from lbctl.api.codec import decode
 from lbctl.base.diagnostics import Diagnostics, did_you_mean
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
@@ -26,8 +28,6 @@ from lbctl.pick.books import Books
 from lbctl.pick.explain import document, explain
 from lbctl.pick.features import Features, read
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.serve.api import schema
-from lbctl.serve.api.json_codec import decode
 
 _HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "CACHED (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
 _MOST_SENT = 48 << 10

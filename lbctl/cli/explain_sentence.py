@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 
 _SAME = 0.01
 """The difference of two shares that is not worth a word."""

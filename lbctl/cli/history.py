@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from lbctl.api import schema
 from lbctl.cli.api_client import ServeClient, form_choice, plain, server_options, show, table
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import await_proxies
-from lbctl.serve.api import schema
 
 _SHORT = 12
 """Characters of a digest and of a commit that are shown."""

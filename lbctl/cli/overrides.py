@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from lbctl.api import schema
 from lbctl.base.quantities import QuantityError, parse_duration
 from lbctl.cli.api_client import RemoteError, ServeClient, plain, server_options
 from lbctl.cli.drain_wait import await_idle
 from lbctl.cli.options import options_of
-from lbctl.serve.api import schema
 
 _PATH = "/api/v1/overrides"
 _DEGRADED = 3

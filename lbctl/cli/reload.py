@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from lbctl.api import schema
 from lbctl.cli.api_client import ServeClient, server_options
 from lbctl.cli.options import options_of
-from lbctl.serve.api import schema
 
 option = options_of("reload")
 _STAYS = "; what was served before still is"

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from lbctl.api import schema
 from lbctl.cli.api_client import ServeClient, as_text, form_choice, plain, server_options, table_text
 from lbctl.cli.options import options_of
 from lbctl.cli.overrides import AWAY, await_proxies, warn
-from lbctl.serve.api import schema
 
 _PATH = "/api/v1/rollouts"
 _DEGRADED = 3

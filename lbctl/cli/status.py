@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from lbctl.api import schema
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration
 from lbctl.cli import status_tables
@@ -19,7 +20,6 @@ from lbctl.cli.rollout import rollouts_of, rollouts_text
 from lbctl.cli.status_check import StatusCheck
 from lbctl.cli.status_summary import summary_text
 from lbctl.cli.watch import watch as watch_text
-from lbctl.serve.api import schema
 
 option = options_of("status")
 T = TypeVar("T")

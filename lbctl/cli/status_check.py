@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.cli.api_client import RemoteError, ServeClient
-from lbctl.serve.api import schema
 
 _FINE = frozenset({"SYNCED", "GONE", "NOT DRIVEN"})
 _LOOK_INTERVAL = 0.5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lbctl.api import schema
 from lbctl.cli.api_client import age, plain
 from lbctl.cli.rollout import place_of
 from lbctl.cli.terminal import paint, wrapped
 from lbctl.control.fitness import FIT
-from lbctl.serve.api import schema
 
 _SHORT = 12
 """Characters of a digest and of a commit that are shown."""

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from lbctl.api import schema
 from lbctl.cli.api_client import age, as_text, plain, table_text
-from lbctl.serve.api import schema
 
 _SHORT = 12
 """Characters of a version that distinguish it from others."""

@@ -8,10 +8,10 @@ import time
 
 import click
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.cli.api_client import RemoteError, ServeClient, server_options, table
 from lbctl.cli.top_rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
-from lbctl.serve.api import schema
 
 _INTERVAL = 2.0
 """Seconds between two looks."""

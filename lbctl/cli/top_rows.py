@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.cli.status_tables import seconds, share
-from lbctl.serve.api import schema
 
 Value = str | float | None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lbctl.serve.api.openapi import document
+from lbctl.api.openapi import document
 
 _INTRODUCTION = """\
-<!-- Generated from lbctl/serve/api by `python -m tests.docs.regenerate`; edit the descriptions there. -->
+<!-- Generated from lbctl/api by `python -m tests.docs.regenerate`; edit the descriptions there. -->
 
 # The HTTP API
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from lbctl.serve.api.routes import ROUTES, ApiRoute
+from lbctl.api.routes import ROUTES, ApiRoute
 from tests.support.api import Fleet
 from tests.support.api_server import serving
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.cli import overrides
 from lbctl.cli.api_client import ServeClient
 from lbctl.cli.status_check import proxy_problems
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.api import schema
 from lbctl.serve.api.decision_rows import should_have_it
 from lbctl.serve.api.problems import Observed, problems
 from lbctl.xds.protocol.node_status import NodeStatus, Row, StreamEntry

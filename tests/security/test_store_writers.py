@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.ha.format import KEY, check_format, write_format
 from lbctl.serve.ha.presence import MemberInfo, read_infos, write_info
 from lbctl.serve.state.interface import ABSENT, LeaseHeldError, UnusableError

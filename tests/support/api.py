@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog

@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from lbctl.api import schema
 from lbctl.ir.address import Address
-from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api import status_rows
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.dashboard.history import SHORTEST
 from lbctl.serve.api.server import ApiServer

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 
-from lbctl.serve.api.openapi import document
+from lbctl.api.openapi import document
 
 
 def validate(name: str, value: Any) -> None:

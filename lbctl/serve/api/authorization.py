@@ -13,16 +13,16 @@ from pathlib import Path
 
 from aiohttp import web
 
+from lbctl.api import tokens
+from lbctl.api.routes import ROUTES
+from lbctl.api.tokens import ApiToken, Principal
 from lbctl.base.hosts import is_served_host
 from lbctl.base.records import dataclass
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
-from lbctl.serve.api import tokens
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
 from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, read_bytes
-from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
-from lbctl.serve.api.tokens import ApiToken, Principal
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, NotSignedError
 
 _LARGEST_TOKEN_FILE = 64 * 1024

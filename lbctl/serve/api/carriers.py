@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from lbctl.api import schema
 from lbctl.ir.proxies import Proxy, xds_proxies
 from lbctl.ir.snapshot import pools_reached
-from lbctl.serve.api import decision_rows, schema
+from lbctl.serve.api import decision_rows
 from lbctl.serve.api.replica_shares import Carrier
 from lbctl.serve.drivers.eligibility import driven
 from lbctl.serve.drivers.registry import driver_kind

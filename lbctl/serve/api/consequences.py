@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from lbctl.api import schema
 from lbctl.control.fitness import FIT, UNKNOWN
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.shares import of_pools
-from lbctl.serve.api import schema
 from lbctl.serve.fleet.reload_result import ReloadOutcome
 
 _AVAILABLE = FIT | {UNKNOWN}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.control.compose import Composed, EffectiveReplica, ForProxy
 from lbctl.control.decisions import Decision
@@ -14,7 +15,7 @@ from lbctl.control.slow_start import lowest
 from lbctl.ir.pools import Pool, Telemetry
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
-from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api import status_rows
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.merge import Signal
 from lbctl.signals.signal import SIGNALS

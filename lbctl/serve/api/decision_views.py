@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
+from lbctl.api import schema
 from lbctl.control.loop_output import controlled
 from lbctl.control.overrides import Overrides
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import xds_proxies
-from lbctl.serve.api import decision_rows, schema
+from lbctl.serve.api import decision_rows
 from lbctl.serve.api.pool_views import PoolViews
 from lbctl.targets import xds_kinds
 

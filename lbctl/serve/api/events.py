@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 
+from lbctl.api import schema
+from lbctl.api.codec import encode
 from lbctl.control.overrides import Override
 from lbctl.control.rollouts import Rollouts, RolloutState
 from lbctl.ir.weight import Weight
-from lbctl.serve.api import decision_rows, rollout_rows, schema, status_rows
-from lbctl.serve.api.json_codec import encode
+from lbctl.serve.api import decision_rows, rollout_rows, status_rows
 from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.serve.fleet.reload_result import ReloadOutcome
 from lbctl.serve.state.history import ActiveRollback

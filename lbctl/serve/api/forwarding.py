@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
+from lbctl.api.tokens import ApiToken
 from lbctl.base.bounded import TooLargeError, whole
 from lbctl.base.errors import reason_of
 from lbctl.base.records import dataclass
 from lbctl.ir.address import Address
 from lbctl.runtime.net import http_client
-from lbctl.serve.api.tokens import ApiToken
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests
 
 _HEADER = "x-lbctl-forwarded-by"

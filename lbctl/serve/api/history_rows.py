@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.api.status_rows import timestamp
 from lbctl.serve.fleet.history import FleetHistory
 from lbctl.serve.state.history import ServedFleet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.api.status_rows import timestamp
 from lbctl.serve.ha.member import FleetMember
 from lbctl.serve.ha.presence import MemberInfo

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 
+from lbctl.api import schema
 from lbctl.control.overrides import Override
 from lbctl.control.rollouts import follow
 from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.runtime import log
 from lbctl.runtime.errors import NotSavedError
-from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, schema, status_rows
+from lbctl.serve.api import consequences, decision_rows, history_rows, pick_rows, rollout_rows, status_rows
 from lbctl.serve.api.pool_views import PoolViews
 from lbctl.serve.state.history import Cause
 

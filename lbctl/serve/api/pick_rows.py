@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lbctl.api import schema
+from lbctl.api.codec import decode
 from lbctl.pick.asked import request_of
 from lbctl.runtime.errors import BadRequestError, NotSavedError
-from lbctl.serve.api import schema
-from lbctl.serve.api.json_codec import decode
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 

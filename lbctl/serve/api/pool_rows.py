@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import field, replace
 from typing import Any
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.control import outages
 from lbctl.control.analysis.latency import NO_LATENCIES
@@ -18,7 +19,6 @@ from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool, TcpCheck
 from lbctl.ir.shares import of_pools, of_replicas
 from lbctl.ir.snapshot import pools_of
-from lbctl.serve.api import schema
 from lbctl.serve.api.drain_times import DrainTimes
 from lbctl.serve.api.load_shedding import shedding
 from lbctl.serve.api.replica_shares import Carrier, Shares, ShareTable, Unfit

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
+from lbctl.api import schema
 from lbctl.runtime.turns import in_turns
-from lbctl.serve.api import pool_rows, schema
+from lbctl.serve.api import pool_rows
 from lbctl.serve.api.carriers import carriers
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.drain_times import DrainTimes

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.control.fitness import FIT, UNKNOWN
 from lbctl.control.outages import ReplicaReport, unavailable
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.api import schema
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.targets.key_hashes import HashOnly
 

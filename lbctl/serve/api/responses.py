@@ -10,10 +10,10 @@ from typing import Any
 
 from aiohttp import web
 
+from lbctl.api import schema
+from lbctl.api.codec import encode, is_unicode
 from lbctl.runtime import log
-from lbctl.serve.api import schema
 from lbctl.serve.api.connections import FIRST_REQUEST, connection_of
-from lbctl.serve.api.json_codec import encode, is_unicode
 
 LARGEST = 64 * 1024
 """Bytes of a request's body."""

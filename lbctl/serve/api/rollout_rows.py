@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from lbctl.api import schema
 from lbctl.control import rollouts
 from lbctl.control.analysis.evidence import Evaluation, LatencyValues, MetricValues, RequestCounts
 from lbctl.control.outages import Outages
@@ -13,7 +14,6 @@ from lbctl.control.rollouts import DEFAULT_ANALYSIS, Rollouts, RolloutState
 from lbctl.control.splits import shares_of, with_sum_of
 from lbctl.ir.routes import Rollout, Route
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import schema
 from lbctl.serve.api.status_rows import timestamp, when
 
 _A_PROXY = "a connected proxy of the route that has the step"

@@ -18,14 +18,14 @@ from typing import TypeVar
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from lbctl.api import openapi, schema
+from lbctl.api.codec import SchemaError, parse
+from lbctl.api.routes import ROUTES
 from lbctl.runtime.errors import BadRequestError, NotSavedError
-from lbctl.serve.api import openapi, schema
 from lbctl.serve.api.authorization import ACTOR, ApiAccess, Authorization
 from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
 from lbctl.serve.api.dashboard import http as dashboard_http
-from lbctl.serve.api.json_codec import SchemaError, parse
 from lbctl.serve.api.responses import LARGEST, Handler, RefusedRequest, as_json, document, json_response, read_body
-from lbctl.serve.api.routes import ROUTES
 from lbctl.serve.api.serving import Serving
 from lbctl.serve.api.stream_handlers import StreamHandlers
 from lbctl.serve.metrics.instruments import CONTENT_TYPE

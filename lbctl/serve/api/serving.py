@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.api.forwarding import LeaderAddress

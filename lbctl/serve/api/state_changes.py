@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from lbctl.api import schema
 from lbctl.control.fitness import FIT
 from lbctl.runtime import log
-from lbctl.serve.api import schema
 from lbctl.serve.traffic.ledger import ReplicaKey
 
 Record = Callable[[str, str, str, str], None]

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from lbctl.api import schema
 from lbctl.base.diagnostics import Diagnostic, as_json
 from lbctl.ir.proxies import Control
-from lbctl.serve.api import schema
 from lbctl.serve.discovery.interface import NameState
 
 _NEEDS_RESTART = (

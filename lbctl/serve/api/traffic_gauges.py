@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey
 from lbctl.serve.traffic.log_line import DROPPED
 from lbctl.serve.traffic.service import Traffic

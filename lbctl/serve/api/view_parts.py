@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.ir.topology import Topology
-from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api import status_rows
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.api.events import EventLog
 from lbctl.serve.drivers.supervisor import DriverSupervisor

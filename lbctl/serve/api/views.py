@@ -8,10 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 from lbctl import __version__
+from lbctl.api import schema
 from lbctl.base.diagnostics import dotted
 from lbctl.ir.proxies import xds_proxies
 from lbctl.ir.settings import of_fleet
-from lbctl.serve.api import history_rows, member_rows, pick_rows, schema, status_rows
+from lbctl.serve.api import history_rows, member_rows, pick_rows, status_rows
 from lbctl.serve.api.dashboard.service import DashboardService
 from lbctl.serve.api.decision_views import DecisionViews
 from lbctl.serve.api.forwarding import LeaderAddress

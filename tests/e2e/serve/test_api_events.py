@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import requests
 
+from lbctl.api import schema
+from lbctl.api.routes import ROUTES
 from lbctl.cli import run
-from lbctl.serve.api import schema
-from lbctl.serve.api.routes import ROUTES
 from tests.support.fleets import Fleet
 from tests.support.openapi import answer_type, validate
 from tests.support.processes.control import ControlPlane, controlling

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from tests.support.chromium import Page, browsing
 from tests.support.dashboard import MovingFleet, remember, serving
 

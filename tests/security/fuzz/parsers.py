@@ -16,6 +16,9 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
 from google.protobuf.message import DecodeError
 
+from lbctl.api import schema, tokens
+from lbctl.api.codec import SchemaError
+from lbctl.api.codec import parse as parse_body
 from lbctl.apply.haproxy import running
 from lbctl.base import foreign_json, quantities
 from lbctl.base.diagnostics import Diagnostics
@@ -33,9 +36,6 @@ from lbctl.pick.features import read as read_features
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
-from lbctl.serve.api import schema, tokens
-from lbctl.serve.api.json_codec import SchemaError
-from lbctl.serve.api.json_codec import parse as parse_body
 from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
 from lbctl.serve.ha.presence import MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader

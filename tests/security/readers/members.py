@@ -12,10 +12,10 @@ from aiohttp import ClientTimeout
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
 
+from lbctl.api.tokens import ApiToken, Principal
 from lbctl.base import foreign_json
 from lbctl.ir.address import Address
 from lbctl.serve.api import forwarding
-from lbctl.serve.api.tokens import ApiToken, Principal
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.picker import alone
 from lbctl.serve.picker.statistics import BOUNDS

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.base.diagnostics import Diagnostics
 from lbctl.cli import diff_live
 from lbctl.cli.api_client import ServeClient
 from lbctl.compile.fleet import Compiled
 from lbctl.ir.pools import Discovery, DnsDiscovery, FileDiscovery
-from lbctl.serve.api import schema
 from lbctl.targets.load import load
 from tests.support import api
 from tests.support.discovery import ToyDiscovery

@@ -14,12 +14,13 @@ from typing import Any, cast
 import pytest
 import requests
 
+from lbctl.api import schema
 from lbctl.cli import run
 from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.pools import SlowStart
 from lbctl.ir.snapshot import Snapshot
-from lbctl.serve.api import pick_rows, schema
+from lbctl.serve.api import pick_rows
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import tables, wire
 from lbctl.serve.picker.link import explanation_line

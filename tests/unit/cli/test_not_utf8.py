@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.api.codec import plain
 from lbctl.cli import run
-from lbctl.serve.api.json_codec import plain
 from tests.support import api
 
 FLEET = """\

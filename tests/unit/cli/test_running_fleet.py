@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.cli import api_client, fleet_server, run, running_fleet
 from lbctl.cli.api_client import RemoteError, ServeClient
 from lbctl.cli.doctor import places
 from lbctl.cli.doctor.api import ApiCheck
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.fleet_server import server_of_fleet
-from lbctl.serve.api import schema
 from lbctl.serve.settings import Options, remember_api
 from tests.support import api
 from tests.support.api import Fleet

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.cli import run
-from lbctl.serve.api import schema
 from tests.support import api
 from tests.support.api import Fleet
 from tests.support.api_server import serving

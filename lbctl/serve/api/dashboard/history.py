@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from typing import get_args
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
-from lbctl.serve.api import schema
 
 SHORTEST = 5.0
 """Seconds between two samples, at least."""

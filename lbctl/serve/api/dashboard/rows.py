@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.signals.merge import Signal
 
 

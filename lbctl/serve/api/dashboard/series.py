@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
 from lbctl.runtime.errors import BadRequestError
-from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 
 EVERY = "*"

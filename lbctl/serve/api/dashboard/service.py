@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from lbctl.api import schema
+from lbctl.api.codec import encode
 from lbctl.runtime.turns import in_turns
-from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api import status_rows
 from lbctl.serve.api.dashboard import rows
 from lbctl.serve.api.dashboard.frames import Frame
 from lbctl.serve.api.dashboard.history import SHORTEST, SampleHistory
@@ -22,7 +24,6 @@ from lbctl.serve.api.dashboard.series import Query, series
 from lbctl.serve.api.dashboard.state import SECTIONS, DashboardState, FrameChange
 from lbctl.serve.api.dashboard.stream import FrameStream
 from lbctl.serve.api.events import EventLog, TooManyClientsError
-from lbctl.serve.api.json_codec import encode
 
 MOST_STREAMS = 96
 """With the streams of events fewer than the connections of the API, so that they never keep a request out."""

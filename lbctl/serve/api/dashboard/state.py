@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import field
 
+from lbctl.api import schema
+from lbctl.api.codec import encode
 from lbctl.base.records import dataclass
-from lbctl.serve.api import schema
-from lbctl.serve.api.json_codec import encode
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
 """The sections of a frame beside the replicas."""

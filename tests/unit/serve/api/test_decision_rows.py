@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lbctl.api import schema
 from lbctl.cli.explain import _lines
 from lbctl.control.compose import ForProxy, compose, for_proxy
 from lbctl.control.decisions import decisions
@@ -16,7 +17,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.serve.api import decision_rows, pool_rows, schema
+from lbctl.serve.api import decision_rows, pool_rows
 from lbctl.serve.api.decision_rows import PublishedWeight as Published
 from lbctl.serve.telemetry.reports import SourceState
 from tests.support.api import ACKNOWLEDGED, DRIVEN, ENVOY

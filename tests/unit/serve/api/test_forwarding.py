@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
+from lbctl.api.tokens import ApiToken, Principal
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
-from lbctl.serve.api.tokens import ApiToken, Principal
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, MemberRequests
 from lbctl.serve.state.keyring import Keyring
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.pick import explain
-from lbctl.serve.api import schema
 from lbctl.serve.picker import statistics
 
 

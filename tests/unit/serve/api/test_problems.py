@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lbctl.api import schema
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.api import schema
 from lbctl.serve.api.problems import Observed, problems, replica_counts
 from lbctl.targets.key_hashes import HashOnly
 from tests.support import api

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from lbctl.api import schema
 from lbctl.cli import run
 from lbctl.ir.address import Address
-from lbctl.serve.api import schema, status_rows
+from lbctl.serve.api import status_rows
 from lbctl.serve.api.authorization import ApiAccess
 from lbctl.serve.api.connections import MOST, ConnectionLimit, LimitedConnection
 from lbctl.serve.api.server import ApiServer

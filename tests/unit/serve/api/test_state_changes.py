@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbctl.serve.api import schema
+from lbctl.api import schema
 from lbctl.serve.api.state_changes import StateChanges
 from tests.support import api
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from lbctl.api import schema
 from lbctl.ir.proxies import Proxy
-from lbctl.serve.api import schema
 from lbctl.serve.api.traffic_gauges import TrafficGauges
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 from lbctl.serve.traffic.service import Traffic

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.weight import Weight
 from lbctl.runtime import guard
-from lbctl.serve.api import schema
 from lbctl.serve.ha.presence import MemberInfo
 from lbctl.serve.operator.overrides import OverrideService
 from lbctl.serve.settings import Options, settings

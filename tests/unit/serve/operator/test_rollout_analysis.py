@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from lbctl.api import schema
 from lbctl.control.analysis.evidence import Evaluation, RequestCounts
 from lbctl.control.analysis.statistics import cluster_size
 from lbctl.control.replica_state import ReplicaCondition
@@ -23,7 +24,6 @@ from lbctl.runtime import log
 from lbctl.runtime.clock import SteadyClock
 from lbctl.runtime.errors import BadRequestError
 from lbctl.serve import wiring
-from lbctl.serve.api import schema
 from lbctl.serve.api.endpoints import Endpoints
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator import evidence

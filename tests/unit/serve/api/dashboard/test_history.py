@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from lbctl.api import schema
 from lbctl.runtime.errors import BadRequestError
-from lbctl.serve.api import schema
 from lbctl.serve.api.dashboard.history import BUDGET, METRICS, SampleHistory, interval
 from lbctl.serve.api.dashboard.series import Query, series
 from tests.support.dashboard import MovingFleet

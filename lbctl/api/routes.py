@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from lbctl.api import schema
 from lbctl.base.records import dataclass
-from lbctl.serve.api import schema
 
 Access = Literal["public", "read", "write"]
 """public: never a token. read: a token beyond loopback alone. write: always a token."""

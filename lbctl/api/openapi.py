@@ -16,10 +16,10 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from lbctl import __version__
+from lbctl.api import schema
+from lbctl.api.codec import alternatives, json_name, type_hints
+from lbctl.api.routes import ROUTES, ApiRoute, Parameter
 from lbctl.base import ports
-from lbctl.serve.api import schema
-from lbctl.serve.api.json_codec import alternatives, json_name, type_hints
-from lbctl.serve.api.routes import ROUTES, ApiRoute, Parameter
 
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 _ABOUT = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from lbctl.api.schema.rollouts import RolloutEvaluation, RolloutPhase
+from lbctl.api.schema.status import Override
+from lbctl.api.schema.values import ReloadOutcome, Timestamp
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.rollouts import RolloutEvaluation, RolloutPhase
-from lbctl.serve.api.schema.status import Override
-from lbctl.serve.api.schema.values import ReloadOutcome, Timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
+from lbctl.api.schema.picks import PickerStatus
+from lbctl.api.schema.values import OverrideKind, Timestamp
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.picks import PickerStatus
-from lbctl.serve.api.schema.values import OverrideKind, Timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from lbctl.api.schema.values import Timestamp
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.values import Timestamp
 
 RolloutAction = Literal["start", "promote", "pause", "resume", "set", "abort"]
 RolloutPhase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]

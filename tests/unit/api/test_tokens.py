@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbctl.serve.api.tokens import OPERATOR, Principal, parse, token_of
+from lbctl.api.tokens import OPERATOR, Principal, parse, token_of
 
 _FILE = b"""# who may do what
 plain-token-of-old

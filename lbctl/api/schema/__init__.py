@@ -11,9 +11,9 @@ not know: both may be added.
 
 from __future__ import annotations
 
-from lbctl.serve.api.schema.audit import Audit, AuditRecord
-from lbctl.serve.api.schema.decisions import Acknowledged, Decision, Decisions, DecisionSignal
-from lbctl.serve.api.schema.events import (
+from lbctl.api.schema.audit import Audit, AuditRecord
+from lbctl.api.schema.decisions import Acknowledged, Decision, Decisions, DecisionSignal
+from lbctl.api.schema.events import (
     EVENTS,
     Closed,
     Event,
@@ -29,9 +29,9 @@ from lbctl.serve.api.schema.events import (
     StoreChanged,
     TaskFailed,
 )
-from lbctl.serve.api.schema.explained_picks import PickCandidate, PickExplanation, PickQuestion, PickRequest
-from lbctl.serve.api.schema.history import History, HistoryEntry, RollbackRequest, RollbackResult
-from lbctl.serve.api.schema.live import (
+from lbctl.api.schema.explained_picks import PickCandidate, PickExplanation, PickQuestion, PickRequest
+from lbctl.api.schema.history import History, HistoryEntry, RollbackRequest, RollbackResult
+from lbctl.api.schema.live import (
     Live,
     LivePool,
     LiveProxy,
@@ -42,8 +42,8 @@ from lbctl.serve.api.schema.live import (
     Series,
     SeriesMetric,
 )
-from lbctl.serve.api.schema.members import Member, Members
-from lbctl.serve.api.schema.operations import (
+from lbctl.api.schema.members import Member, Members
+from lbctl.api.schema.operations import (
     OverrideRemoval,
     OverrideRequest,
     OverrideResult,
@@ -52,11 +52,11 @@ from lbctl.serve.api.schema.operations import (
     ReloadResult,
     RemovalResult,
 )
-from lbctl.serve.api.schema.picks import PickedPool, PickerStatus, Picks, PickSample
-from lbctl.serve.api.schema.pools import FleetSettings, Pool, Pools, RecentPicks, Replica, ReplicaState
-from lbctl.serve.api.schema.probes import Error, Probe
-from lbctl.serve.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
-from lbctl.serve.api.schema.rollouts import (
+from lbctl.api.schema.picks import PickedPool, PickerStatus, Picks, PickSample
+from lbctl.api.schema.pools import FleetSettings, Pool, Pools, RecentPicks, Replica, ReplicaState
+from lbctl.api.schema.probes import Error, Probe
+from lbctl.api.schema.proxies import DrivenProxy, NackRecord, Proxies, Proxy, ResourceTypeStatus, XdsProxy
+from lbctl.api.schema.rollouts import (
     Rollout,
     RolloutAction,
     RolloutAnalysis,
@@ -70,8 +70,8 @@ from lbctl.serve.api.schema.rollouts import (
     RolloutStep,
     RolloutVerdict,
 )
-from lbctl.serve.api.schema.signals import RefusedMetric, ReplicaSignals, Signal, Signals, Source
-from lbctl.serve.api.schema.status import (
+from lbctl.api.schema.signals import RefusedMetric, ReplicaSignals, Signal, Signals, Source
+from lbctl.api.schema.status import (
     Diagnostic,
     DiscoveredName,
     FleetFiles,
@@ -89,7 +89,7 @@ from lbctl.serve.api.schema.status import (
     Status,
     UnmatchedNode,
 )
-from lbctl.serve.api.schema.values import OverrideKind, ReloadOutcome, Timestamp
+from lbctl.api.schema.values import OverrideKind, ReloadOutcome, Timestamp
 
 __all__ = [
     "EVENTS",

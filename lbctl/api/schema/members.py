@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lbctl.api.schema.values import Timestamp
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.values import Timestamp
 
 
 @dataclass(frozen=True, slots=True)

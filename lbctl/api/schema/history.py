@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lbctl.api.schema.status import Diagnostic, Snapshot
+from lbctl.api.schema.values import ReloadOutcome, Timestamp
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.status import Diagnostic, Snapshot
-from lbctl.serve.api.schema.values import ReloadOutcome, Timestamp
 
 
 @dataclass(frozen=True, slots=True)

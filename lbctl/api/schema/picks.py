@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lbctl.api.schema.values import Timestamp
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.values import Timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lbctl.api.schema.values import Timestamp
 from lbctl.base.records import dataclass
 from lbctl.control.fitness import StateName
-from lbctl.serve.api.schema.values import Timestamp
 
 ReplicaState = StateName
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lbctl.api.schema.status import Diagnostic, Override, Snapshot
+from lbctl.api.schema.values import OverrideKind, ReloadOutcome
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.status import Diagnostic, Override, Snapshot
-from lbctl.serve.api.schema.values import OverrideKind, ReloadOutcome
 
 
 @dataclass(frozen=True, slots=True)

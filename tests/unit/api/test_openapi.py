@@ -12,11 +12,11 @@ import aiohttp
 import jsonschema
 import pytest
 
+from lbctl.api import schema
+from lbctl.api.codec import SchemaError, decode, encode
+from lbctl.api.openapi import document
 from lbctl.ir.address import Address
-from lbctl.serve.api import schema
 from lbctl.serve.api.authorization import ApiAccess
-from lbctl.serve.api.json_codec import SchemaError, decode, encode
-from lbctl.serve.api.openapi import document
 from lbctl.serve.api.server import ApiServer
 from tests.support import api
 from tests.support.api import Fleet
@@ -86,13 +86,13 @@ def test_unknown_fields_of_a_newer_server_are_ignored() -> None:
 
 
 def test_schema_does_not_import_the_server() -> None:
-    code = "import sys, lbctl.cli.status, lbctl.serve.api.schema; print(*sys.modules)"
+    code = "import sys, lbctl.cli.status, lbctl.api.schema; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     modules = set(done.stdout.split())
-    assert "lbctl.serve.api.json_codec" in modules
-    assert {"aiohttp", "grpc", "lbctl.serve.api.server", "lbctl.serve.api.openapi"} & modules == set()
+    assert "lbctl.api.codec" in modules
+    assert {"aiohttp", "grpc", "lbctl.serve.api.server", "lbctl.api.openapi"} & modules == set()
 
 
 def test_document_lists_the_events_of_the_schema() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lbctl.api.schema.status import Override
 from lbctl.base.records import dataclass
-from lbctl.serve.api.schema.status import Override
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lbctl.serve.api import schema
-from lbctl.serve.api.json_codec import SchemaError, parse, plain
-from lbctl.serve.api.routes import ROUTES
+from lbctl.api import schema
+from lbctl.api.codec import SchemaError, parse, plain
+from lbctl.api.routes import ROUTES
 
 
 @pytest.mark.parametrize(
